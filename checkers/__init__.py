@@ -1,0 +1,1 @@
+"""Guarantee checks: kernels over columns, run by PySpark."""

@@ -1,0 +1,1 @@
+"""One test from start to verdict: command line, generator, interpreter, history, store, backends."""

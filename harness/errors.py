@@ -1,0 +1,27 @@
+"""Errors that a person caused or can mend, and the exit status each ends with."""
+
+from __future__ import annotations
+
+EXIT_VALID = 0
+EXIT_INVALID = 1
+EXIT_UNKNOWN = 2
+EXIT_ERROR = 3
+
+
+class StormproofError(Exception):
+    """A failure told to the user in one line: what is wrong, where, and what to do.
+
+    The command line prints ``str(error)`` without a traceback and exits with status 3.
+    """
+
+
+class UsageError(StormproofError):
+    """The user asked for something that does not exist or does not fit together."""
+
+
+class BackendError(StormproofError):
+    """The machine or a node did not do what the backend asked of it."""
+
+
+class HistoryError(StormproofError):
+    """A stored history, ledger or run folder can't be read."""

@@ -1,0 +1,1 @@
+"""Pure generators of operations."""

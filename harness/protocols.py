@@ -1,0 +1,162 @@
+"""The protocols that backends, systems, clients and workloads fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.op import Op
+from harness.spec import Test
+
+Link = tuple[str, str]
+"""(from, to): names of nodes or client hosts, one direction."""
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What the operating system says of a node's broker process.
+
+    ``state`` is ``running``, ``paused`` (stopped by a signal) or ``dead``; ``pid`` is its process id inside
+    the node, None when dead.
+    """
+
+    state: str
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of a command on a node."""
+
+    status: int
+    output: str
+
+
+class Backend(Protocol):
+    """Machines to run nodes on. All times in seconds; every call has a hard time limit of its own.
+
+    The network is set as a whole: ``set_network`` takes every link that is to be cut now, ``()`` heals all.
+    A node's broker is one process (group) that ``start`` launched; kill, pause and resume act on it.
+    """
+
+    name: str
+    faults: Mapping[str, str]
+    """Fault family -> how it is honoured here; a family that is missing is refused."""
+
+    async def provision(self, test: Test, run_dir: Path) -> None:
+        """Create nodes and client hosts and connect them."""
+
+    def address(self, name: str) -> str:
+        """IP address of a node or of a client host (which a client binds its sockets to)."""
+        ...
+
+    async def exec(self, node: str, command: str, timeout: float = 10.0) -> Result:
+        """Run a shell command on a node as its administrator."""
+        ...
+
+    async def upload(self, node: str, content: bytes, path: str) -> None:
+        """Write a file on a node, atomically, creating its folder."""
+
+    async def download(self, node: str, path: str) -> bytes:
+        """Read a file of a node; raises BackendError when it is not there."""
+        ...
+
+    async def start(self, node: str, argv: Sequence[str], log: str) -> None:
+        """Launch the node's broker in the background, its output appended to the file ``log`` on the node."""
+
+    async def stop(self, node: str, timeout: float = 5.0) -> None:
+        """End the broker with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
+
+    async def kill(self, node: str) -> None:
+        """End the broker with SIGKILL."""
+
+    async def pause(self, node: str) -> None:
+        """Stop the broker's processes with SIGSTOP."""
+
+    async def resume(self, node: str) -> None:
+        """Let the broker's processes go on with SIGCONT."""
+
+    async def process(self, node: str) -> ProcessState:
+        """The broker's state, read from the operating system."""
+        ...
+
+    async def set_network(self, cut: frozenset[Link]) -> None:
+        """Make exactly these links drop every packet and all others pass; idempotent."""
+
+    async def dropped(self) -> Mapping[Link, int]:
+        """Packets dropped so far on each link that is cut now (evidence of a partition)."""
+        ...
+
+    async def release(self) -> None:
+        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What a broker says of itself.
+
+    ``role`` is the design's word (``master``, ``slave``, ``starting``...), ``serving`` whether it takes
+    clients, ``epoch`` the number of its view or term, ``view`` the members it believes in, in order.
+    ``depths`` maps a queue's name to the messages in it, delivered-but-unacknowledged ones included.
+    """
+
+    node: str
+    reachable: bool
+    role: str = "?"
+    serving: bool = False
+    epoch: int = 0
+    view: tuple[str, ...] = ()
+    depths: Mapping[str, int] | None = None
+    detail: Mapping[str, Any] | None = None
+
+
+class Cluster(Protocol):
+    """A running system under test, as clients and nemeses see it."""
+
+    test: Test
+    backend: Backend
+
+    async def status(self, node: str) -> NodeStatus:
+        """Ask one node; never raises: an unreachable node has ``reachable=False``."""
+        ...
+
+    async def statuses(self) -> list[NodeStatus]:
+        """Ask all nodes at once, in node order."""
+        ...
+
+    async def master(self) -> str | None:
+        """The node that serves (the one with the highest epoch if several do), or None."""
+        ...
+
+    async def start_node(self, node: str) -> None:
+        """Start the broker on a node that was killed."""
+
+    async def await_healthy(self, timeout: float) -> bool:
+        """Wait until all nodes agree on one serving cluster; False when ``timeout`` passes."""
+        ...
+
+
+class Client(Protocol):
+    """One logical process's way to the system. After an ``info`` it is closed and a new one is opened."""
+
+    async def open(self) -> None:
+        """Connect; an exception here completes the operation as ``fail``."""
+
+    async def invoke(self, op: Op) -> Op:
+        """Carry out the operation and return its completion; an exception is recorded as ``info``."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; must not raise and must not hang."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that ``--set name=value`` takes, declared by a design, workload or nemesis."""
+
+    name: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Faults, one module a family, each with inject, heal and evidence."""

@@ -1,0 +1,214 @@
+"""What the parts of the reference broker know of each other.
+
+Client frames become *commands*; a *design* puts commands in order, makes them durable (here, or on a group of
+replicas) and applies them to the *engine*, a deterministic state machine over the store; the engine answers
+with *effects*, which the broker hands to the sessions of connected clients once the design says that the
+command is safe. Replicas that apply the same commands in the same order have the same state; effects on a
+replica that serves no clients are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Runtime(Protocol):
+    """All that node code may use of the outside world: clock, network, disk, randomness, log, tasks.
+
+    Node code never touches the wall clock, the global random source, threads, or sockets and files directly,
+    so that the same code runs in a container and in simulated time.
+    """
+
+    random: random.Random
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to a peer."""
+        ...
+
+    async def serve(self, handler: Handler, host: str, port: int) -> asyncio.Server:
+        """Listen; ``handler`` runs as a task for each connection."""
+        ...
+
+    def open_database(self, name: str) -> sqlite3.Connection:
+        """The node's database of that name: WAL, durable at commit, no implicit transactions."""
+        ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task in the background; one that fails is logged and ends the broker."""
+        ...
+
+    def log(self, event: str, **fields: Any) -> None:
+        """One line in the node's log: time, event, fields."""
+
+
+class Command(NamedTuple):
+    """One change of the broker's state, encodable by ``nodes.reference.wire``.
+
+    ``kind`` is one of ``open close send subscribe unsubscribe ack nack begin commit abort received`` or a
+    design's own. ``conn`` is the id of the connection context, ``seq`` the client's input counter (0 on
+    connections that are not reliable), ``args`` plain data: None, bool, int, float, str, bytes, list, dict.
+    """
+
+    kind: str
+    conn: str
+    seq: int
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """A message for a client. ``out_seq`` is the connection's output counter (1, 2, ...)."""
+
+    conn: str
+    out_seq: int
+    subscription: str
+    destination: str
+    ack_id: str
+    message_id: str
+    redeliveries: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The command with this token has taken effect: its receipt, if one was asked for, may go out.
+
+    ``duplicate`` is true when the input counter showed that the command had been applied before.
+    """
+
+    conn: str
+    seq: int
+    receipt: str | None
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The command was wrong (unknown subscription, transaction...): the client gets ERROR and is closed."""
+
+    conn: str
+    receipt: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection context exists; ``received`` is the highest input counter applied (0 when new)."""
+
+    conn: str
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The connection context is gone; its session, if any, is ended with the reason."""
+
+    conn: str
+    reason: str
+
+
+Effect = Deliver | Done | Refused | Opened | Closed
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Whether ordinary clients are let in now; if not, why, and where the master is if that is known."""
+
+    accepted: bool
+    reason: str = ""
+    master: str | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """The configuration of one node, read from a JSON file.
+
+    ``peers`` names every replica, this one included, in order: name -> (host, port of the links between
+    brokers). ``client_addresses`` maps the same names to ``host:port`` of the STOMP listeners.
+    """
+
+    node: str
+    design: str
+    data: str
+    host: str = "127.0.0.1"
+    port: int = 61613
+    login: str = "guest"
+    passcode: str = "guest"
+    peers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    client_addresses: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
+
+    def apply(self, command: Command) -> list[Effect]:
+        """Apply one command inside the store's open transaction; never raises for a client's mistake."""
+        ...
+
+    def pending_output(self, conn: str, received: int) -> list[Deliver]:
+        """Output of a reliable connection beyond what the client says it received, oldest first."""
+        ...
+
+    def connections(self) -> Mapping[str, bool]:
+        """Every connection context, in order of opening -> whether it is reliable."""
+        ...
+
+    def depths(self) -> dict[str, int]:
+        """Queue name -> messages in it, delivered-but-unacknowledged ones included."""
+        ...
+
+    def dump(self) -> Iterable[list[Any]]:
+        """The whole state as encodable rows, for a state transfer."""
+        ...
+
+    def load(self, rows: Iterable[list[Any]]) -> None:
+        """Replace the whole state by dumped rows, inside the store's open transaction."""
+
+
+class Broker(Protocol):
+    """What a design is given."""
+
+    config: Config
+    runtime: Runtime
+    engine: Engine
+    database: sqlite3.Connection
+
+    def release(self, effects: Iterable[Effect]) -> None:
+        """Hand effects to the sessions of the clients connected here; those of others are dropped."""
+
+    def drop_clients(self, reason: str) -> None:
+        """End all ordinary client sessions with an ERROR (this node no longer serves)."""
+
+
+class Design(Protocol):
+    """Who serves, how state is replicated, when a client gets its receipt."""
+
+    async def start(self) -> None:
+        """Begin: open links, join the group; returns at once."""
+
+    async def stop(self) -> None:
+        """End in order: clients have been dropped already."""
+
+    def admission(self) -> Admission:
+        """Whether ordinary clients are let in now."""
+        ...
+
+    def submit(self, command: Command) -> None:
+        """Order, make durable, apply and release; commands of one connection keep their order."""
+
+    def status(self) -> dict[str, Any]:
+        """``role``, ``serving``, ``epoch``, ``view`` (list of names) and whatever else helps a person."""
+        ...

@@ -1,0 +1,1 @@
+"""HTML reports, index, web server, JUnit."""

@@ -1,0 +1,1 @@
+"""Stormproof: chaos testing for highly available message brokers."""

@@ -1,0 +1,1 @@
+"""Workloads: generator, client, and the promises to check."""
