@@ -19,8 +19,8 @@ class Op(NamedTuple):
     ``type`` is ``invoke``, ``ok`` (happened), ``fail`` (certainly did not happen) or ``info`` (may or may
     not have happened). ``value`` is what the workload says it is: ``None``, an integer, or a pair of
     integers (producer, sequence); anything else is stored as JSON text. ``key`` names the independent
-    object (queue number), ``time`` is nanoseconds since the start of the run, ``index`` the row number;
-    both are stamped by the interpreter. ``node`` is the node that the client talked to, ``error`` a short
+    object (queue number), ``time`` is nanoseconds since the start of the run, stamped by the interpreter (the
+    row number is the recorder's). ``node`` is the node that the client talked to, ``error`` a short
     reason for a completion that is not ``ok``.
     """
 
@@ -30,7 +30,6 @@ class Op(NamedTuple):
     key: int | None = None
     process: int = NEMESIS
     time: int = -1
-    index: int = -1
     node: str | None = None
     error: str | None = None
 
