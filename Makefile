@@ -1,0 +1,44 @@
+# Every target does its own set-up: on a fresh machine `make demo` or `make test` is all that is needed.
+VENV ?= .venv
+export STORMPROOF_VENV = $(VENV)
+PY = $(VENV)/bin/python
+
+.PHONY: help setup demo test lint bench soak requirements docs lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: ## virtual environment, Java, system packages
+	@scripts/setup demo
+
+demo: setup ## split a broker twice: once unsafely (invalid), once safely (valid), with reports
+	@$(PY) -m harness.demo
+
+test: ## set-up, ruff, mypy, and all tests
+	@scripts/setup test
+	@$(MAKE) --no-print-directory lint
+	@$(PY) -m pytest
+
+lint: ## ruff and mypy (strict)
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+
+bench: setup ## figures of docs/benchmarks.md, measured on this machine
+	@$(PY) -m harness.bench
+
+soak: ## slow tests: many seeds, many histories
+	@scripts/setup test
+	@$(PY) -m pytest -m soak --timeout 3600
+
+requirements: ## rows of docs/REQUIREMENTS.md and the tests that prove them, with their last outcome
+	@scripts/setup test
+	@$(PY) scripts/requirements.py
+
+docs: setup ## make the generated pages of docs/ again
+	@$(PY) scripts/generate_docs.py
+
+lock: setup ## resolve the dependencies again
+	@scripts/lock
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

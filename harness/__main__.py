@@ -1,0 +1,5 @@
+"""``python -m harness`` is ``stormproof``."""
+
+from harness.cli import main
+
+main()

@@ -1,0 +1,313 @@
+"""The client side of an HA connection over STOMP: reconnects along the list of replicas, re-emits, discards.
+
+After HA Joram 5.1.1 to 5.1.6 (J1, J15, J17): frames are sent and received asynchronously and numbered; when the
+TCP connection fails, the client tries the same replica for a set time, then the next in the list, round and
+round; once it is back it re-emits the frames whose receipts it has not seen, and discards the messages that it
+already had. It also works without the numbering, against any STOMP 1.2 broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodes.stomp import Frame, Parser, ProtocolError, encode
+
+Address = tuple[str, int]
+
+_READ_SIZE = 64 * 1024
+_SILENCE_FACTOR = 3
+
+
+class ConnectionBroken(Exception):
+    """The connection is over for good; what was not confirmed may or may not have happened."""
+
+
+class NotSent(Exception):
+    """The frame never reached a socket: it certainly had no effect."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a client connects; times in seconds.
+
+    ``same_replica`` is how long it retries the replica that it lost before it moves on along the list;
+    ``heartbeat`` the interval asked of the broker (three silent intervals are a failed connection);
+    ``local_host`` the address to bind to, which decides where on the network the client stands.
+    """
+
+    login: str
+    passcode: str
+    local_host: str | None = None
+    reliable: bool = True
+    connect_timeout: float = 1.0
+    same_replica: float = 0.5
+    heartbeat: float = 0.5
+    retry_delay: float = 0.05
+
+
+@dataclass
+class _Pending:
+    """A frame that waits for its receipt; ``seq`` is given when it is first written."""
+
+    frame: Frame
+    future: asyncio.Future[None]
+    seq: int = 0
+
+
+@dataclass
+class _State:
+    """What survives a reconnection."""
+
+    connection_id: str | None = None
+    sent: int = 0
+    received: int = 0
+    receipts: int = 0
+    pending: dict[str, _Pending] = field(default_factory=dict)
+
+
+class Connection:
+    """One reliable connection to a replicated broker. Open it, send frames, take messages, close it."""
+
+    def __init__(self, addresses: Sequence[Address], settings: Settings) -> None:
+        self.settings = settings
+        self.messages: deque[Frame] = deque()
+        self.peer: Address | None = None
+        """The replica that it talks to, or talked to last."""
+        self._addresses = list(addresses)
+        self._place = 0
+        self._state = _State()
+        self._writer: asyncio.StreamWriter | None = None
+        self._connected = False
+        self._parser = Parser()
+        self._silence = settings.heartbeat * _SILENCE_FACTOR
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._arrived = asyncio.Event()
+        self._broken: Exception | None = None
+
+    async def open(self, timeout: float) -> None:
+        """Connect to the first replica in the list that lets us in.
+
+        Raises:
+            ConnectionBroken: none did within ``timeout``; the text tells what the last one answered.
+        """
+        self._task = asyncio.create_task(self._run(), name="connection")
+        try:
+            await asyncio.wait_for(self._ready.wait(), timeout)
+        except TimeoutError:
+            reason = self._broken or "no replica let us in"
+            await self.abort()
+            raise ConnectionBroken(str(reason)) from None
+        if self._task.done():
+            raise ConnectionBroken(str(self._broken))
+
+    async def request(self, command: str, headers: Mapping[str, str], body: bytes, timeout: float) -> None:
+        """Send a frame and wait for its receipt, across reconnections.
+
+        Raises:
+            NotSent: it never reached a socket within ``timeout``.
+            TimeoutError: it did, and no receipt came.
+            ConnectionBroken: the connection ended for good meanwhile.
+        """
+        if self._broken_for_good:
+            raise NotSent(str(self._broken))
+        self._state.receipts += 1
+        receipt = f"r{self._state.receipts}"
+        frame = Frame(command, {**headers, "receipt": receipt}, body)
+        pending = _Pending(frame, asyncio.get_running_loop().create_future())
+        self._state.pending[receipt] = pending
+        self._write_pending(pending)
+        try:
+            await asyncio.wait_for(pending.future, timeout)
+        except (TimeoutError, ConnectionBroken) as error:
+            if pending.seq == 0:
+                del self._state.pending[receipt]
+                raise NotSent(str(error) or "no connection") from None
+            # A frame that was sent stays in line: without it the numbers that follow would have a gap.
+            raise
+        del self._state.pending[receipt]
+
+    async def next_message(self, timeout: float) -> Frame | None:
+        """The next message delivered, or None when none came within ``timeout``."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while not self.messages:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0 or self._broken_for_good:
+                return None
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), left)
+        return self.messages.popleft()
+
+    async def close(self, timeout: float = 0.5) -> None:
+        """Disconnect in order if the broker answers within ``timeout``, otherwise just leave."""
+        with contextlib.suppress(TimeoutError, ConnectionBroken, NotSent):
+            if self._ready.is_set():
+                await self.request("DISCONNECT", {}, b"", timeout)
+        await self.abort()
+
+    async def abort(self) -> None:
+        """Leave without a word."""
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._drop_socket()
+
+    @property
+    def _broken_for_good(self) -> bool:
+        return self._task is None or self._task.done()
+
+    async def _run(self) -> None:
+        """Connect, serve the connection until it fails, connect again: for as long as that makes sense."""
+        loop = asyncio.get_running_loop()
+        keep_until = loop.time()
+        try:
+            while True:
+                address = self._addresses[self._place]
+                try:
+                    reader = await asyncio.wait_for(self._connect(address), self.settings.connect_timeout)
+                    self._ready.set()
+                    try:
+                        await self._serve(reader)
+                    finally:
+                        keep_until = loop.time() + self.settings.same_replica
+                except (OSError, TimeoutError, ProtocolError, EOFError) as error:
+                    self._broken = error
+                except _Refused as refusal:
+                    self._broken = refusal
+                    keep_until = loop.time()
+                self._drop_socket()
+                if not self.settings.reliable and self._ready.is_set():
+                    break
+                if loop.time() >= keep_until:
+                    self._place = (self._place + 1) % len(self._addresses)
+                await asyncio.sleep(self.settings.retry_delay)
+        except ConnectionBroken as error:
+            self._broken = error
+        finally:
+            self._drop_socket()
+            self._ready.set()
+            self._arrived.set()
+            broken = ConnectionBroken(str(self._broken or "closed"))
+            for pending in list(self._state.pending.values()):
+                if not pending.future.done():
+                    pending.future.set_exception(broken)
+
+    async def _connect(self, address: Address) -> asyncio.StreamReader:
+        local = (self.settings.local_host, 0) if self.settings.local_host else None
+        reader, writer = await asyncio.open_connection(*address, local_addr=local)
+        self._writer = writer
+        self.peer = address
+        self._parser = Parser()
+        beat = int(self.settings.heartbeat * 1000)
+        headers = {
+            "accept-version": "1.2",
+            "host": "/",
+            "login": self.settings.login,
+            "passcode": self.settings.passcode,
+            "heart-beat": f"{beat},{beat}",
+        }
+        state = self._state
+        if self.settings.reliable:
+            headers["x-reliable"] = "true"
+            if state.connection_id:
+                headers |= {"x-connection-id": state.connection_id, "x-received": str(state.received)}
+        writer.write(encode(Frame("CONNECT", headers)))
+        frames: list[Any] = []
+        while not any(isinstance(frame, Frame) for frame in frames):
+            frames = await self._read(reader)
+        answers = [frame for frame in frames if isinstance(frame, Frame)]
+        self._greeted(answers[0])
+        self._connected = True
+        for frame in answers[1:]:
+            self._take(frame)
+        for pending in list(state.pending.values()):
+            self._write_pending(pending)
+        return reader
+
+    def _greeted(self, frame: Frame) -> None:
+        if frame.command == "ERROR":
+            reason = frame.headers.get("message", "refused")
+            if "x-closed" in frame.headers:
+                raise ConnectionBroken(reason)
+            raise _Refused(reason)
+        if frame.command != "CONNECTED":
+            raise ProtocolError(f"{frame.command} where CONNECTED was expected")
+        self._state.connection_id = frame.headers.get("x-connection-id")
+        server_beat = int(frame.headers.get("heart-beat", "0,0").split(",")[0])
+        self._silence = max(server_beat / 1000, self.settings.heartbeat) * _SILENCE_FACTOR
+        self._replicas(frame.headers.get("x-replicas", ""))
+
+    def _replicas(self, text: str) -> None:
+        """Take over the server's list of replicas (J17), keeping our place in it."""
+        listed = [(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(",") if item)]
+        if listed and self.peer in listed and listed != self._addresses:
+            self._addresses = listed
+            self._place = listed.index(self.peer)
+
+    async def _serve(self, reader: asyncio.StreamReader) -> None:
+        beats = asyncio.create_task(self._beat(), name="heart-beat")
+        try:
+            while True:
+                for frame in await asyncio.wait_for(self._read(reader), self._silence):
+                    if isinstance(frame, Frame):
+                        self._take(frame)
+        finally:
+            beats.cancel()
+
+    async def _read(self, reader: asyncio.StreamReader) -> list[Any]:
+        data = await reader.read(_READ_SIZE)
+        if not data:
+            raise EOFError("connection closed by the broker")
+        return list(self._parser.feed(data))
+
+    def _take(self, frame: Frame) -> None:
+        if frame.command == "RECEIPT":
+            pending = self._state.pending.get(frame.headers.get("receipt-id", ""))
+            if pending and not pending.future.done():
+                pending.future.set_result(None)
+        elif frame.command == "MESSAGE":
+            number = int(frame.headers.get("x-seq", 0))
+            if number and number <= self._state.received:
+                return
+            self._state.received = max(self._state.received, number)
+            self.messages.append(frame)
+            self._arrived.set()
+        elif frame.command == "ERROR":
+            raise _Refused(frame.headers.get("message", "error"))
+
+    async def _beat(self) -> None:
+        while self._writer:
+            await asyncio.sleep(self.settings.heartbeat)
+            if self._writer:
+                self._writer.write(b"\n")
+
+    def _write_pending(self, pending: _Pending) -> None:
+        """Write a frame if there is a connection; number it when it is written for the first time."""
+        if not self._writer or not self._connected or self._writer.is_closing():
+            return
+        headers = dict(pending.frame.headers)
+        if pending.seq == 0:
+            self._state.sent += 1
+            pending.seq = self._state.sent
+        if self._state.connection_id:
+            headers["x-seq"] = str(pending.seq)
+            if self._state.received:
+                headers["x-received"] = str(self._state.received)
+        self._writer.write(encode(Frame(pending.frame.command, headers, pending.frame.body)))
+
+    def _drop_socket(self) -> None:
+        self._connected = False
+        if self._writer:
+            self._writer.transport.abort()
+            self._writer = None
+
+
+class _Refused(Exception):
+    """This replica does not let us in, now."""
