@@ -1,0 +1,159 @@
+"""From what a user typed to a ``Test``: names looked up, options converted, defaults filled in."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.protocols import Option
+from harness.registry import DESIGNS, NEMESES, WORKLOADS
+from harness.spec import Test
+
+MAX_NODES = 64
+
+# Keys of a configuration file, which are the long options of `stormproof test`, with the types they take.
+CONFIG_KEYS: Mapping[str, tuple[type, ...]] = {
+    "design": (str,),
+    "workload": (str,),
+    "nemesis": (str, list),
+    "backend": (str,),
+    "nodes": (int,),
+    "time-limit": (int, float),
+    "rate": (int, float),
+    "seed": (int,),
+    "store": (str,),
+    "set": (dict,),
+}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file.
+
+    Raises:
+        UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give --config an existing TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+    for key, value in data.items():
+        if key not in CONFIG_KEYS:
+            raise UsageError(f"{path}: unknown key {key!r}{_near(key, CONFIG_KEYS)}")
+        if not isinstance(value, CONFIG_KEYS[key]) or isinstance(value, bool):
+            names = " or ".join(kind.__name__ for kind in CONFIG_KEYS[key])
+            raise UsageError(f"{path}: {key} must be {names}, not {value!r}")
+    if isinstance(data.get("nemesis"), list):
+        data["nemesis"] = ",".join(map(str, data["nemesis"]))
+    return data
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
+    """``name=value`` settings as a mapping.
+
+    Raises:
+        UsageError: one has no equals sign.
+    """
+    given = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {text}: write it as name=value")
+        given[name.strip().replace("-", "_")] = value.strip()
+    return given
+
+
+def declared_options(design: str, workload: str, nemesis: Iterable[str]) -> list[Option]:
+    """All options that ``--set`` takes for this combination, each name once."""
+    owners = [DESIGNS.load(design), WORKLOADS.load(workload), *(NEMESES.load(name) for name in nemesis)]
+    options: dict[str, Option] = {}
+    for owner in owners:
+        for option in owner.options:
+            options.setdefault(option.name, option)
+    return list(options.values())
+
+
+def make_test(
+    *,
+    design: str,
+    workload: str,
+    nemesis: str,
+    backend: str,
+    nodes: int,
+    time_limit: float,
+    rate: float,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> Test:
+    """The test that these settings describe, checked as a whole.
+
+    Raises:
+        UsageError: a name, a number or a combination makes no sense.
+    """
+    families = tuple(name.strip() for name in nemesis.split(",") if name.strip() not in ("", "none"))
+    if len(set(families)) != len(families):
+        raise UsageError(f"--nemesis {nemesis}: a family is named twice")
+    system = DESIGNS.load(design)
+    work = WORKLOADS.load(workload)
+    for name in families:
+        NEMESES.entry(name)
+    if not system.min_nodes <= nodes <= MAX_NODES:
+        raise UsageError(f"--nodes {nodes}: design {design} takes {system.min_nodes} to {MAX_NODES} nodes")
+    if not 1 <= time_limit <= 86400:
+        raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
+    if not 0 < rate <= 1e6:
+        raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
+    options = convert_options(declared_options(design, workload, families), settings)
+    return Test(
+        design=design,
+        workload=workload,
+        nemesis=families,
+        backend=backend,
+        nodes=nodes,
+        seed=seed,
+        time_limit=float(time_limit),
+        rate=float(rate),
+        concurrency=work.concurrency(options),
+        options=options,
+    )
+
+
+def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every declared option's value: the one given, in the type of the default, or the default.
+
+    Raises:
+        UsageError: a name is not declared, or a value is not of its option's type or choices.
+    """
+    known = {option.name: option for option in declared}
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--set {name}=...: no such option{_near(name, known)} (there are: {', '.join(known)})")
+    return {name: _convert(option, given.get(name, option.default)) for name, option in known.items()}
+
+
+def _convert(option: Option, value: Any) -> Any:
+    kind = type(option.default)
+    try:
+        if kind is bool:
+            converted: Any = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                str(value).lower()
+            ]
+        else:
+            converted = kind(value)
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"--set {option.name}={value}: not a {kind.__name__} ({option.help})") from None
+    if option.choices and converted not in option.choices:
+        raise UsageError(f"--set {option.name}={value}: one of {', '.join(option.choices)} ({option.help})")
+    if kind in (int, float) and not 0 <= converted < 1e9:
+        raise UsageError(f"--set {option.name}={value}: must be between 0 and 1e9 ({option.help})")
+    return converted
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,84 @@
+"""The administrator's connection to a reference broker: asks a node for its status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from nodes.stomp import Frame, Parser, ProtocolError, encode
+
+
+class AdminConnection:
+    """A STOMP connection marked ``x-admin``, which every node admits in every state.
+
+    It reconnects by itself; one request is under way at a time.
+    """
+
+    def __init__(self, host: str, port: int, login: str, passcode: str) -> None:
+        self._address = (host, port)
+        self._login = login
+        self._passcode = passcode
+        self._lock = asyncio.Lock()
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._parser = Parser()
+        self._frames: list[Frame] = []
+
+    async def status(self, timeout: float) -> dict[str, Any]:
+        """The node's status.
+
+        Raises:
+            OSError, TimeoutError, EOFError, ProtocolError: the node did not answer within ``timeout`` seconds.
+        """
+        async with self._lock:
+            try:
+                async with asyncio.timeout(timeout):
+                    if self._writer is None:
+                        await self._connect()
+                    self._write(Frame("SEND", {"destination": "/admin/status"}))
+                    while True:
+                        frame = await self._read()
+                        if frame.command == "MESSAGE" and frame.headers.get("destination") == "/admin/status":
+                            return dict(json.loads(frame.body))
+                        if frame.command == "ERROR":
+                            raise ProtocolError(frame.headers.get("message", "error"))
+            except BaseException:
+                # After a lost answer the next one would be taken for it.
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Leave at once."""
+        if self._writer:
+            self._writer.transport.abort()
+        self._reader = self._writer = None
+        self._parser = Parser()
+        self._frames.clear()
+
+    async def _connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(*self._address)
+        headers = {
+            "accept-version": "1.2",
+            "host": "/",
+            "login": self._login,
+            "passcode": self._passcode,
+            "x-admin": "true",
+        }
+        self._write(Frame("CONNECT", headers))
+        answer = await self._read()
+        if answer.command != "CONNECTED":
+            raise ProtocolError(answer.headers.get("message", "refused"))
+
+    def _write(self, frame: Frame) -> None:
+        assert self._writer is not None
+        self._writer.write(encode(frame))
+
+    async def _read(self) -> Frame:
+        assert self._reader is not None
+        while not self._frames:
+            data = await self._reader.read(65536)
+            if not data:
+                raise EOFError("closed by the broker")
+            self._frames += [item for item in self._parser.feed(data) if isinstance(item, Frame)]
+        return self._frames.pop(0)

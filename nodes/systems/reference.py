@@ -1,0 +1,234 @@
+"""The reference broker as a system under test: upload, configure, start, ask."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nodes
+from harness.errors import BackendError
+from harness.protocols import Backend, NodeStatus, Option
+from harness.spec import Test
+from nodes.stomp import ProtocolError
+from nodes.systems.admin import AdminConnection
+
+CLIENT_PORT = 61613
+LINK_PORT = 61614
+LOGIN = "stormproof"
+STATUS_TIMEOUT = 1.0
+_POLL = 0.1
+
+
+@dataclass(frozen=True)
+class ReferenceSystem:
+    """One design of the reference broker.
+
+    ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
+    ``replicated`` is false for a design whose nodes know nothing of each other.
+    """
+
+    name: str
+    replicated: bool
+    options: tuple[Option, ...] = ()
+    min_nodes: int = 1
+
+    def cluster(self, test: Test, backend: Backend, passcode: str) -> ReferenceCluster:
+        """A cluster of this design on provisioned nodes."""
+        return ReferenceCluster(self, test, backend, passcode)
+
+
+Standalone = ReferenceSystem(
+    "standalone",
+    replicated=False,
+    options=(Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),),
+)
+
+Joram = ReferenceSystem(
+    "joram",
+    replicated=True,
+    min_nodes=2,
+    options=(
+        Option("partitions", "primary-partition", "who may serve when the network splits",
+               ("primary-partition", "unspecified")),
+        Option("ack", "all", "which replicas must have a command before it is confirmed", ("all", "majority")),
+        Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+    ),
+)  # fmt: skip
+
+
+def node_archive() -> bytes:
+    """The code that runs on a node, as a zip file; the same bytes for the same code."""
+    root = Path(nodes.__file__).parent
+    files = [root / "__init__.py", root / "stomp.py", *sorted((root / "reference").rglob("*.py"))]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            info = zipfile.ZipInfo(str(Path("nodes") / file.relative_to(root)))
+            archive.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+class ReferenceCluster:
+    """A running (or not yet running) cluster of reference brokers."""
+
+    def __init__(self, system: ReferenceSystem, test: Test, backend: Backend, passcode: str) -> None:
+        self.system = system
+        self.test = test
+        self.backend = backend
+        self.login = LOGIN
+        self.passcode = passcode
+        self._admins: dict[str, AdminConnection] = {}
+
+    def client_addresses(self) -> list[tuple[str, int]]:
+        """Where clients connect: every node's listener, in node order."""
+        return [(self.backend.address(node), CLIENT_PORT) for node in self.test.node_names]
+
+    async def install(self) -> None:
+        """Upload code and configuration to all nodes.
+
+        Raises:
+            BackendError: a node has no usable Python, or refused the files.
+        """
+        archive = node_archive()
+        await asyncio.gather(*(self._install_node(node, archive) for node in self.test.node_names))
+
+    async def start(self) -> None:
+        """Start the broker on all nodes."""
+        await asyncio.gather(*(self.start_node(node) for node in self.test.node_names))
+
+    async def start_node(self, node: str) -> None:
+        """Start the broker on one node."""
+        base = self.backend.node_dir(node)
+        argv = ["env", f"PYTHONPATH={base}/code", "PYTHONUNBUFFERED=1", self.backend.python(node),
+                "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
+        await self.backend.start(node, argv, f"{base}/broker.log")
+
+    async def stop(self) -> None:
+        """Stop all brokers in order."""
+        for admin in self._admins.values():
+            admin.close()
+        await asyncio.gather(*(self.backend.stop(node) for node in self.test.node_names))
+
+    async def status(self, node: str) -> NodeStatus:
+        """Ask one node; an unreachable one has ``reachable=False``."""
+        admin = self._admins.get(node)
+        if admin is None:
+            address = self.backend.address(node)
+            admin = self._admins[node] = AdminConnection(address, CLIENT_PORT, self.login, self.passcode)
+        try:
+            return _node_status(node, await admin.status(STATUS_TIMEOUT))
+        except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
+            return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
+
+    async def statuses(self) -> list[NodeStatus]:
+        """Ask all nodes at once."""
+        return list(await asyncio.gather(*(self.status(node) for node in self.test.node_names)))
+
+    async def master(self) -> str | None:
+        """The node that serves, the one with the highest epoch if several do."""
+        serving = [status for status in await self.statuses() if status.serving]
+        return max(serving, key=lambda status: status.epoch).node if serving else None
+
+    async def depths(self) -> dict[str, int] | None:
+        """Queue name -> messages left, as the serving node counts them; None when nobody serves."""
+        if self.system.replicated:
+            master = await self.master()
+            statuses = [await self.status(master)] if master else []
+        else:
+            statuses = await self.statuses()
+        if not statuses or any(status.depths is None for status in statuses):
+            return None
+        total: dict[str, int] = {}
+        for status in statuses:
+            for queue, count in (status.depths or {}).items():
+                total[queue] = total.get(queue, 0) + count
+        return total
+
+    async def await_healthy(self, timeout: float) -> bool:
+        """Wait until every node is reachable and all agree on who serves."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            if self._agree(await self.statuses()):
+                return True
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_POLL)
+
+    def _agree(self, statuses: list[NodeStatus]) -> bool:
+        if not all(status.reachable for status in statuses):
+            return False
+        if not self.system.replicated:
+            return all(status.serving for status in statuses)
+        views = {(status.epoch, status.view) for status in statuses}
+        serving = [status for status in statuses if status.serving]
+        return len(views) == 1 and len(serving) == 1 and set(statuses[0].view) == set(self.test.node_names)
+
+    async def describe(self) -> str:
+        """One line on every node, for an error message."""
+        parts = []
+        for status in await self.statuses():
+            if status.reachable:
+                parts.append(f"{status.node} {status.role} epoch {status.epoch} view {','.join(status.view)}")
+            else:
+                process = await self.backend.process(status.node)
+                error = (status.detail or {}).get("error")
+                parts.append(f"{status.node} unreachable ({error}; its process is {process.state})")
+        return "; ".join(parts)
+
+    async def collect_logs(self, folder: Path) -> None:
+        """Copy each node's log into ``folder`` as ``<node>.log``; a node that has none gets an empty file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for node in self.test.node_names:
+            try:
+                content = await self.backend.download(node, f"{self.backend.node_dir(node)}/broker.log")
+            except BackendError as error:
+                content = f"(no log: {error})\n".encode()
+            (folder / f"{node}.log").write_bytes(content)
+
+    async def _install_node(self, node: str, archive: bytes) -> None:
+        base = self.backend.node_dir(node)
+        python = self.backend.python(node)
+        await self.backend.upload(node, archive, f"{base}/code.zip")
+        result = await self.backend.exec(
+            node, f"mkdir -p {base}/data && {python} -m zipfile -e {base}/code.zip {base}/code", timeout=30
+        )
+        if result.status:
+            raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
+        await self.backend.upload(node, json.dumps(self._config(node)).encode(), f"{base}/config.json")
+
+    def _config(self, node: str) -> dict[str, Any]:
+        names = self.test.node_names if self.system.replicated else (node,)
+        address = {name: self.backend.address(name) for name in names}
+        return {
+            "node": node,
+            "design": self.system.name,
+            "data": f"{self.backend.node_dir(node)}/data",
+            "host": address[node],
+            "port": CLIENT_PORT,
+            "login": self.login,
+            "passcode": self.passcode,
+            "peers": {name: [address[name], LINK_PORT] for name in names} if self.system.replicated else {},
+            "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
+            "options": {option.name: self.test.options[option.name] for option in self.system.options},
+        }
+
+
+def _node_status(node: str, answer: Mapping[str, Any]) -> NodeStatus:
+    return NodeStatus(
+        node=node,
+        reachable=True,
+        role=str(answer["role"]),
+        serving=bool(answer["serving"]),
+        epoch=int(answer["epoch"]),
+        view=tuple(answer["view"]),
+        depths=answer["depths"],
+        detail=answer,
+    )
