@@ -13,10 +13,15 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class ConfigError(Exception):
+    """The configuration can't be used; the text is one line: which setting, what is wrong, what to do."""
 
 
 class Runtime(Protocol):
@@ -56,8 +61,11 @@ class Command(NamedTuple):
     """One change of the broker's state, encodable by ``nodes.reference.wire``.
 
     ``kind`` is one of ``open close send subscribe unsubscribe ack nack begin commit abort received`` or a
-    design's own. ``conn`` is the id of the connection context, ``seq`` the client's input counter (0 on
-    connections that are not reliable), ``args`` plain data: None, bool, int, float, str, bytes, list, dict.
+    design's own, which never reaches the engine. ``conn`` is the id of the connection context, ``seq`` the
+    client's input counter (0 on connections that are not reliable, and on what the broker itself submits),
+    ``args`` plain data: None, bool, int, float, str, bytes, list, dict. Every command brings forth exactly
+    one of ``Done``, ``Refused``, ``Opened`` and (for ``close``, or a resumption that fails) ``Closed``; only
+    ``close`` with a receipt brings both ``Done`` and ``Closed``.
     """
 
     kind: str
@@ -68,7 +76,10 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """A message for a client. ``out_seq`` is the connection's output counter (1, 2, ...)."""
+    """A message for a client. ``out_seq`` is the connection's output counter (1, 2, ...).
+
+    When ``auto`` is true the session acknowledges it, once it has been written (``ack:auto``).
+    """
 
     conn: str
     out_seq: int
@@ -79,6 +90,7 @@ class Deliver:
     redeliveries: int
     headers: Mapping[str, str]
     body: bytes
+    auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The command was wrong (unknown subscription, transaction...): the client gets ERROR and is closed."""
+    """The command was wrong (unknown subscription, transaction...): the client gets ERROR and is closed.
+
+    The connection context has been closed in the same step, so nothing that the client sent after the wrong
+    command takes effect.
+    """
 
     conn: str
     receipt: str | None
@@ -105,7 +121,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The connection context exists; ``received`` is the highest input counter applied (0 when new)."""
+    """The connection context exists; ``received`` is the highest input counter applied (0 when new).
+
+    When a connection is resumed, its pending output follows as ``Deliver`` effects of the same command.
+    """
 
     conn: str
     received: int
@@ -155,7 +174,11 @@ class Engine(Protocol):
     """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
 
     def apply(self, command: Command) -> list[Effect]:
-        """Apply one command inside the store's open transaction; never raises for a client's mistake."""
+        """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
+        ...
+
+    def flush(self) -> None:
+        """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
         ...
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
@@ -171,11 +194,14 @@ class Engine(Protocol):
         ...
 
     def dump(self) -> Iterable[list[Any]]:
-        """The whole state as encodable rows, for a state transfer."""
+        """The whole state as encodable rows, for a state transfer; equal states give equal rows.
+
+        The rows come from the store as they are asked for: take them all before the next command is applied.
+        """
         ...
 
     def load(self, rows: Iterable[list[Any]]) -> None:
-        """Replace the whole state by dumped rows, inside the store's open transaction."""
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``."""
 
 
 class Broker(Protocol):
@@ -185,6 +211,21 @@ class Broker(Protocol):
     runtime: Runtime
     engine: Engine
     database: sqlite3.Connection
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All that is written inside is committed together, and is on disk when the block has ended.
+
+        Changes of the engine and of the design's own tables may share one. There must be no ``await`` inside.
+        After an exception the engine's memory may be ahead of the store: let it end the broker.
+        """
+        ...
+
+    def began_serving(self) -> None:
+        """Tell the broker, once, that this node now admits clients.
+
+        It submits ``close`` for inherited connections that are not reliable (their clients were on the node
+        that served before) and starts the idle timers of the reliable ones that nobody has resumed yet.
+        """
 
     def release(self, effects: Iterable[Effect]) -> None:
         """Hand effects to the sessions of the clients connected here; those of others are dropped."""

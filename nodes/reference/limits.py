@@ -1,0 +1,57 @@
+"""The bounds of what clients can make the broker hold, with their option names and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nodes.reference.api import ConfigError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the engine (they must be the same on all replicas) and of the sessions.
+
+    Sizes are in bytes, times in seconds. Each can be set by the configuration's option of the same name.
+    """
+
+    max_messages: int = 10_000_000
+    max_queues: int = 10_000
+    max_contexts: int = 20_000
+    max_subscriptions: int = 1_000
+    max_prefetch: int = 10_000
+    max_transactions: int = 100
+    max_transaction_items: int = 10_000
+    max_transaction_bytes: int = 64 << 20
+    message_cache: int = 64 << 20
+    max_connections: int = 4_096
+    max_header_bytes: int = 64 << 10
+    max_headers: int = 128
+    max_body: int = 4 << 20
+    max_outstanding: int = 256
+    max_output: int = 16 << 20
+    output_timeout: float = 20.0
+    connect_timeout: float = 10.0
+    idle_timeout: float = 30.0
+    linger: float = 2.0
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Limits:
+        """The defaults, changed by the options that have a limit's name.
+
+        Raises:
+            ConfigError: such an option is not a positive number of the right type.
+        """
+        changes: dict[str, Any] = {}
+        for setting in fields(cls):
+            if setting.name not in options:
+                continue
+            value = options[setting.name]
+            whole = isinstance(setting.default, int)
+            right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+            if not right or value <= 0:
+                kind = "a whole number" if whole else "a number"
+                raise ConfigError(f"options.{setting.name}: {value!r} is not {kind} above zero")
+            changes[setting.name] = value
+        return cls(**changes)

@@ -1,0 +1,115 @@
+"""Queues in memory: which messages are ready, which subscriptions have room, who is served next.
+
+All decisions depend on nothing but the order of commands, so replicas make the same ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nodes.reference.contexts import Subscription
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message from SEND to its acknowledgement; ``content`` is (headers, body) while memory holds it."""
+
+    id: int
+    queue: Queue
+    content: tuple[dict[str, str], bytes] | None = None
+    redeliveries: int = 0
+    subscription: Subscription | None = None
+    out_seq: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the content that memory holds, about."""
+        if self.content is None:
+            return 0
+        headers, body = self.content
+        return len(body) + sum(len(name) + len(value) for name, value in headers.items())
+
+    @property
+    def ack_id(self) -> str:
+        """What the client names in ACK; names this one delivery on this one connection."""
+        return f"{self.id}-{self.out_seq}"
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    """One destination.
+
+    Messages are served by their ids, which is the order they were sent in. ``returned`` is a heap of those that
+    have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
+    subscription served last.
+    """
+
+    id: int
+    name: str
+    served: int = 0
+    depth: int = 0
+    fresh: deque[Message] = field(default_factory=deque)
+    returned: list[tuple[int, Message]] = field(default_factory=list)
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    with_room: list[int] = field(default_factory=list)
+
+    def add(self, message: Message) -> None:
+        """A message that was just sent."""
+        self.fresh.append(message)
+        self.depth += 1
+
+    def requeue(self, message: Message) -> None:
+        """A delivered message is ready again, before all that were never delivered."""
+        heapq.heappush(self.returned, (message.id, message))
+
+    def ready(self) -> bool:
+        """Whether a message and a subscription with room for it are there."""
+        return bool(self.with_room) and bool(self.returned or self.fresh)
+
+    def take(self) -> tuple[Message, Subscription]:
+        """The next message, and the next subscription in turn; only when ``ready``."""
+        message = heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
+        turn = bisect_right(self.with_room, self.served)
+        self.served = self.with_room[turn if turn < len(self.with_room) else 0]
+        return message, self.subscriptions[self.served]
+
+    def attach(self, subscription: Subscription) -> None:
+        """A new subscription takes its turn after those that are older."""
+        self.subscriptions[subscription.id] = subscription
+        self.update_room(subscription)
+
+    def detach(self, subscription: Subscription) -> None:
+        """The subscription is served no more."""
+        del self.subscriptions[subscription.id]
+        self._set_room(subscription.id, False)
+
+    def update_room(self, subscription: Subscription) -> None:
+        """Call after the number of the subscription's unacknowledged messages has changed."""
+        self._set_room(subscription.id, len(subscription.unacked) < subscription.prefetch)
+
+    def _set_room(self, identity: int, room: bool) -> None:
+        place = bisect_left(self.with_room, identity)
+        there = place < len(self.with_room) and self.with_room[place] == identity
+        if room and not there:
+            insort(self.with_room, identity)
+        elif there and not room:
+            self.with_room.pop(place)
+
+
+def restore_ready(messages: Iterable[Message]) -> None:
+    """Put stored messages, oldest first, back into their queues; those in flight only count."""
+    for message in messages:
+        queue = message.queue
+        queue.depth += 1
+        if message.subscription is not None:
+            continue
+        if message.redeliveries:
+            queue.requeue(message)
+        else:
+            queue.fresh.append(message)

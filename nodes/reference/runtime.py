@@ -1,0 +1,141 @@
+"""The real outside world for node code: asyncio's clock and sockets, SQLite files, standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from nodes.reference.api import Config, ConfigError, Handler
+
+DATABASE_SETTINGS = (
+    # One process owns the file, which also keeps a second broker from using the same data folder.
+    "PRAGMA locking_mode=EXCLUSIVE",
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA foreign_keys=OFF",
+)
+_STREAM_LIMIT = 1 << 18
+
+
+class RealRuntime:
+    """The Runtime of a broker that runs as an operating-system process; needs a running event loop.
+
+    Option ``seed`` of the configuration makes its randomness repeatable.
+    """
+
+    def __init__(self, config: Config, output: TextIO | None = None) -> None:
+        self.random = random.Random(config.options.get("seed", int.from_bytes(os.urandom(16), "big")))
+        self._folder = Path(config.data)
+        self._output = output if output is not None else sys.stdout
+        self._began = time.monotonic()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._failure: asyncio.Future[None] | None = None
+
+    def now(self) -> float:
+        """Monotonic seconds, by the event loop's clock."""
+        return asyncio.get_running_loop().time()
+
+    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a TCP connection without Nagle's delay."""
+        reader, writer = await asyncio.open_connection(host, port, limit=_STREAM_LIMIT)
+        _no_delay(writer)
+        return reader, writer
+
+    async def serve(self, handler: Handler, host: str, port: int) -> asyncio.Server:
+        """Listen on a TCP port; raises OSError when that is not possible."""
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            _no_delay(writer)
+            try:
+                await handler(reader, writer)
+            except Exception as error:
+                self.log("connection handler failed", level="error", error=repr(error))
+                writer.transport.abort()
+
+        return await asyncio.start_server(accept, host, port, limit=_STREAM_LIMIT, backlog=1024)
+
+    def open_database(self, name: str) -> sqlite3.Connection:
+        """``<data folder>/<name>.sqlite``, made when it is missing.
+
+        Raises:
+            ConfigError: the folder or the file can't be written, is damaged, or is used by another broker.
+        """
+        path = self._folder / f"{name}.sqlite"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=256)
+            for setting in DATABASE_SETTINGS:
+                database.execute(setting)
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("COMMIT")
+        except (OSError, sqlite3.Error) as error:
+            hint = "is another broker using it?" if "locked" in str(error) else "choose another with `data`"
+            raise ConfigError(f"data: {path} can't be used ({error}); {hint}") from error
+        return database
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task in the background; its failure ends ``supervise`` with the same exception."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._finished)
+        return task
+
+    def log(self, event: str, level: str | None = None, **fields: Any) -> None:
+        """Print ``<seconds since start> <wall time> [LEVEL] <event> key=value...`` and flush."""
+        wall = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        words = [f"{time.monotonic() - self._began:.6f}", wall]
+        if level is not None:
+            words.append(level.upper())
+        words.append(event)
+        words.extend(f"{key}={_readable(value)}" for key, value in fields.items())
+        print(" ".join(words), file=self._output, flush=True)
+
+    async def supervise(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run ``main`` to its end, or until a background task fails: then cancel it and raise the failure."""
+        self._failure = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(main)
+        try:
+            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done() and not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+                self._failure.result()
+            await task
+        finally:
+            task.cancel()
+            self._failure.cancel()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self.log("background task failed", level="error", task=task.get_name(), error=repr(error))
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+
+def _readable(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    plain = text.isascii() and text.isprintable() and text and not set(text) & set(' "=')
+    return text if plain else json.dumps(text)
+
+
+def _no_delay(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,259 @@
+"""The engine's objects, indexed in memory and written through to the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference import wire
+from nodes.reference.contexts import Context, Item, Subscription, Transaction
+from nodes.reference.queues import Message, Queue, restore_ready
+from nodes.reference.store import Row, Table, create_tables, read_all, read_rows, replace_all
+
+
+@dataclass(slots=True)
+class Counters:
+    """The next numbers to give: to messages, and to everything else."""
+
+    next_id: int = 1
+    next_message: int = 1
+
+
+class State:
+    """Queues by name, messages by id, contexts and remembered closed ones by connection id.
+
+    The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that they are read
+    from the store when their turn comes.
+    """
+
+    def __init__(self, database: sqlite3.Connection, cache: int) -> None:
+        self._database = database
+        self._cache = cache
+        self._cached = 0
+        self.counters = Counters()
+        self.queues: dict[str, Queue] = {}
+        self.messages: dict[int, Message] = {}
+        self.contexts: dict[str, Context] = {}
+        self.closed: dict[str, str] = {}
+        self._closed_ids: dict[str, int] = {}
+        self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
+        self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.served))
+        self.context_table: Table[Context] = Table("contexts", _context_row)
+        self._subscription_table: Table[Subscription] = Table(
+            "subscriptions", lambda s: (s.id, s.context.id, s.name, s.queue.id, s.ack, s.prefetch))
+        self._message_table: Table[Message] = Table("messages", _message_row)
+        self.delivery_table: Table[Message] = Table("deliveries", _delivery_row)
+        self._transaction_table: Table[Transaction] = Table(
+            "transactions", lambda t: (t.id, t.context.id, t.name))
+        self._item_table: Table[Item] = Table(
+            "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
+        self._closed_table: Table[tuple[str, str]] = Table(
+            "closed", lambda c: (self._closed_ids[c[0]], c[0], c[1]))
+        create_tables(database)
+        self._restore()
+
+    def flush(self) -> None:
+        """Write all that changed, in the open transaction."""
+        for table in (self._counter_table, self.queue_table, self.context_table, self._subscription_table,
+                      self.delivery_table, self._transaction_table, self._item_table, self._closed_table):
+            table.flush(self._database)
+        for message in self._message_table.flush(self._database):
+            if message.subscription is not None or self._cached > self._cache:
+                self._drop_content(message)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """The stored state, row by row."""
+        return read_all(self._database)
+
+    def replace(self, rows: Iterable[list[Any]]) -> None:
+        """Replace everything, on disk and in memory."""
+        for table in (self._counter_table, self.queue_table, self.context_table, self._subscription_table,
+                      self._message_table, self.delivery_table, self._transaction_table, self._item_table,
+                      self._closed_table):
+            table.forget()
+        replace_all(self._database, rows)
+        self._restore()
+
+    # Additions and removals.
+
+    def add_queue(self, name: str) -> Queue:
+        """A new, empty queue."""
+        queue = self.queues[name] = Queue(self._next_id(), name)
+        self.queue_table.insert(queue.id, queue)
+        return queue
+
+    def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> None:
+        """A message at the end of the queue."""
+        message = Message(self.counters.next_message, queue, (headers, body))
+        self.counters.next_message += 1
+        self._counter_table.update(0, self.counters)
+        self.messages[message.id] = message
+        self._message_table.insert(message.id, message)
+        self._cached += message.size
+        queue.add(message)
+
+    def remove_message(self, message: Message) -> None:
+        """The message has been consumed."""
+        self._cached -= message.size
+        del self.messages[message.id]
+        self._message_table.remove(message.id)
+        self.delivery_table.remove(message.id)
+
+    def add_context(self, conn: str, reliable: bool, login: str) -> None:
+        """A connection has been opened."""
+        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login)
+        self.context_table.insert(context.id, context)
+
+    def remove_context(self, context: Context) -> None:
+        """The connection has been closed; its subscriptions and transactions are gone already."""
+        del self.contexts[context.conn]
+        self.context_table.remove(context.id)
+
+    def remember_closed(self, conn: str, reason: str, count: int) -> None:
+        """Keep the reason why a reliable connection was closed, for the latest ``count`` of them."""
+        self.closed[conn] = reason
+        self._closed_ids[conn] = self._next_id()
+        self._closed_table.insert(self._closed_ids[conn], (conn, reason))
+        if len(self.closed) > count:
+            oldest = next(iter(self.closed))
+            del self.closed[oldest]
+            self._closed_table.remove(self._closed_ids.pop(oldest))
+
+    def add_subscription(self, context: Context, name: str, queue: Queue, ack: str, prefetch: int) -> None:
+        """A subscription, which takes part in its queue's turns from now on."""
+        subscription = Subscription(self._next_id(), context, name, queue, ack, prefetch)
+        context.subscriptions[name] = subscription
+        queue.attach(subscription)
+        self._subscription_table.insert(subscription.id, subscription)
+
+    def remove_subscription(self, subscription: Subscription) -> None:
+        """The subscription has left its queue."""
+        del subscription.context.subscriptions[subscription.name]
+        self._subscription_table.remove(subscription.id)
+
+    def add_transaction(self, context: Context, name: str) -> None:
+        """A transaction without items."""
+        transaction = context.transactions[name] = Transaction(self._next_id(), context, name)
+        self._transaction_table.insert(transaction.id, transaction)
+
+    def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
+        """One more item at the end of a transaction."""
+        item = Item(self._next_id(), transaction, kind, args)
+        transaction.add(item)
+        self._item_table.insert(item.id, item)
+
+    def remove_transaction(self, transaction: Transaction) -> None:
+        """The transaction was committed or aborted."""
+        for item in transaction.items:
+            self._item_table.remove(item.id)
+        del transaction.context.transactions[transaction.name]
+        self._transaction_table.remove(transaction.id)
+
+    # Contents of messages.
+
+    def content(self, message: Message) -> tuple[dict[str, str], bytes]:
+        """Headers and body, from memory or from the store.
+
+        A stored message leaves the memory when it is delivered: it is rarely asked for again.
+        """
+        content = message.content
+        if content is None:
+            row = self._database.execute("SELECT headers, body FROM messages WHERE id = ?",
+                                         (message.id,)).fetchone()
+            return wire.decode(row[0]), row[1]
+        if not self._message_table.is_unsaved(message.id):
+            self._drop_content(message)
+        return content
+
+    def _drop_content(self, message: Message) -> None:
+        self._cached -= message.size
+        message.content = None
+
+    def _next_id(self) -> int:
+        number = self.counters.next_id
+        self.counters.next_id += 1
+        self._counter_table.update(0, self.counters)
+        return number
+
+    # From disk to memory.
+
+    def _restore(self) -> None:
+        self._cached = 0
+        self.counters = Counters()
+        for _, next_id, next_message in read_rows(self._database, "counters"):
+            self.counters = Counters(next_id, next_message)
+        self.closed, self._closed_ids = {}, {}
+        for identity, conn, reason in read_rows(self._database, "closed"):
+            self.closed[conn] = reason
+            self._closed_ids[conn] = identity
+        queues: dict[int, Queue] = {}
+        for identity, name, served in read_rows(self._database, "queues"):
+            queues[identity] = Queue(identity, name, served)
+        self.queues = {queue.name: queue for queue in queues.values()}
+        contexts = self._restore_contexts()
+        self._restore_messages(queues, self._restore_subscriptions(queues, contexts))
+        self._restore_transactions(contexts)
+
+    def _restore_contexts(self) -> dict[int, Context]:
+        contexts: dict[int, Context] = {}
+        for identity, conn, reliable, login, *counters in read_rows(self._database, "contexts"):
+            contexts[identity] = Context(identity, conn, bool(reliable), login, *counters)
+        self.contexts = {context.conn: context for context in contexts.values()}
+        return contexts
+
+    def _restore_subscriptions(self, queues: dict[int, Queue],
+                               contexts: dict[int, Context]) -> dict[int, Subscription]:
+        subscriptions: dict[int, Subscription] = {}
+        for identity, context, name, queue, ack, prefetch in read_rows(self._database, "subscriptions"):
+            subscription = Subscription(identity, contexts[context], name, queues[queue], ack, prefetch)
+            subscriptions[identity] = subscription
+            subscription.context.subscriptions[name] = subscription
+        return subscriptions
+
+    def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription]) -> None:
+        self.messages = {identity: Message(identity, queues[queue])
+                         for identity, queue in read_rows(self._database, "messages", "id, queue")}
+        inflight = []
+        for identity, subscription, out_seq, redeliveries in read_rows(self._database, "deliveries"):
+            message = self.messages[identity]
+            message.redeliveries = redeliveries
+            if subscription:
+                message.subscription, message.out_seq = subscriptions[subscription], out_seq
+                inflight.append((out_seq, message, message.subscription))
+        # Per connection, deliveries are kept in the order of the output counter.
+        for out_seq, message, holder in sorted(inflight, key=lambda entry: entry[0]):
+            holder.unacked[out_seq] = message
+            holder.context.inflight[out_seq] = message
+        restore_ready(self.messages.values())
+        for holder in subscriptions.values():
+            holder.queue.attach(holder)
+
+    def _restore_transactions(self, contexts: dict[int, Context]) -> None:
+        transactions: dict[int, Transaction] = {}
+        for identity, context, name in read_rows(self._database, "transactions"):
+            transaction = Transaction(identity, contexts[context], name)
+            transactions[identity] = transaction
+            transaction.context.transactions[name] = transaction
+        for identity, transaction_id, kind, args in read_rows(self._database, "items"):
+            transaction = transactions[transaction_id]
+            transaction.add(Item(identity, transaction, kind, wire.decode(args)))
+
+
+def _context_row(context: Context) -> Row:
+    return (context.id, context.conn, int(context.reliable), context.login,
+            context.in_seq, context.out_seq, context.received)
+
+
+def _message_row(message: Message) -> Row:
+    if message.content is None:
+        raise ValueError(f"message {message.id} has no content to store")
+    headers, body = message.content
+    return (message.id, message.queue.id, wire.encode(headers), body)
+
+
+def _delivery_row(message: Message) -> Row:
+    subscription = message.subscription
+    return (message.id, subscription.id if subscription is not None else 0, message.out_seq,
+            message.redeliveries)

@@ -1,0 +1,133 @@
+"""The broker's state on disk: SQLite tables that receive what changed since the last flush.
+
+Every table has an integer key. Changes are gathered in memory while commands are applied and written with
+one statement per table when the transaction is about to be committed, so a message that is sent and
+acknowledged within one transaction never reaches the disk. The rows of all tables, in order of their keys,
+are the whole state: a snapshot sends them, a restart reads them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+_SCHEMA: dict[str, tuple[str, ...]] = {
+    "counters": ("id INTEGER PRIMARY KEY", "next_id INTEGER NOT NULL", "next_message INTEGER NOT NULL"),
+    "queues": ("id INTEGER PRIMARY KEY", "name TEXT NOT NULL", "served INTEGER NOT NULL"),
+    "contexts": (
+        "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reliable INTEGER NOT NULL", "login TEXT NOT NULL",
+        "in_seq INTEGER NOT NULL", "out_seq INTEGER NOT NULL", "received INTEGER NOT NULL",
+    ),
+    "subscriptions": (
+        "id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL", "queue INTEGER NOT NULL",
+        "ack TEXT NOT NULL", "prefetch INTEGER NOT NULL",
+    ),
+    "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "headers BLOB NOT NULL",
+                 "body BLOB NOT NULL"),
+    "deliveries": ("id INTEGER PRIMARY KEY", "subscription INTEGER NOT NULL", "out_seq INTEGER NOT NULL",
+                   "redeliveries INTEGER NOT NULL"),
+    "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL"),
+    "items": ("id INTEGER PRIMARY KEY", "transaction_id INTEGER NOT NULL", "kind TEXT NOT NULL",
+              "args BLOB NOT NULL"),
+    "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),
+}
+_LOAD_BATCH = 1000
+
+
+class Table(Generic[T]):
+    """The unsaved changes of one table; ``row`` makes the row of an object when it is written."""
+
+    def __init__(self, name: str, row: Callable[[T], Row]) -> None:
+        marks = ", ".join("?" * len(_SCHEMA[name]))
+        self._upsert = f"INSERT OR REPLACE INTO {name} VALUES ({marks})"
+        self._delete = f"DELETE FROM {name} WHERE id = ?"
+        self._row = row
+        self._changed: dict[int, T] = {}
+        self._unsaved: set[int] = set()
+        self._removed: list[tuple[int]] = []
+
+    def insert(self, key: int, item: T) -> None:
+        """A row that is not in the table yet."""
+        self._unsaved.add(key)
+        self._changed[key] = item
+
+    def update(self, key: int, item: T) -> None:
+        """A row that may be in the table already."""
+        self._changed[key] = item
+
+    def remove(self, key: int) -> None:
+        """A row that is no more."""
+        self._changed.pop(key, None)
+        if key in self._unsaved:
+            self._unsaved.remove(key)
+        else:
+            self._removed.append((key,))
+
+    def is_unsaved(self, key: int) -> bool:
+        """Whether the row was inserted since the last flush."""
+        return key in self._unsaved
+
+    def flush(self, database: sqlite3.Connection) -> list[T]:
+        """Write the changes; returns the objects that were written."""
+        if self._removed:
+            database.executemany(self._delete, self._removed)
+            self._removed = []
+        if not self._changed:
+            return []
+        written = list(self._changed.values())
+        database.executemany(self._upsert, map(self._row, written))
+        self._changed = {}
+        self._unsaved = set()
+        return written
+
+    def forget(self) -> None:
+        """Drop the unsaved changes."""
+        self._changed, self._unsaved, self._removed = {}, set(), []
+
+
+def create_tables(database: sqlite3.Connection) -> None:
+    """Make the tables that are missing."""
+    for name, columns in _SCHEMA.items():
+        database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)})")
+
+
+def read_rows(database: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[Row]:
+    """The rows of a table in order of their keys, read as they are asked for."""
+    yield from database.execute(f"SELECT {columns} FROM {table} ORDER BY id")
+
+
+def read_all(database: sqlite3.Connection) -> Iterator[list[Any]]:
+    """Every row of every table as ``[table, column...]``."""
+    for name in _SCHEMA:
+        for row in read_rows(database, name):
+            yield [name, *row]
+
+
+def replace_all(database: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
+    """Replace the tables' content by rows as ``read_all`` gives them.
+
+    Raises:
+        ValueError: a row names no table or has the wrong number of columns.
+    """
+    for name in _SCHEMA:
+        database.execute(f"DELETE FROM {name}")
+    batch: list[Sequence[Any]] = []
+    current = ""
+    for name, *columns in rows:
+        if name not in _SCHEMA or len(columns) != len(_SCHEMA[name]):
+            raise ValueError(f"the snapshot holds a row that fits no table: {name!r}")
+        if name != current or len(batch) >= _LOAD_BATCH:
+            _insert(database, current, batch)
+            current, batch = name, []
+        batch.append(columns)
+    _insert(database, current, batch)
+
+
+def _insert(database: sqlite3.Connection, name: str, rows: list[Sequence[Any]]) -> None:
+    if rows:
+        marks = ", ".join("?" * len(_SCHEMA[name]))
+        database.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
