@@ -1,0 +1,245 @@
+"""STOMP 1.2 frames: encoding, and an incremental parser that trusts nobody.
+
+Pure functions and one parser object; used by the reference broker and by Stormproof's clients.
+The format is https://stomp.github.io/stomp-specification-1.2.html, "Augmented BNF" and "Value Encoding".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+EOL: Final = b"\n"
+"""What a heart-beat is on the wire."""
+
+CLIENT_COMMANDS: Final = frozenset({
+    "CONNECT", "STOMP", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "BEGIN", "COMMIT", "ABORT",
+    "DISCONNECT", "RECEIVED",
+})
+SERVER_COMMANDS: Final = frozenset({"CONNECTED", "MESSAGE", "RECEIPT", "ERROR"})
+_COMMANDS: Final = {command.encode(): command for command in sorted(CLIENT_COMMANDS | SERVER_COMMANDS)}
+# For compatibility with STOMP 1.0 these two carry their headers as they are.
+_UNESCAPED: Final = frozenset({"CONNECT", "CONNECTED"})
+
+_TO_ESCAPE: Final = re.compile(r"[\\\r\n:]")
+_ESCAPES: Final = {"\\": "\\\\", "\r": "\\r", "\n": "\\n", ":": "\\c"}
+_ESCAPED: Final = re.compile(r"\\(.?)", re.DOTALL)
+_UNESCAPES: Final = {"\\": "\\", "r": "\r", "n": "\n", "c": ":"}
+_END_OF_HEADERS: Final = re.compile(rb"\n\r?\n")
+_DIGITS: Final = re.compile(r"[0-9]{1,15}")
+
+
+class ProtocolError(Exception):
+    """The peer doesn't speak STOMP 1.2, or goes beyond a limit; the text is a short reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame; of repeated headers the first counts."""
+
+    command: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Heartbeat:
+    """One or more end-of-lines between frames."""
+
+    def __repr__(self) -> str:
+        return "HEARTBEAT"
+
+
+HEARTBEAT: Final = Heartbeat()
+
+
+@dataclass(frozen=True)
+class FrameLimits:
+    """What a parser accepts: bytes of command and headers together, number of headers, bytes of body."""
+
+    header_bytes: int = 64 << 10
+    headers: int = 128
+    body: int = 4 << 20
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame's bytes; ``content-length`` is added when there is a body and no such header.
+
+    Raises:
+        ValueError: a header of CONNECT or CONNECTED holds a character that can't be sent there, or a header
+            holds NUL.
+    """
+    parts = [frame.command]
+    if frame.command in _UNESCAPED:
+        for name, value in frame.headers.items():
+            if not name or ":" in name or _has(name + value, "\n\r\0"):
+                raise ValueError(f"{frame.command} can't carry the header {name!r}")
+            parts.append(f"{name}:{value}")
+    else:
+        for name, value in frame.headers.items():
+            parts.append(f"{escape(name)}:{escape(value)}")
+    if frame.body and "content-length" not in frame.headers:
+        parts.append(f"content-length:{len(frame.body)}")
+    head = "\n".join(parts)
+    if "\0" in head:
+        raise ValueError("a header can't hold NUL")
+    return b"%b\n\n%b\0" % (head.encode(), frame.body)
+
+
+def escape(text: str) -> str:
+    """The text as a header's name or value on the wire."""
+    return _TO_ESCAPE.sub(lambda match: _ESCAPES[match.group()], text)
+
+
+def unescape(text: str) -> str:
+    """The text that a header's name or value on the wire stands for; raises ProtocolError for a bad escape."""
+    if "\\" not in text:
+        return text
+    return _ESCAPED.sub(_unescape_one, text)
+
+
+def _unescape_one(match: re.Match[str]) -> str:
+    plain = _UNESCAPES.get(match.group(1))
+    if plain is None:
+        raise ProtocolError("a header has an undefined escape")
+    return plain
+
+
+def _has(text: str, characters: str) -> bool:
+    return any(character in text for character in characters)
+
+
+class Parser:
+    """Cuts a stream of bytes into frames; useless after a ProtocolError."""
+
+    def __init__(self, limits: FrameLimits | None = None) -> None:
+        self._limits = limits if limits is not None else FrameLimits()
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._head: Frame | None = None
+        self._length: int | None = None
+        self._fault: ProtocolError | None = None
+
+    def feed(self, data: bytes) -> list[Frame | Heartbeat]:
+        """The frames that ``data`` completes, and HEARTBEAT for end-of-lines between them.
+
+        Raises:
+            ProtocolError: the stream is not STOMP or exceeds a limit. When frames were completed before the
+                fault, they are returned, and the fault is raised by the next call.
+        """
+        if self._fault is not None:
+            raise self._fault
+        self._buffer += data
+        items: list[Frame | Heartbeat] = []
+        position = 0
+        while True:
+            try:
+                item, position = self._next(position)
+            except ProtocolError as fault:
+                if not items:
+                    raise
+                self._fault = fault
+                return items
+            if item is None:
+                break
+            items.append(item)
+        if position:
+            del self._buffer[:position]
+            self._scanned -= position
+        return items
+
+    def _next(self, position: int) -> tuple[Frame | Heartbeat | None, int]:
+        if self._head is None:
+            beats = self._count_eols(position)
+            if beats:
+                return HEARTBEAT, position + beats
+            position = self._read_head(position)
+        if self._head is None:
+            return None, position
+        return self._read_body(self._head, position)
+
+    def _count_eols(self, position: int) -> int:
+        buffer, end = self._buffer, position
+        while end < len(buffer):
+            if buffer[end] == 0x0A:
+                end += 1
+            elif buffer[end] == 0x0D and end + 1 < len(buffer) and buffer[end + 1] == 0x0A:
+                end += 2
+            else:
+                break
+        return end - position
+
+    def _read_head(self, position: int) -> int:
+        """Parse command and headers once they are there; returns where the body begins."""
+        buffer, limit = self._buffer, self._limits.header_bytes
+        start = max(position, self._scanned)
+        match = _END_OF_HEADERS.search(buffer, start, position + limit + 3)
+        if match is None:
+            if len(buffer) - position > limit:
+                raise ProtocolError(f"the headers are longer than {limit} bytes")
+            # The last two bytes may be the beginning of the end.
+            self._scanned = max(position, len(buffer) - 2)
+            return position
+        self._head = _parse_head(bytes(buffer[position : match.start()]), self._limits.headers)
+        self._length = self._content_length(self._head.headers)
+        self._scanned = match.end()
+        return match.end()
+
+    def _content_length(self, headers: Mapping[str, str]) -> int | None:
+        text = headers.get("content-length")
+        if text is None:
+            return None
+        if not _DIGITS.fullmatch(text):
+            raise ProtocolError("content-length is not a number")
+        length = int(text)
+        if length > self._limits.body:
+            raise ProtocolError(f"the body is longer than {self._limits.body} bytes")
+        return length
+
+    def _read_body(self, head: Frame, position: int) -> tuple[Frame | None, int]:
+        buffer, limit = self._buffer, self._limits.body
+        if self._length is None:
+            end = buffer.find(b"\0", self._scanned, position + limit + 1)
+            if end < 0:
+                if len(buffer) - position > limit:
+                    raise ProtocolError(f"the body is longer than {limit} bytes")
+                self._scanned = len(buffer)
+                return None, position
+        else:
+            end = position + self._length
+            if end >= len(buffer):
+                return None, position
+            if buffer[end] != 0:
+                raise ProtocolError("no NUL follows the body of the stated length")
+        frame = Frame(head.command, head.headers, bytes(buffer[position:end])) if end > position else head
+        self._head = None
+        self._scanned = end + 1
+        return frame, end + 1
+
+
+def _parse_head(block: bytes, max_headers: int) -> Frame:
+    lines = block.split(b"\n")
+    command = _COMMANDS.get(_chomp(lines[0]))
+    if command is None:
+        raise ProtocolError("unknown command")
+    if len(lines) - 1 > max_headers:
+        raise ProtocolError(f"a frame has more than {max_headers} headers")
+    if b"\0" in block:
+        raise ProtocolError("a header holds NUL")
+    decode = str if command in _UNESCAPED else unescape
+    headers: dict[str, str] = {}
+    for raw in lines[1:]:
+        try:
+            line = _chomp(raw).decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("a header is not UTF-8") from None
+        name, colon, value = line.partition(":")
+        if not colon or not name or "\r" in line:
+            raise ProtocolError("a header line is malformed")
+        headers.setdefault(decode(name), decode(value))
+    return Frame(command, headers)
+
+
+def _chomp(line: bytes) -> bytes:
+    return line[:-1] if line.endswith(b"\r") else line
