@@ -52,6 +52,14 @@ class Backend(Protocol):
         """IP address of a node or of a client host (which a client binds its sockets to)."""
         ...
 
+    def node_dir(self, node: str) -> str:
+        """The node's private folder for programs, data and logs, as seen on the node."""
+        ...
+
+    def python(self, node: str) -> str:
+        """The Python interpreter (3.11 or newer) to run on the node."""
+        ...
+
     async def exec(self, node: str, command: str, timeout: float = 10.0) -> Result:
         """Run a shell command on a node as its administrator."""
         ...

@@ -1,0 +1,215 @@
+"""What all real backends share: everything above a way to open a root shell on a node."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import secrets
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from harness.backends import network, process
+from harness.backends.shell import Channel, Output, Shell
+from harness.errors import BackendError
+from harness.protocols import Link, ProcessState, Result
+from harness.spec import Test
+
+T = TypeVar("T")
+
+CALL_LIMIT = 10.0
+"""Seconds that any call on a node may take unless it says otherwise."""
+
+COPY_LIMIT = 120.0
+DOWNLOAD_LIMIT = 1 << 28
+"""Bytes of the largest file that ``download`` returns."""
+
+FAULTS: Mapping[str, str] = {
+    "partition": "packets of each cut link dropped by an nftables table of its own on the node, with counters",
+    "pause": "SIGSTOP to the broker's process group, checked in /proc",
+    "kill": "SIGKILL to the broker's process group, checked in /proc",
+}
+
+
+class ShellBackend(ABC):
+    """A backend made of root shells; subclasses provision the nodes and open channels to them.
+
+    Each node has two shells: one for commands and files, one for process and network control, so that a
+    slow command never delays a fault or its healing.
+    """
+
+    name: str
+    faults: Mapping[str, str] = FAULTS
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, str] = {}
+        self._work: dict[str, Shell] = {}
+        self._control: dict[str, Shell] = {}
+        self._rules: dict[str, network.Filter] = {}
+        self._carried: dict[Link, int] = {}
+        self._network_lock = asyncio.Lock()
+
+    @abstractmethod
+    async def provision(self, test: Test, run_dir: Path) -> None:
+        """Create nodes and client hosts and connect them."""
+
+    @abstractmethod
+    async def release(self) -> None:
+        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+
+    @abstractmethod
+    def node_dir(self, node: str) -> str:
+        """The node's private folder, as seen on the node."""
+
+    @abstractmethod
+    def python(self, node: str) -> str:
+        """The Python interpreter to run on the node."""
+
+    @abstractmethod
+    async def _connect(self, node: str) -> Channel:
+        """Open a channel to a new root shell on the node, errors merged into its output."""
+
+    def address(self, name: str) -> str:
+        """IP address of a node or of a client host (which a client binds its sockets to).
+
+        Raises:
+            BackendError: there is no such name in this test.
+        """
+        try:
+            return self._addresses[name]
+        except KeyError:
+            known = ", ".join(self._addresses) or "none: not provisioned"
+            raise BackendError(f"{name!r} has no address (known: {known})") from None
+
+    async def exec(self, node: str, command: str, timeout: float = CALL_LIMIT) -> Result:
+        """Run a shell command on a node as root; raises BackendError when it takes longer than ``timeout``."""
+        output = await self._shell(self._work, node).run(command, timeout)
+        return Result(output.status, output.text)
+
+    async def upload(self, node: str, content: bytes, path: str) -> None:
+        """Write a file on a node, atomically, creating its folder."""
+        final, part = shlex.quote(path), shlex.quote(f"{path}.{secrets.token_hex(4)}.part")
+        script = (
+            f"mkdir -p {shlex.quote(posixpath.dirname(path) or '.')} && head -c {len(content)} > {part} && "
+            f"[ $(wc -c < {part}) = {len(content)} ] && mv -f {part} {final} || {{ rm -f {part}; exit 1; }}"
+        )
+        output = await self._shell(self._work, node).run(script, COPY_LIMIT, payload=content)
+        _demand(output, f"{node}: can't write {path}")
+
+    async def download(self, node: str, path: str) -> bytes:
+        """Read a file of a node; raises BackendError when it is not there or larger than ``DOWNLOAD_LIMIT``."""
+        script = f"cat -- {shlex.quote(path)}"
+        output = await self._shell(self._work, node).run(script, COPY_LIMIT, limit=DOWNLOAD_LIMIT)
+        _demand(output, f"{node}: can't read {path}")
+        if output.size > DOWNLOAD_LIMIT:
+            raise BackendError(f"{node}: {path} has {output.size} bytes, more than {DOWNLOAD_LIMIT}")
+        return output.data
+
+    async def start(self, node: str, argv: Sequence[str], log: str) -> None:
+        """Launch the node's broker in the background, its output appended to the file ``log`` on the node.
+
+        Raises:
+            BackendError: a broker runs there already, or there is no such program.
+        """
+        script = process.start_script(self._pid_file(node), argv, log, self.node_dir(node))
+        await self._steer(node, script, "can't start the broker")
+
+    async def stop(self, node: str, timeout: float = 5.0) -> None:
+        """End the broker with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
+        script = process.stop_script(self._pid_file(node), timeout)
+        await self._steer(node, script, "can't stop the broker", timeout + CALL_LIMIT)
+
+    async def kill(self, node: str) -> None:
+        """End the broker with SIGKILL; nothing if it is dead."""
+        await self._steer(node, process.kill_script(self._pid_file(node)), "can't kill the broker")
+
+    async def pause(self, node: str) -> None:
+        """Stop the broker's processes with SIGSTOP; raises BackendError when it is dead."""
+        await self._steer(node, process.pause_script(self._pid_file(node)), "can't pause the broker")
+
+    async def resume(self, node: str) -> None:
+        """Let the broker's processes go on with SIGCONT; raises BackendError when it is dead."""
+        await self._steer(node, process.resume_script(self._pid_file(node)), "can't resume the broker")
+
+    async def process(self, node: str) -> ProcessState:
+        """The broker's state, read from the operating system."""
+        output = await self._steer(node, process.state_script(self._pid_file(node)), "can't see the broker")
+        return process.parse_state(output.text)
+
+    async def set_network(self, cut: frozenset[Link]) -> None:
+        """Make exactly these links drop every packet and all others pass; idempotent.
+
+        A link between two client hosts carries nothing: it is accepted and has no counter. Counters of links
+        that stay cut go on; those of others start again at zero.
+        """
+        for end in sorted({end for link in cut for end in link}):
+            self.address(end)
+        async with self._network_lock:
+            wanted = network.filters(self._control, cut)
+            changed = [node for node, rules in wanted.items() if self._rules.get(node) != rules]
+            counts = self._carried | await self._counts(changed)
+            self._carried = {link: packets for link, packets in counts.items() if link in cut}
+            await gather_all(self._filter(node, wanted[node]) for node in changed)
+
+    async def dropped(self) -> Mapping[Link, int]:
+        """Packets dropped so far on each link that is cut now (evidence of a partition)."""
+        async with self._network_lock:
+            return await self._counts(self._control)
+
+    async def _filter(self, node: str, rules: network.Filter) -> None:
+        self._rules.pop(node, None)  # until the node has confirmed nobody knows what it drops
+        await self._steer(node, rules.script(self._addresses), "can't set the network")
+        self._rules[node] = rules
+
+    async def _counts(self, nodes: Iterable[str]) -> dict[Link, int]:
+        cutting = [(node, rules) for node in nodes if (rules := self._rules.get(node)) and rules.links(node)]
+        outputs = await gather_all(
+            self._steer(node, network.counts_script(), "can't read the counters") for node, _ in cutting
+        )
+        counts: dict[Link, int] = {}
+        for (node, rules), output in zip(cutting, outputs, strict=True):
+            counts |= network.parse_counts(output.text, node, rules, self._addresses)
+        return {link: n + self._carried.get(link, 0) for link, n in counts.items()}
+
+    async def _steer(self, node: str, script: str, failure: str, timeout: float = CALL_LIMIT) -> Output:
+        output = await self._shell(self._control, node).run(script, timeout)
+        _demand(output, f"{node}: {failure}")
+        return output
+
+    def _open_shells(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            for shells in (self._work, self._control):
+                shells[node] = Shell(node, lambda node=node: self._connect(node))  # type: ignore[misc]
+
+    async def _close_shells(self) -> None:
+        shells = [*self._work.values(), *self._control.values()]
+        self._work.clear()
+        self._control.clear()
+        self._rules.clear()
+        self._carried.clear()
+        await gather_all(shell.close() for shell in shells)
+
+    def _shell(self, shells: Mapping[str, Shell], node: str) -> Shell:
+        try:
+            return shells[node]
+        except KeyError:
+            raise BackendError(f"there is no node {node!r} (there are: {', '.join(shells) or 'none'})") from None
+
+    def _pid_file(self, node: str) -> str:
+        return posixpath.join(self.node_dir(node), "broker.pid")
+
+
+async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all calls at once; when some fail, raise the first failure after all have ended."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _demand(output: Output, failure: str) -> None:
+    if output.status != 0:
+        raise BackendError(f"{failure}: {' '.join(output.text.split()) or f'status {output.status}'}")

@@ -1,0 +1,105 @@
+"""How the harness's child gets namespaces of its own on this machine: as root, as a user, through sudo."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
+            "--propagation", "private")
+_CAPABILITIES = "+net_admin,+net_raw,+sys_admin,+dac_override,+kill,+sys_ptrace"
+_LIMIT_S = 5.0
+
+# What a run will do: a bridge, a namespace inside this one with its own /proc and host name, an nftables table.
+_TRIAL = (
+    'PATH="$PATH:/usr/sbin:/sbin"; ip link add stormproof0 type bridge && '
+    "unshare --net --mount --pid --uts --ipc --fork --mount-proc --kill-child --propagation private sh -c "
+    "'hostname n1 && mount --bind /etc/hosts /etc/hosts && "
+    'printf "add table inet stormproof\\ndelete table inet stormproof\\n" | nft -f -\''
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start the child: ``prefix`` goes before its command, None when there is no way.
+
+    ``detail`` says how, or why not; ``mend`` what a person can do about it.
+    """
+
+    prefix: tuple[str, ...] | None
+    detail: str
+    mend: str = ""
+
+
+@functools.cache
+def how_to_launch() -> Launch:
+    """Try root, an unprivileged user namespace, sudo, in this order; never raises."""
+    missing = [tool for tool in ("unshare", "nsenter", "ip", "nft") if not find_tool(tool)]
+    if missing:
+        packages = sorted({_PACKAGES[tool] for tool in missing})
+        return Launch(None, f"{', '.join(missing)} not found",
+                      f"run: {_as_root()}apt-get install {' '.join(packages)}")
+    reasons = []
+    for label, prefix in _ways():
+        why_not = _try(prefix)
+        if why_not is None:
+            return Launch(prefix, label)
+        reasons.append(f"{label}: {why_not}")
+    return Launch(None, "; ".join(reasons), _mend())
+
+
+def find_tool(name: str) -> str | None:
+    """Path of a program, also where ordinary users' PATH does not look."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+
+
+_PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "nft": "nftables"}
+
+
+def _ways() -> list[tuple[str, tuple[str, ...]]]:
+    if os.geteuid() == 0:
+        return [("as root", _UNSHARE)]
+    ways: list[tuple[str, tuple[str, ...]]] = [
+        ("user namespace", (_UNSHARE[0], "--user", "--map-root-user", *_UNSHARE[1:]))
+    ]
+    if shutil.which("sudo"):
+        # Stays this user, so that what it writes belongs to him; becoming him clears the parent-death signal.
+        become = ("setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups",
+                  f"--inh-caps={_CAPABILITIES}", f"--ambient-caps={_CAPABILITIES}", "--pdeathsig=KILL")
+        ways.append(("sudo", ("sudo", "-n", "--preserve-env", *_UNSHARE, *become)))
+    return ways
+
+
+def _try(prefix: Sequence[str]) -> str | None:
+    """Why a child started this way could not do what a run does; None when it can."""
+    try:
+        done = subprocess.run([*prefix, "sh", "-c", _TRIAL], stdin=subprocess.DEVNULL, capture_output=True,
+                              timeout=_LIMIT_S, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_LIMIT_S:g} s"
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    return " ".join(done.stderr.split()) or f"status {done.returncode}"
+
+
+def _mend() -> str:
+    if os.geteuid() == 0:
+        return "in a container, start it with: docker run --cap-add SYS_ADMIN --cap-add NET_ADMIN ..."
+    for setting, wanted in (("kernel/apparmor_restrict_unprivileged_userns", "0"),
+                            ("kernel/unprivileged_userns_clone", "1"), ("user/max_user_namespaces", "15000")):
+        path = Path("/proc/sys") / setting
+        blocked = "1" if wanted == "0" else "0"
+        if path.exists() and path.read_text().strip() == blocked:
+            return f"run: sudo sysctl -w {setting.replace('/', '.')}={wanted}"
+    return "run it as root, or let this user call sudo without a password"
+
+
+def _as_root() -> str:
+    return "" if os.geteuid() == 0 else "sudo "

@@ -1,0 +1,208 @@
+"""Nodes as Linux namespaces: no daemon, no image, root or ordinary user.
+
+The process that provisions (``harness.lab``) runs as pid 1 of a pid namespace of its own, in network and
+mount namespaces of its own: ``launch_prefix`` is the command that puts it there. Whatever it makes dies with
+it, even by SIGKILL. Each node is a process holding further namespaces (network, mount, pid, UTS, IPC), joined to
+the others by a bridge; the harness has its own and the client hosts' addresses on that bridge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.backends import network
+from harness.backends.base import ShellBackend, gather_all
+from harness.backends.launch import how_to_launch
+from harness.backends.scratch import make_scratch, remove_scratch
+from harness.errors import BackendError
+from harness.spec import Test
+
+BRIDGE = "stormproof0"
+SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
+"""Any subnet will do: the harness's network namespace has no other."""
+
+_SETUP_LIMIT = 10.0
+_END_LIMIT = 3.0
+
+# A shell that ignores SIGCHLD reaps whatever is orphaned in the node; `sleep` inherits that (execve(2)).
+_INIT = 'mount --bind "$1" /etc/hosts && hostname "$2" && trap "" CHLD && echo ready && exec sleep infinity'
+
+_NODE = ("unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc", "--kill-child",
+         "--propagation", "private")
+
+
+class LocalBackend(ShellBackend):
+    """Nodes in namespaces under this process, which ``launch_prefix`` must have started."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._holders: dict[str, asyncio.subprocess.Process] = {}
+        self._scratch: Path | None = None
+
+    @staticmethod
+    def launch_prefix() -> list[str]:
+        """The command that the harness's child must be started with.
+
+        Raises:
+            BackendError: this machine lets this user make no namespaces; the message says what would help.
+        """
+        launch = how_to_launch()
+        if launch.prefix is None:
+            raise BackendError(f"backend local can't be used: {launch.detail}; {launch.mend}")
+        return list(launch.prefix)
+
+    async def provision(self, test: Test, run_dir: Path) -> None:
+        """Create nodes and client hosts and connect them.
+
+        Raises:
+            BackendError: this process is not in a namespace of its own, or the system refused something.
+        """
+        if os.getpid() != 1:
+            raise BackendError("backend local must run as pid 1 of its own namespaces: start it by launch_prefix()")
+        self._addresses = network.address_plan(test, SUBNET)
+        self._scratch = make_scratch(run_dir)
+        hosts = self._write_hosts()
+        await _ip_batch(_bridge_commands(test, self._addresses))
+        await gather_all(self._hold(node, hosts) for node in test.node_names)
+        await _ip_batch([
+            f"link add v{node} type veth peer name eth0 netns {self._holders[node].pid}\n"
+            f"link set v{node} master {BRIDGE} up"
+            for node in test.node_names
+        ])
+        self._open_shells(test.node_names)
+        await gather_all(self._bring_up(node) for node in test.node_names)
+
+    def node_dir(self, node: str) -> str:
+        """The node's private folder, as seen on the node."""
+        if self._scratch is None:
+            raise BackendError(f"{node} has no folder: the backend is not provisioned")
+        return str(self._scratch / node)
+
+    def python(self, node: str) -> str:
+        """The Python interpreter to run on the node: this one."""
+        return sys.executable
+
+    async def release(self) -> None:
+        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+        try:
+            await self._close_shells()
+        finally:
+            holders, self._holders = list(self._holders.values()), {}
+            await gather_all(_end(holder) for holder in holders)
+            if self._addresses:
+                await _run("ip", "link", "delete", BRIDGE, check=False)
+                self._addresses = {}
+            if self._scratch is not None:
+                await asyncio.to_thread(remove_scratch, self._scratch)
+                self._scratch = None
+
+    async def _connect(self, node: str) -> _PipeChannel:
+        base = f"/proc/{self._holders[node].pid}/ns"
+        process = await asyncio.create_subprocess_exec(
+            "nsenter", f"--net={base}/net", f"--mount={base}/mnt", f"--uts={base}/uts", f"--ipc={base}/ipc",
+            f"--pid={base}/pid_for_children", "/bin/sh",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True, env=_environment(),
+        )
+        return _PipeChannel(process)
+
+    async def _hold(self, node: str, hosts: Path) -> None:
+        """Start the process that holds the node's namespaces and wait until they are set up."""
+        assert self._scratch is not None
+        (self._scratch / node).mkdir()
+        holder = await asyncio.create_subprocess_exec(
+            *_NODE, "sh", "-c", _INIT, "sh", str(hosts), node,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True, env=_environment(),
+        )
+        self._holders[node] = holder
+        assert holder.stdout is not None and holder.stderr is not None
+        async with asyncio.timeout(_SETUP_LIMIT):
+            if await holder.stdout.readline() != b"ready\n":
+                why = (await holder.stderr.read()).decode(errors="replace").strip()
+                raise BackendError(f"{node}: can't make its namespaces: {why or 'unshare ended'}")
+
+    async def _bring_up(self, node: str) -> None:
+        address = f"{self._addresses[node]}/{SUBNET.prefixlen}"
+        done = await self.exec(node, f"ip link set lo up && ip address add {address} dev eth0 && ip link set eth0 up")
+        if done.status != 0:
+            raise BackendError(f"{node}: can't set its address: {done.output.strip()}")
+
+    def _write_hosts(self) -> Path:
+        assert self._scratch is not None
+        path = self._scratch / "hosts"
+        lines = ["127.0.0.1 localhost", *(f"{ip} {name}" for name, ip in self._addresses.items())]
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+
+class _PipeChannel:
+    """The pipes of a shell that was started by ``nsenter`` as leader of a session."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        assert process.stdin is not None and process.stdout is not None
+        self._stdin, self._stdout = process.stdin, process.stdout
+
+    async def read(self) -> bytes:
+        return await self._stdout.read(1 << 16)
+
+    async def write(self, data: bytes) -> None:
+        self._stdin.write(data)
+        await self._stdin.drain()
+
+    async def destroy(self) -> None:
+        # The broker leads a session of its own, so this ends the shell and what runs in its foreground.
+        await _end(self._process)
+        self._stdin.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill a session leader with its process group and reap it."""
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has ended and waits to be reaped
+    async with asyncio.timeout(_END_LIMIT):
+        await process.wait()
+
+
+def _bridge_commands(test: Test, addresses: dict[str, str]) -> list[str]:
+    # The control address comes first: it is the source of connections that are not bound to a client host.
+    ours = [addresses[network.CONTROL], *(addresses[host] for host in test.client_hosts)]
+    return [
+        "link set lo up",
+        f"link add {BRIDGE} type bridge",
+        *(f"address add {ip}/{SUBNET.prefixlen} dev {BRIDGE}" for ip in ours),
+        f"link set {BRIDGE} up",
+    ]
+
+
+async def _ip_batch(commands: Sequence[str]) -> None:
+    await _run("ip", "-batch", "-", stdin="\n".join(commands) + "\n")
+
+
+async def _run(*argv: str, stdin: str = "", check: bool = True) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE, env=_environment(),
+    )
+    async with asyncio.timeout(_SETUP_LIMIT):
+        _, errors = await process.communicate(stdin.encode())
+    if check and process.returncode != 0:
+        raise BackendError(f"{shlex.join(argv)} failed: {' '.join(errors.decode(errors='replace').split())}")
+
+
+def _environment() -> dict[str, str]:
+    """This environment with the folders in which Debian keeps administrators' programs."""
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}

@@ -1,0 +1,114 @@
+"""Addresses of nodes and client hosts, and the nftables table that cuts links between them.
+
+A link is cut on the node's side of it, in a table of our own in the node's network namespace: packets that
+arrive from a cut source are dropped on input, packets to a cut client host on output. Both are sets whose
+elements count, so that each link leaves evidence. Healing deletes the table; nothing else is ever touched.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.errors import BackendError
+from harness.protocols import Link
+from harness.spec import Test
+
+MAX_NODES = 100
+TABLE = "inet stormproof"
+
+CONTROL = "control"
+"""Name of the harness's own address, which is never cut."""
+
+_FIRST_NODE = 10
+_FIRST_CLIENT = 130
+
+HEAL_SCRIPT = f"nft -f - <<'EOF'\nadd table {TABLE}\ndelete table {TABLE}\nEOF"
+"""Deletes the table whether or not it is there, in one transaction."""
+
+_ELEMENT = re.compile(r"(\d+\.\d+\.\d+\.\d+) counter packets (\d+)")
+
+
+def address_plan(test: Test, subnet: ipaddress.IPv4Network) -> dict[str, str]:
+    """Addresses of the control host, the nodes and the client hosts in a /24.
+
+    Raises:
+        BackendError: more nodes than the subnet holds.
+    """
+    if test.nodes > MAX_NODES:
+        raise BackendError(f"{test.nodes} nodes are too many for one network: use at most {MAX_NODES}")
+    plan = {CONTROL: str(subnet[1])}
+    plan |= {name: str(subnet[_FIRST_NODE + i]) for i, name in enumerate(test.node_names, 1)}
+    plan |= {name: str(subnet[_FIRST_CLIENT + i]) for i, name in enumerate(test.client_hosts, 1)}
+    return plan
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What one node drops: arriving from ``sources``, leaving to ``targets`` (names, sorted)."""
+
+    sources: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def script(self, address: Mapping[str, str]) -> str:
+        """The shell script that makes the node's table exactly this, in one nftables transaction."""
+        if not self.sources and not self.targets:
+            return HEAL_SCRIPT
+        return "\n".join([
+            "nft -f - <<'EOF'",
+            f"add table {TABLE}",
+            f"delete table {TABLE}",
+            f"table {TABLE} {{",
+            *_set_and_chain("sources", "input", "saddr", [address[name] for name in self.sources]),
+            *_set_and_chain("targets", "output", "daddr", [address[name] for name in self.targets]),
+            "}",
+            "EOF",
+        ])
+
+    def links(self, node: str) -> set[Link]:
+        """The links that this cuts on ``node``."""
+        return {(name, node) for name in self.sources} | {(node, name) for name in self.targets}
+
+
+def filters(nodes: Iterable[str], cut: Iterable[Link]) -> dict[str, Filter]:
+    """Which node has to drop what so that exactly ``cut`` is cut.
+
+    A link into a node is cut there; a link from a node to a client host is cut at the node. Links between
+    client hosts carry nothing and need no filter.
+    """
+    sources: dict[str, list[str]] = {node: [] for node in nodes}
+    targets: dict[str, list[str]] = {node: [] for node in sources}
+    for source, target in sorted(cut):
+        if target in sources:
+            sources[target].append(source)
+        elif source in targets:
+            targets[source].append(target)
+    return {node: Filter(tuple(sources[node]), tuple(targets[node])) for node in sources}
+
+
+def counts_script() -> str:
+    """Print the node's table with its counters; nothing when there is none."""
+    return f"nft list table {TABLE} 2>/dev/null || :"
+
+
+def parse_counts(text: str, node: str, rules: Filter, address: Mapping[str, str]) -> dict[Link, int]:
+    """Packets per link in what ``counts_script`` printed."""
+    inward, _, outward = text.partition("set targets")
+    arrived = {ip: int(packets) for ip, packets in _ELEMENT.findall(inward)}
+    left = {ip: int(packets) for ip, packets in _ELEMENT.findall(outward)}
+    counts = {(name, node): arrived.get(address[name], 0) for name in rules.sources}
+    return counts | {(node, name): left.get(address[name], 0) for name in rules.targets}
+
+
+def _set_and_chain(name: str, hook: str, field: str, addresses: list[str]) -> list[str]:
+    if not addresses:
+        return []
+    return [
+        f"  set {name} {{ type ipv4_addr; counter; elements = {{ {', '.join(addresses)} }} }}",
+        f"  chain {hook} {{",
+        f"    type filter hook {hook} priority -10; policy accept;",
+        f"    ip {field} @{name} drop",
+        "  }",
+    ]

@@ -1,0 +1,130 @@
+"""Shell scripts that control a node's broker: one process group, named by a file with pid and start time.
+
+The start time (field 22 of ``/proc/PID/stat``, proc(5)) tells the broker from a later process that got the
+same pid. Every script runs on the node, so pids are those of the node's own pid namespace.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from harness.errors import BackendError
+from harness.protocols import ProcessState
+
+SETTLE_S = 3.0
+"""How long the operating system gets to start, stop, continue or end the processes of a group."""
+
+_STEP_S = 0.01
+
+# lookup: sets $state and $pid from the pid file; $pid stays set when only the group's leader is gone.
+# members: sets $all and $stopped, the group's live processes. settle N CONDITION: waits at most N steps.
+_PRELUDE = f"""
+lookup() {{
+  state=dead pid=
+  {{ read -r pid born < "$file"; }} 2>/dev/null || return 0
+  s=$(cat "/proc/$pid/stat" 2>/dev/null) || return 0
+  set -- ${{s##*) }}
+  [ "${{20}}" = "$born" ] || {{ pid=; return 0; }}
+  case $1 in Z|X|x) ;; T|t) state=paused ;; *) state=running ;; esac
+}}
+members() {{
+  all=0 stopped=0
+  for f in /proc/[0-9]*/stat; do
+    {{ read -r s < "$f"; }} 2>/dev/null || continue
+    set -- ${{s##*) }}
+    [ "$3" = "$pid" ] || continue
+    case $1 in Z|X|x) ;; T|t) all=$((all + 1)) stopped=$((stopped + 1)) ;; *) all=$((all + 1)) ;; esac
+  done
+}}
+signal() {{ kill "-$1" -- "-$pid" 2>/dev/null || :; }}
+settle() {{
+  left=$1
+  while members; ! eval "$2"; do
+    left=$((left - 1)); [ $left -gt 0 ] || return 1
+    sleep {_STEP_S}
+  done
+}}
+need() {{ [ $state != dead ] || {{ echo "the broker is not running"; exit 1; }}; }}
+"""
+
+# The inner shell notes its own pid and start time, both of which outlive the exec.
+_LAUNCH = (
+    'f=$1; shift; echo "$$ $(cut -d" " -f22 "/proc/$$/stat")" > "$f.new" && mv -f "$f.new" "$f" && exec "$@"'
+)
+
+
+def start_script(pid_file: str, argv: Sequence[str], log: str, folder: str) -> str:
+    """Launch ``argv`` in ``folder`` as leader of its own session, its output appended to ``log``."""
+    program, words, log = shlex.quote(argv[0]), shlex.join(argv), shlex.quote(log)
+    body = f"""
+lookup
+[ $state = dead ] || {{ echo "the broker is already running as process $pid"; exit 1; }}
+cd {shlex.quote(folder)} || exit 1
+command -v {program} >/dev/null || {{ printf 'there is no program %s' {program}; exit 1; }}
+mkdir -p "$(dirname {log})" && rm -f "$file" && : >> {log} || exit 1
+( setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
+left={_steps(SETTLE_S)}
+until [ -s "$file" ]; do
+  left=$((left - 1)); [ $left -gt 0 ] || {{ echo "the broker did not start"; exit 1; }}
+  sleep {_STEP_S}
+done
+"""
+    return _script(pid_file, body)
+
+
+def state_script(pid_file: str) -> str:
+    """Print ``running PID``, ``paused PID`` or ``dead``."""
+    return _script(pid_file, "lookup; [ $state != dead ] || pid=; echo $state $pid")
+
+
+def stop_script(pid_file: str, timeout: float) -> str:
+    """End the group with SIGTERM, with SIGKILL what is left after ``timeout`` seconds."""
+    # A stopped process takes SIGTERM only once it goes on.
+    body = f"""
+lookup
+[ -n "$pid" ] || exit 0
+signal TERM; signal CONT
+settle {_steps(timeout)} '[ $all = 0 ]' && exit 0
+{_END}
+"""
+    return _script(pid_file, body)
+
+
+def kill_script(pid_file: str) -> str:
+    """End the group with SIGKILL and wait until it is gone; also when only its leader is dead."""
+    return _script(pid_file, f'lookup\n[ -n "$pid" ] || exit 0\n{_END}')
+
+
+def pause_script(pid_file: str) -> str:
+    """Stop all processes of the group and wait until they are stopped; fails when the broker is dead."""
+    done = f"settle {_steps(SETTLE_S)} '[ $all = $stopped ]'"
+    return _script(pid_file, f'lookup; need; signal STOP\n{done} || {{ echo "still not stopped"; exit 1; }}')
+
+
+def resume_script(pid_file: str) -> str:
+    """Let all processes of the group go on and wait until they do; fails when the broker is dead."""
+    done = f"settle {_steps(SETTLE_S)} '[ $stopped = 0 ]'"
+    return _script(pid_file, f'lookup; need; signal CONT\n{done} || {{ echo "still stopped"; exit 1; }}')
+
+
+def parse_state(text: str) -> ProcessState:
+    """The state that ``state_script`` printed; raises BackendError for anything else."""
+    state, _, pid = text.strip().partition(" ")
+    if state == "dead":
+        return ProcessState("dead")
+    if state in ("running", "paused") and pid.isdigit():
+        return ProcessState(state, int(pid))
+    raise BackendError(f"unexpected process state {text!r}")
+
+
+def _steps(seconds: float) -> int:
+    return max(1, round(seconds / _STEP_S))
+
+
+_END = f"""signal KILL
+settle {_steps(SETTLE_S)} '[ $all = 0 ]' || {{ echo "$all processes outlived SIGKILL"; exit 1; }}"""
+
+
+def _script(pid_file: str, body: str) -> str:
+    return f"file={shlex.quote(pid_file)}\n{_PRELUDE}\n{body}"

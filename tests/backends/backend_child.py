@@ -1,0 +1,352 @@
+"""Stands in for the harness's child: provisions a backend and runs one check of it, or waits to be killed.
+
+Usage: backend_child.py BACKEND RUN_DIR CHECK. Uses nothing but the standard library and `harness`, so that
+an ordinary user's own interpreter can run it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from harness.errors import BackendError
+from harness.protocols import Backend
+from harness.registry import BACKENDS
+from harness.spec import Test
+
+PORT = 7100
+NODES = ("n1", "n2", "n3")
+
+# Answers each connection with the address it came from.
+ECHO = """
+import signal, socketserver
+signal.signal(signal.SIGTERM, lambda *_: (print("got SIGTERM", flush=True), exit(0)))
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(self.client_address[0].encode())
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 64
+Server(("", %d), Handler).serve_forever()
+""" % PORT
+
+# Asks from a node: prints the source address that the other side saw, or "silence".
+ASK = """
+import socket, sys
+try:
+    with socket.create_connection((sys.argv[1], %d), timeout=float(sys.argv[2])) as s:
+        print(s.recv(99).decode())
+except TimeoutError:
+    print("silence")
+""" % PORT
+
+SILENCE_S = 0.3
+
+
+async def start_echo(backend: Backend, *nodes: str) -> None:
+    for node in nodes:
+        base = backend.node_dir(node)
+        await backend.upload(node, ECHO.encode(), f"{base}/code/echo.py")
+        await backend.upload(node, ASK.encode(), f"{base}/code/ask.py")
+        await backend.start(node, [backend.python(node), f"{base}/code/echo.py"], f"{base}/logs/broker.log")
+        while await from_host(backend, "c1", node) == "refused":
+            await asyncio.sleep(0.02)
+
+
+async def from_host(backend: Backend, host: str, node: str, timeout: float = 3.0) -> str:
+    """Connect from a client host; the source address the node saw, ``silence`` or ``refused``."""
+    try:
+        async with asyncio.timeout(timeout):
+            reader, writer = await asyncio.open_connection(
+                backend.address(node), PORT, local_addr=(backend.address(host), 0)
+            )
+            answer = (await reader.read()).decode()
+            writer.close()
+            return answer
+    except TimeoutError:
+        return "silence"
+    except ConnectionRefusedError:
+        return "refused"
+
+
+async def from_node(backend: Backend, source: str, target: str, timeout: float = 3.0) -> str:
+    command = (f"{backend.python(source)} {backend.node_dir(source)}/code/ask.py "
+               f"{backend.address(target)} {timeout}")
+    return (await backend.exec(source, command)).output.strip()
+
+
+async def expect_error(call: Awaitable[object], *words: str) -> None:
+    try:
+        await call
+    except BackendError as error:
+        assert all(word in str(error) for word in words), str(error)
+        assert "\n" not in str(error), "one line"
+    else:
+        raise AssertionError(f"no BackendError that says {words}")
+
+
+async def check_commands(backend: Backend) -> None:
+    """Exit status, odd output, nothing that a command does reaches the next one."""
+    run = backend.exec
+    assert (await run("n1", "id -u")).output == "0\n"
+    result = await run("n2", "echo out; echo err >&2; exit 7")
+    assert (result.status, result.output) == (7, "out\nerr\n")
+    assert (await run("n1", "printf 'no newline'")).output == "no newline"
+    assert (await run("n1", "cd /; X=1; set -eu; exec 1>&-")).output == ""
+    assert (await run("n1", "echo ${X-unset}; hostname")).output == "unset\nn1\n"
+    broken = await run("n1", "if then 'quote")
+    assert broken.status != 0 and broken.output, "a syntax error is an ordinary failure"
+    odd = await run("n1", r"""printf '\000\377\r\n\033[2J begin end 0\n'; cat; echo "it's"; exit 0""")
+    assert odd.output == "\0\ufffd\r\n\033[2J begin end 0\nit's\n"
+
+
+async def check_shell_death(backend: Backend) -> None:
+    """A shell that is killed under a command is an error of that command only."""
+    await expect_error(backend.exec("n1", "kill -9 $$; sleep 5"), "n1", "shell ended")
+    assert (await backend.exec("n1", "echo back")).output == "back\n"
+
+
+async def check_limits(backend: Backend) -> None:
+    """Big output is bounded, a command that hangs is ended, and neither harms what comes after."""
+    big = await backend.exec("n1", "yes | head -c 9000000; echo tail; exit 3", 60)
+    assert big.status == 3 and len(big.output) < 1_100_000 and "bytes of output were not kept" in big.output
+    await expect_error(backend.exec("n1", "sleep 4711; echo late", 0.3), "n1", "0.3 s", "sleep 4711")
+    assert (await backend.exec("n1", "echo fresh")).output == "fresh\n"
+    assert "sleep 4711" not in (await backend.exec("n1", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).output.replace(
+        "cat /proc", "")
+    task = asyncio.create_task(backend.exec("n1", "sleep 4711", 60))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    late = await backend.exec("n1", "(sleep 0.05; echo stray) & echo mine")
+    await asyncio.sleep(0.2)
+    assert late.output == "mine\n" and (await backend.exec("n1", "echo next")).output == "next\n"
+    many = await asyncio.gather(*(backend.exec(node, f"echo {i}") for i in range(20) for node in NODES))
+    assert [int(result.output) for result in many] == [i for i in range(20) for _ in NODES]
+
+
+async def check_files(backend: Backend) -> None:
+    """Files arrive byte for byte, replace atomically, and failures leave the shell usable."""
+    content = bytes(range(256)) * 4096 + b"\n" * 3
+    for n, data in enumerate([content, b"", b"exit 1\n" * 1000]):
+        path = f"{backend.node_dir('n2')}/deep/er/it's {n}"
+        await backend.upload("n2", data, path)
+        await backend.upload("n2", data, path)
+        assert await backend.download("n2", path) == data
+    folder = f"{backend.node_dir('n2')}/deep/er"
+    assert (await backend.exec("n2", f"ls -A {folder} | wc -l")).output.strip() == "3"
+    await expect_error(backend.download("n2", "/no/such"), "n2", "/no/such", "No such file")
+    await expect_error(backend.download("n2", "/etc"), "n2", "/etc")
+    # The payload would create the file if a shell took it for commands.
+    trap = f"touch {folder}/executed\n".encode() * 20000
+    await expect_error(backend.upload("n2", trap, "/proc/nothing"), "n2", "/proc/nothing")
+    await expect_error(backend.upload("n2", trap, "/dev/full/x"), "n2")
+    assert (await backend.exec("n2", f"test -e {folder}/executed")).status == 1
+    assert (await backend.exec("n1", f"test -e {backend.node_dir('n1')}/deep")).status == 1, "folders are private"
+    await expect_error(backend.exec("n9", "true"), "n9", "n1, n2, n3")
+
+
+async def check_process(backend: Backend) -> None:
+    """Start, pause, resume, kill, stop act on the whole process group, and on nothing else."""
+    base = backend.node_dir("n1")
+    log = f"{base}/logs/b.log"
+    assert (await backend.process("n1")).state == "dead"
+    await backend.kill("n1")
+    await backend.stop("n1")
+    await expect_error(backend.pause("n1"), "n1", "not running")
+    await expect_error(backend.start("n1", ["no-such-program"], log), "n1", "no-such-program")
+    family = ["sh", "-c", "sleep 1001 & sleep 1002 & echo \"args: $*\"; wait", "sh", "it's", "a b", ""]
+    await backend.start("n1", family, log)
+    running = await backend.process("n1")
+    assert running.state == "running" and running.pid
+    await expect_error(backend.start("n1", family, log), "n1", "already running", str(running.pid))
+    assert await states(backend, running.pid) == {"S"}
+    await backend.pause("n1")
+    assert await backend.process("n1") == type(running)("paused", running.pid)
+    assert await states(backend, running.pid) == {"T"}
+    await backend.resume("n1")
+    assert await states(backend, running.pid) == {"S"}
+    await backend.pause("n1")
+    await backend.kill("n1")
+    assert (await backend.process("n1")).state == "dead"
+    assert await states(backend, running.pid) == set()
+    await backend.start("n1", family, log)
+    await backend.pause("n1")
+    await backend.stop("n1")
+    assert (await backend.process("n1")).state == "dead"
+    assert (await backend.download("n1", log)).decode() == "args: it's a b \n" * 2, "appended"
+
+
+async def check_process_leftovers(backend: Backend) -> None:
+    """A group whose leader died, a broker that ignores SIGTERM, a pid that another process has now."""
+    log = f"{backend.node_dir('n1')}/b.log"
+    await backend.start("n1", ["sh", "-c", "sleep 1001 & echo; exit 0"], log)
+    pid = int((await backend.download("n1", f"{backend.node_dir('n1')}/broker.pid")).split()[0])
+    while (await backend.process("n1")).state != "dead":
+        await asyncio.sleep(0.01)
+    assert await states(backend, pid) == {"S"}
+    await backend.kill("n1")
+    assert await states(backend, pid) == set()
+
+    await backend.start("n1", ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], log)
+    await asyncio.sleep(0.1)
+    await backend.stop("n1", timeout=0.2)
+    assert (await backend.process("n1")).state == "dead"
+
+    other = int((await backend.exec("n1", "setsid sleep 1003 >/dev/null 2>&1 </dev/null & echo $!")).output)
+    await backend.upload("n1", f"{other} 1\n".encode(), f"{backend.node_dir('n1')}/broker.pid")
+    assert (await backend.process("n1")).state == "dead", "same pid, other start time"
+    await backend.kill("n1")
+    assert (await backend.exec("n1", f"kill -0 {other}")).status == 0, "the other process is not ours to kill"
+    await backend.exec("n1", f"kill {other}")
+
+
+async def states(backend: Backend, group: int) -> set[str]:
+    command = f"cat /proc/[0-9]*/stat | sed 's/.*) //' | awk '$3 == {group} && $1 != \"Z\" {{ print $1 }}'"
+    return set((await backend.exec("n1", command)).output.split())
+
+
+async def check_network(backend: Backend) -> None:
+    """Every node and client host reaches every node, and is seen under its own address."""
+    await start_echo(backend, *NODES)
+    for target in NODES:
+        for host in ("c1", "c2", "c3"):
+            assert await from_host(backend, host, target) == backend.address(host)
+        for source in NODES:
+            if source != target:
+                assert await from_node(backend, source, target) == backend.address(source)
+    names = [*NODES, "c1", "c2", "c3"]
+    assert len({backend.address(name) for name in names}) == len(names)
+    assert (await backend.exec("n1", "getent hosts n3")).output.split() == [backend.address("n3"), "n3"]
+    await expect_error(backend.set_network(frozenset({("n1", "n9")})), "n9")
+
+
+async def check_cut(backend: Backend) -> None:
+    """A one-way cut drops that direction only, counts, survives a second cut beside it, and heals."""
+    await start_echo(backend, *NODES)
+    await backend.set_network(frozenset({("n1", "n2"), ("c1", "c2")}))
+    assert await from_node(backend, "n1", "n2", SILENCE_S) == "silence"
+    assert await from_node(backend, "n2", "n1", SILENCE_S) == "silence", "answers come back on the cut link"
+    assert await from_node(backend, "n1", "n3") == backend.address("n1")
+    assert await from_host(backend, "c1", "n2") == backend.address("c1")
+    first = await backend.dropped()
+    assert set(first) == {("n1", "n2")} and first["n1", "n2"] >= 2
+
+    await backend.set_network(frozenset({("n1", "n2"), ("c1", "n2"), ("n3", "c3")}))
+    assert await from_host(backend, "c1", "n2", SILENCE_S) == "silence"
+    assert await from_host(backend, "c3", "n3", SILENCE_S) == "silence"
+    assert await from_host(backend, "c2", "n3") == backend.address("c2")
+    assert await from_host(backend, "c2", "n2") == backend.address("c2")
+    second = await backend.dropped()
+    assert second["n1", "n2"] >= first["n1", "n2"] and second["c1", "n2"] >= 1 and second["n3", "c3"] >= 1
+
+    await backend.set_network(frozenset())
+    await backend.set_network(frozenset())
+    assert await backend.dropped() == {}
+    assert await from_node(backend, "n1", "n2") == backend.address("n1")
+    assert await from_host(backend, "c3", "n3") == backend.address("c3")
+    for node in NODES:
+        assert "stormproof" not in (await backend.exec(node, "nft list ruleset")).output
+
+
+async def check_cut_while_paused(backend: Backend) -> None:
+    """A paused broker's node can be cut and healed; its kernel still takes connections."""
+    await start_echo(backend, "n1", "n2")
+    await backend.pause("n1")
+    assert await from_host(backend, "c1", "n1", SILENCE_S) == "silence"
+    await backend.set_network(frozenset({("n2", "n1")}))
+    await from_node(backend, "n2", "n1", SILENCE_S)
+    assert (await backend.dropped())["n2", "n1"] >= 1
+    await backend.set_network(frozenset())
+    await backend.resume("n1")
+    assert await from_node(backend, "n2", "n1") == backend.address("n2")
+
+
+async def check_keep_other_rules(backend: Backend) -> None:
+    """Healing removes the table of Stormproof, and no other rule of the node."""
+    await backend.exec("n1", "nft add table inet others")
+    await backend.set_network(frozenset({("n2", "n1")}))
+    await backend.set_network(frozenset())
+    assert (await backend.exec("n1", "nft list tables")).output.strip().splitlines()[-1] == "table inet others"
+
+
+async def check_measure(backend: Backend) -> None:
+    """Median times in milliseconds of what a nemesis and an adapter do."""
+    await start_echo(backend, *NODES)
+    halves = frozenset({("n1", "n2"), ("n1", "n3"), ("n2", "n1"), ("n3", "n1"), ("c1", "n2"), ("n2", "c1")})
+    content = bytes(8 << 20)
+    figures = {
+        "exec": await median(lambda: backend.exec("n1", "true"), 200),
+        "process": await median(lambda: backend.process("n1"), 50),
+        "partition": await median(lambda: backend.set_network(halves), 20, lambda: backend.set_network(frozenset())),
+        "dropped": await median(backend.dropped, 20),
+        "pause": await median(lambda: backend.pause("n1"), 20, lambda: backend.resume("n1")),
+        "upload_8MiB": await median(lambda: backend.upload("n1", content, f"{backend.node_dir('n1')}/x"), 5),
+        "download_8MiB": await median(lambda: backend.download("n1", f"{backend.node_dir('n1')}/x"), 5),
+        "round_trip": await median(lambda: from_host(backend, "c1", "n2"), 100),
+    }
+    await backend.set_network(halves)
+    figures["heal"] = await median(
+        lambda: backend.set_network(frozenset()), 20, lambda: backend.set_network(halves))
+    base = backend.node_dir("n1")
+    argv = [backend.python("n1"), f"{base}/code/echo.py"]
+    figures["kill"] = await median(
+        lambda: backend.kill("n1"), 10, lambda: backend.start("n1", argv, f"{base}/logs/broker.log"))
+    await backend.kill("n1")
+    figures["start"] = await median(
+        lambda: backend.start("n1", argv, f"{base}/logs/broker.log"), 10, lambda: backend.kill("n1"))
+    print(json.dumps({"figures": figures}), flush=True)
+
+
+async def median(
+    call: Callable[[], Awaitable[object]], count: int, between: Callable[[], Awaitable[object]] | None = None
+) -> float:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await call()
+        times.append(1000 * (time.perf_counter() - began))
+        if between is not None:
+            await between()
+    return round(sorted(times)[count // 2], 3)
+
+
+async def check_wait(backend: Backend) -> None:
+    """Leave brokers running and a link cut, and wait for the end of standard input or a kill."""
+    await start_echo(backend, *NODES)
+    await backend.set_network(frozenset({("n1", "n2"), ("c1", "n1")}))
+    await backend.pause("n3")
+    print(json.dumps({"waiting": os.getpid()}), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+async def main(name: str, run_dir: Path, check: str) -> None:
+    backend: Backend = BACKENDS.load(name)()
+    test = Test(design="standalone", workload="queue", nodes=len(NODES))
+    began = time.perf_counter()
+    try:
+        await backend.provision(test, run_dir)
+        up = time.perf_counter() - began
+        await CHECKS[check](backend)
+    finally:
+        began = time.perf_counter()
+        await backend.release()
+        down = time.perf_counter() - began
+        await backend.release()
+    print(json.dumps({"up_ms": round(1000 * up), "down_ms": round(1000 * down)}), flush=True)
+
+
+CHECKS = {
+    name.removeprefix("check_"): function
+    for name, function in globals().items()
+    if name.startswith("check_") and inspect.iscoroutinefunction(function)
+}
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
