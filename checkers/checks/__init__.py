@@ -1,0 +1,1 @@
+"""One module per check, each a function ``check(run) -> Outcome``."""

@@ -1,0 +1,26 @@
+"""The at-most-once reading: how many messages came more than once, whatever was acknowledged."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+
+def check(run: Run) -> Outcome:
+    """Messages that more than one completed dequeue or drain names."""
+    messages = run.messages
+    came = messages.deliveries
+    twice = np.flatnonzero(came > 1)
+    delivered = int(np.count_nonzero(came))
+    if not len(twice):
+        return Outcome(VALID, 0, f"none of {delivered:,} delivered messages came more than once")
+    examples = []
+    for message in twice[:MAX_EXAMPLES]:
+        rows = messages.delivered[messages.start[message] : messages.start[message + 1]]
+        detail = {"deliveries": len(rows)}
+        name, key = messages.name(int(message)), int(messages.key[message])
+        examples.append(Anomaly("delivered-more-than-once", run.rows_of(*rows), key, name, detail))
+    text = f"{len(twice):,} of {delivered:,} delivered messages came more than once"
+    return Outcome(INVALID, len(twice), text, tuple(examples), {"deliveries": int(came.sum())})

@@ -1,0 +1,23 @@
+"""Messages delivered again although the broker had confirmed that they were consumed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers import kernels_delivery
+from checkers.checks import repeats
+from checkers.run import Run
+from checkers.verdict import INVALID, VALID, Outcome
+
+
+def check(run: Run) -> Outcome:
+    """Deliveries after the receipt of the message's ACK, and second confirmed ACKs; each extra one counts."""
+    codes, shown_by = repeats.judge(run)
+    after = codes == kernels_delivery.AFTER_RECEIPT
+    twice = codes == kernels_delivery.ACKED_TWICE
+    places = np.flatnonzero(after | twice)
+    figures = {"after_receipt": int(after.sum()), "acknowledged_twice": int(twice.sum())}
+    if not len(places):
+        return Outcome(VALID, 0, "no message came again after the receipt of its ACK", (), figures)
+    text = f"{len(places):,} deliveries came after the receipt of their message's ACK or were confirmed a second time"
+    return Outcome(INVALID, len(places), text, repeats.examples(run, codes, shown_by, places), figures)

@@ -1,0 +1,34 @@
+"""How long operations took."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from checkers.kernels import OK, Int64s
+from checkers.run import Run
+from checkers.verdict import VALID, Outcome
+
+_QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def check(run: Run) -> Outcome:
+    """Milliseconds from invocation to confirmed completion, by function: nearest-rank quantiles and the maximum."""
+    h = run.history
+    confirmed = np.flatnonzero((h.kind == OK) & (h.process >= 0))
+    took = h.time[confirmed] - h.time[h.partner[confirmed]]
+    functions = h.f.codes[confirmed]
+    figures = {
+        name: _quantiles(took[functions == code]) for code, name in enumerate(h.f.names) if (functions == code).any()
+    }
+    medians = ", ".join(f"{name} {figure['p50']:g} ms" for name, figure in figures.items())
+    return Outcome(VALID, 0, f"median {medians}" if medians else "nothing succeeded", (), {"latency_ms": figures})
+
+
+def _quantiles(nanoseconds: Int64s) -> dict[str, Any]:
+    ordered = np.sort(nanoseconds)
+    count = len(ordered)
+    ranks = {name: math.ceil(share * count) - 1 for name, share in _QUANTILES.items()} | {"max": count - 1}
+    return {name: round(float(ordered[rank]) / 1e6, 3) for name, rank in ranks.items()} | {"count": count}

@@ -1,0 +1,63 @@
+"""Lost messages: the send was confirmed, and no consumer ever got the message."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from checkers import kernels
+from checkers.kernels import Int64s
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+
+
+def check(run: Run) -> Outcome:
+    """Confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names.
+
+    Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after
+    everything else: then it holds nothing that could still be delivered.
+    """
+    messages = run.messages
+    acked = messages.state == kernels.ACKED
+    missing = np.flatnonzero(acked & (messages.deliveries == 0))
+    confirmed = int(np.count_nonzero(acked))
+    open_queues = [queue for queue in run.undrained if not _proven_empty(run, queue)]
+    undecided = np.isin(messages.key[missing], np.asarray(open_queues, dtype=np.int32))
+    lost, maybe = missing[~undecided], missing[undecided]
+    figures = {"confirmed": confirmed, "undecided": len(maybe), "by_node": _by_node(run, lost)}
+    examples = tuple(_anomaly(run, int(message)) for message in lost[:MAX_EXAMPLES])
+    if len(lost):
+        text = f"{len(lost):,} of {confirmed:,} confirmed messages were never delivered"
+        return Outcome(INVALID, len(lost), text, examples, figures)
+    if len(maybe):
+        reason = run.undrained[int(messages.key[maybe[0]])]
+        text = f"{len(maybe):,} of {confirmed:,} confirmed messages were not delivered, but the queue was not drained"
+        return Outcome(UNKNOWN, 0, f"{text}: {reason}", (), figures)
+    return Outcome(VALID, 0, f"all {confirmed:,} confirmed messages were delivered", (), figures)
+
+
+def _proven_empty(run: Run, queue: int) -> bool:
+    """Whether the queue's depth was read as zero, after all other operations on it had completed."""
+    depth, row = run.depths.get(queue, (-1, -1))
+    if depth != 0:
+        return False
+    h = run.history
+    here = (h.key == queue) & (h.role >= kernels.ENQUEUE) & (h.role <= kernels.DRAIN)
+    still_open = here & (h.kind == kernels.INVOKE) & (h.partner < 0)
+    return not still_open.any() and not here[h.partner[row] :].any()
+
+
+def _by_node(run: Run, lost: Int64s) -> dict[str, int]:
+    """How many lost messages each node had confirmed."""
+    completions = run.history.partner[run.messages.sent[lost]]
+    return dict(Counter(run.history.node.at(int(row)) or "?" for row in completions).most_common())
+
+
+def _anomaly(run: Run, message: int) -> Anomaly:
+    sent = int(run.messages.sent[message])
+    confirmed = int(run.history.partner[sent])
+    detail = {"confirmed_by": run.history.node.at(confirmed), "faults": run.faults_at(confirmed)}
+    return Anomaly(
+        "lost", run.rows_of(sent), int(run.messages.key[message]), run.messages.name(message), detail
+    )

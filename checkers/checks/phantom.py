@@ -1,0 +1,82 @@
+"""Phantoms: deliveries of what nobody had sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from checkers import kernels
+from checkers.kernels import Int64s
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+NEVER_SENT = "never-sent"
+OTHER_QUEUE = "sent-to-another-queue"
+TOO_EARLY = "delivered-before-sent"
+FAILED = "failed-yet-delivered"
+FOREIGN = "not-ours"
+
+
+def check(run: Run) -> Outcome:
+    """Messages delivered that were never sent, were sent to another queue, are delivered before they are sent, or
+    whose send is certain to have failed; and deliveries whose body is none of ours."""
+    messages = run.messages
+    came = messages.deliveries > 0
+    sent, first = messages.sent, np.full(len(messages.key), -1, dtype=np.int64)
+    first[came] = messages.delivered[messages.start[:-1][came]]
+    unsent = np.flatnonzero(came & (sent < 0))
+    early = np.flatnonzero(came & (sent > first))
+    failed = np.flatnonzero(came & (messages.state == kernels.FAILED) & (sent < first))
+    foreign = _foreign(run)
+    elsewhere = _sent_elsewhere(run, unsent)
+    kinds: Counter[str] = Counter()
+    found: list[Anomaly] = []
+    for kind, group in ((NEVER_SENT, unsent), (TOO_EARLY, early), (FAILED, failed)):
+        for message in group.tolist():
+            actual = OTHER_QUEUE if message in elsewhere else kind
+            kinds[actual] += 1
+            if len(found) < MAX_EXAMPLES:
+                found.append(_anomaly(run, actual, message, int(first[message]), elsewhere.get(message)))
+    for row in foreign.tolist():
+        kinds[FOREIGN] += 1
+        if len(found) < MAX_EXAMPLES:
+            found.append(Anomaly(FOREIGN, run.rows_of(row), int(run.history.key[row])))
+    if not kinds:
+        return Outcome(VALID, 0, "everything delivered had been sent")
+    count = kinds.total()
+    text = f"{count:,} messages were delivered that had not been sent ({_list(kinds)})"
+    return Outcome(INVALID, count, text, tuple(found), {"kinds": dict(kinds)})
+
+
+def _foreign(run: Run) -> Int64s:
+    """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
+    h = run.history
+    taken = (h.role == kernels.DEQUEUE) | (h.role == kernels.DRAIN)
+    confirmed = (h.kind == kernels.OK) & (h.value < 0)
+    unsure = (h.kind == kernels.INFO) & (h.value < -1)
+    return np.flatnonzero(taken & (confirmed | unsure))
+
+
+def _sent_elsewhere(run: Run, unsent: Int64s) -> dict[int, int]:
+    """Those of the unsent messages whose value was sent to another queue, with that queue."""
+    if not len(unsent):
+        return {}
+    messages = run.messages
+    known = np.flatnonzero(messages.sent >= 0)
+    queue_of = dict(zip(messages.value[known].tolist(), messages.key[known].tolist(), strict=True))
+    values = messages.value[unsent].tolist()
+    return {m: queue_of[v] for m, v in zip(unsent.tolist(), values, strict=True) if v in queue_of}
+
+
+def _anomaly(run: Run, kind: str, message: int, delivery: int, elsewhere: int | None) -> Anomaly:
+    sent = int(run.messages.sent[message])
+    ops = run.rows_of(delivery) if sent < 0 else run.rows_of(sent, delivery)
+    detail: dict[str, object] = {"delivered_by": run.history.node.at(delivery)}
+    if elsewhere is not None:
+        detail["sent_to"] = elsewhere
+    return Anomaly(kind, ops, int(run.messages.key[message]), run.messages.name(message), detail)
+
+
+def _list(kinds: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())

@@ -1,0 +1,172 @@
+"""Coverage gates: did the run exercise what it was to exercise? A run that did not is unknown, never valid.
+
+``run.json`` names the gates and what each asks for (``docs/checks.md`` lists them). A gate that is not known here
+is not met: silence would turn a misspelt gate into a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from checkers import kernels
+from checkers.run import Run
+from checkers.verdict import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from harness.history.ledger import FaultWindow
+
+DEFAULT_GATES: Mapping[str, Any] = {
+    "min_enqueue_ok": 1,
+    "min_dequeue_ok": 1,
+    "drain": True,
+    "depth": True,
+    "faults_proven": True,
+}
+"""What a run of the queue workload must show when its run.json names no gates."""
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """Whether a gate is met; ``found`` is the figure compared, ``reason`` one clause that says what was missing."""
+
+    met: bool
+    found: Any
+    reason: str = ""
+
+
+Gate = Callable[[Run, Any], GateResult]
+
+
+def check(run: Run) -> Outcome:
+    """Every gate that the run asks for; its count is the number of gates not met."""
+    asked = list(_results(run))
+    results = {name: result for name, _, result in asked}
+    wanted = {name: value for name, value, _ in asked}
+    missed = {name: result for name, result in results.items() if not result.met}
+    figures = {
+        "gates": {name: {"wanted": wanted[name], "found": r.found, "met": r.met} for name, r in results.items()}
+    }
+    if not missed:
+        return Outcome(VALID, 0, f"all {len(results)} coverage gates are met", (), figures)
+    examples = tuple(
+        Anomaly("gate", (), detail={"gate": name, "wanted": wanted[name], "found": r.found, "reason": r.reason})
+        for name, r in list(missed.items())[:MAX_EXAMPLES]
+    )
+    return Outcome(UNKNOWN, len(missed), "; ".join(r.reason for r in missed.values()), examples, figures)
+
+
+def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
+    yield "completed", True, _completed(run)
+    asked = run.info.get("gates")
+    if asked is None:
+        asked = DEFAULT_GATES if run.test.get("workload", "queue") == "queue" else {}
+    for name, value in asked.items():
+        if value is None or value is False:
+            continue
+        gate = GATES.get(name)
+        if gate is None:
+            known = ", ".join(GATES)
+            yield name, value, GateResult(False, None, f"there is no gate {name!r} (there are: {known})")
+        else:
+            yield name, value, gate(run, value)
+
+
+def _completed(run: Run) -> GateResult:
+    """The run came to its end: no failure of the harness, no broken-off recording."""
+    failure = run.info.get("failure")
+    status = run.info.get("status")
+    if failure:
+        return GateResult(False, status, f"the run did not complete: {failure}")
+    return GateResult(status != "broken", status, "the run did not complete")
+
+
+def _enqueued(run: Run, wanted: Any) -> GateResult:
+    found = len(run.ended(kernels.ENQUEUE, kernels.OK))
+    return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are asked for")
+
+
+def _dequeued(run: Run, wanted: Any) -> GateResult:
+    found = len(run.ended(kernels.DEQUEUE, kernels.OK)) + len(run.ended(kernels.DRAIN, kernels.OK))
+    return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for")
+
+
+def _drained(run: Run, wanted: Any) -> GateResult:
+    open_queues = run.undrained
+    reasons = "; ".join(f"queue {queue}: {reason}" for queue, reason in list(open_queues.items())[:3])
+    return GateResult(not open_queues, len(open_queues), f"the drain did not finish ({reasons})")
+
+
+def _depth_read(run: Run, wanted: Any) -> GateResult:
+    unread = [queue for queue in run.queues if queue not in run.depths]
+    return GateResult(not unread, len(unread), f"the depth of {len(unread)} queues was not read")
+
+
+def _faults_proven(run: Run, wanted: Any) -> GateResult:
+    """Every family that the test names has a window whose evidence shows that it took effect."""
+    proven = {fault.fault for fault in run.faults if fault.proven}
+    missing = [family for family in run.test.get("nemesis") or () if family not in proven]
+    return GateResult(not missing, sorted(proven), f"no proof that these faults took effect: {', '.join(missing)}")
+
+
+def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
+    """The groups of nodes that a partition split, client hosts left out: as its evidence says (``sides``), else its
+    targets against the rest."""
+    everyone = frozenset(f"n{number + 1}" for number in range(nodes))
+    told = fault.inject_evidence.get("sides")
+    groups = [frozenset(group) for group in told] if told else [frozenset(fault.targets)]
+    groups = [group & everyone for group in groups]
+    rest = everyone.difference(*groups)
+    return [group for group in [*groups, rest] if group]
+
+
+def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
+    """For each proven partition: how many sends were invoked and confirmed within it on each side.
+
+    A client's side is that of the node it talked to: no packet crosses the cut.
+    """
+    h = run.history
+    confirmed = run.ended(kernels.ENQUEUE, kernels.OK)
+    counts = []
+    for fault in run.faults:
+        if fault.fault != "partition" or not fault.proven:
+            continue
+        end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
+        within = confirmed[(h.time[h.partner[confirmed]] >= fault.start) & (h.time[confirmed] <= end)]
+        by_node = np.bincount(h.node.codes[within] + 1, minlength=len(h.node.names) + 1)
+        told = {name: int(by_node[code + 1]) for code, name in enumerate(h.node.names)}
+        groups = sides(fault, int(run.test.get("nodes", 0)))
+        counts.append({group: sum(told.get(node, 0) for node in group) for group in groups})
+    return counts
+
+
+def _both_sides(run: Run, wanted: Any) -> GateResult:
+    """In some partition at least ``wanted`` sends (true: one) were confirmed on each of two sides."""
+    least = max(1, int(wanted))
+    found = 0
+    for counts in _confirmed_by_side(run):
+        found = max(found, sorted([0, 0, *counts.values()])[-2])
+    return GateResult(found >= least, found, "no partition had sends confirmed on both of its sides")
+
+
+def _majority_success(run: Run, wanted: Any) -> GateResult:
+    """At least ``wanted`` sends were confirmed on the majority's side while a partition was in force."""
+    half = int(run.test.get("nodes", 0)) / 2
+    found = sum(
+        count for counts in _confirmed_by_side(run) for group, count in counts.items() if len(group) > half
+    )
+    return GateResult(
+        found >= wanted, found, f"only {found:,} sends were confirmed on the majority's side, {wanted:,} are asked for"
+    )
+
+
+GATES: Mapping[str, Gate] = {
+    "min_enqueue_ok": _enqueued,
+    "min_dequeue_ok": _dequeued,
+    "drain": _drained,
+    "depth": _depth_read,
+    "faults_proven": _faults_proven,
+    "both_sides": _both_sides,
+    "majority_success": _majority_success,
+}

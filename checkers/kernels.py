@@ -1,0 +1,195 @@
+"""Kernels that turn the rows of a queue history into operations and messages.
+
+Roles of rows and codes of types are small integers (``checkers.history``). Row numbers are the identity of
+operations: an operation is known by the row of its invocation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I32, OUT_I64, kernel
+
+Int8s = NDArray[np.int8]
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+INVOKE, OK, FAIL, INFO = 0, 1, 2, 3
+OTHER, ENQUEUE, DEQUEUE, DRAIN, DEPTH = 0, 1, 2, 3, 4
+
+PAIRED = 0
+ORPHAN = 1
+OVERLAP = 2
+OTHER_FUNCTION = 3
+TIME_BACKWARDS = 4
+
+NEVER, ACKED, FAILED, UNSURE = 0, 1, 2, 3
+
+
+@kernel(types.Tuple((OUT_I64, types.int64, types.int64))(I32, I8, I32, I64, types.int64))
+def pair_rows(
+    process: Int32s, kind: Int8s, function: Int32s, time: Int64s, processes: int
+) -> tuple[Int64s, int, int]:
+    """Join each invocation with its completion.
+
+    ``process`` holds -1 (the nemesis, left unpaired) or numbers below ``processes``. Returns the partner's row
+    of every row (-1: none), a status (PAIRED, or what is wrong) and the row at which it is wrong.
+    """
+    rows = len(kind)
+    partner = np.full(rows, -1, dtype=np.int64)
+    open_row = np.full(processes, -1, dtype=np.int64)
+    for row in range(rows):
+        if row > 0 and time[row] < time[row - 1]:
+            return partner, TIME_BACKWARDS, row
+        who = process[row]
+        if who < 0:
+            continue
+        invocation = open_row[who]
+        if kind[row] == INVOKE:
+            if invocation >= 0:
+                return partner, OVERLAP, row
+            open_row[who] = row
+            continue
+        if invocation < 0:
+            return partner, ORPHAN, row
+        if function[row] != function[invocation]:
+            return partner, OTHER_FUNCTION, row
+        partner[row] = invocation
+        partner[invocation] = row
+        open_row[who] = -1
+    return partner, PAIRED, -1
+
+
+@kernel(types.int64(types.int64, types.int64))
+def mix(key: int, value: int) -> np.int64:
+    """Spread a (key, value) pair over 63 bits (the finalizer of SplitMix64)."""
+    z = np.uint64(value) ^ (np.uint64(key) * np.uint64(0x9E3779B97F4A7C15))
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.int64(z >> np.uint64(1))
+
+
+@kernel(types.Tuple((OUT_I32, OUT_I32, OUT_I64))(I8, I8, I32, I64))
+def number_messages(role: Int8s, kind: Int8s, key: Int32s, value: Int64s) -> tuple[Int32s, Int32s, Int64s]:
+    """Give every message (key, value) that is sent or delivered a number, in order of appearance.
+
+    Returns the message's number by row (-1 where the row is neither a send nor a delivery of a message of
+    ours), and the key and the value by number.
+    """
+    rows = len(role)
+    of_row = np.full(rows, -1, dtype=np.int32)
+    eligible = 0
+    for row in range(rows):
+        if value[row] < 0:
+            continue
+        sent = role[row] == ENQUEUE and kind[row] == INVOKE
+        taken = (role[row] == DEQUEUE or role[row] == DRAIN) and (kind[row] == OK or kind[row] == INFO)
+        if sent or taken:
+            of_row[row] = 0
+            eligible += 1
+    size = 16
+    while size < 2 * eligible:
+        size *= 2
+    mask = np.int64(size - 1)
+    slots = np.full(size, -1, dtype=np.int32)
+    keys = np.empty(eligible, dtype=np.int32)
+    values = np.empty(eligible, dtype=np.int64)
+    count = 0
+    for row in range(rows):
+        if of_row[row] < 0:
+            continue
+        slot = mix(key[row], value[row]) & mask
+        while slots[slot] >= 0 and (keys[slots[slot]] != key[row] or values[slots[slot]] != value[row]):
+            slot = (slot + 1) & mask
+        if slots[slot] < 0:
+            slots[slot] = count
+            keys[count] = key[row]
+            values[count] = value[row]
+            count += 1
+        of_row[row] = slots[slot]
+    return of_row, keys[:count].copy(), values[:count].copy()
+
+
+@kernel(types.Tuple((OUT_I64, OUT_I8, types.int64))(I8, I8, I64, I32, types.int64))
+def account_sends(
+    role: Int8s, kind: Int8s, partner: Int64s, of_row: Int32s, messages: int
+) -> tuple[Int64s, Int8s, int]:
+    """The sends of every message: row of the invocation (-1: never sent) and how it ended.
+
+    A failed send may be tried again under the same value; the attempt that counts is then the one that did not
+    fail. The third result is the row of an attempt that repeats a value although an earlier attempt
+    did not fail (-1: none): such a history has no account.
+    """
+    sent = np.full(messages, -1, dtype=np.int64)
+    state = np.zeros(messages, dtype=np.int8)
+    for row in range(len(role)):
+        message = of_row[row]
+        if message < 0 or role[row] != ENQUEUE:
+            continue
+        outcome = UNSURE
+        if partner[row] >= 0:
+            if kind[partner[row]] == OK:
+                outcome = ACKED
+            elif kind[partner[row]] == FAIL:
+                outcome = FAILED
+        if state[message] == NEVER or state[message] == FAILED:
+            if state[message] == NEVER or outcome != FAILED:
+                sent[message] = row
+                state[message] = outcome
+        elif outcome != FAILED:
+            return sent, state, row
+    return sent, state, -1
+
+
+@kernel(types.Tuple((OUT_I64, OUT_I64))(I8, I8, I32, types.int64))
+def account_deliveries(role: Int8s, kind: Int8s, of_row: Int32s, messages: int) -> tuple[Int64s, Int64s]:
+    """The deliveries of every message, as compressed rows.
+
+    Returns ``start`` and ``rows``: message m was delivered by the completions
+    ``rows[start[m]:start[m + 1]]``, in order of completion.
+    """
+    start = np.zeros(messages + 1, dtype=np.int64)
+    for row in range(len(role)):
+        if of_row[row] >= 0 and role[row] != ENQUEUE:
+            start[of_row[row] + 1] += 1
+    for message in range(messages):
+        start[message + 1] += start[message]
+    fill = start[:messages].copy()
+    rows = np.empty(start[messages], dtype=np.int64)
+    for row in range(len(role)):
+        message = of_row[row]
+        if message >= 0 and role[row] != ENQUEUE:
+            rows[fill[message]] = row
+            fill[message] += 1
+    return start, rows
+
+
+@kernel(types.Tuple((OUT_I64, OUT_I64))(I8, I8, I32, I64, I8, types.int64))
+def last_words(
+    role: Int8s, kind: Int8s, queue: Int32s, partner: Int64s, empty: Int8s, queues: int
+) -> tuple[Int64s, Int64s]:
+    """By queue: the last row at which anything but "empty" happened, and the latest invocation of a drain that
+    found it empty (-1: none).
+
+    ``queue`` numbers the queues below ``queues``, by row (-1: none); ``empty`` marks completions that found
+    nothing. An operation that never completed counts as happening after every row.
+    """
+    rows = len(role)
+    busy = np.full(queues, -1, dtype=np.int64)
+    found_empty = np.full(queues, -1, dtype=np.int64)
+    for row in range(rows):
+        where = queue[row]
+        if where < 0 or role[row] < ENQUEUE or role[row] > DRAIN:
+            continue
+        if kind[row] == INVOKE:
+            if partner[row] < 0:
+                busy[where] = rows
+        elif not empty[row]:
+            if busy[where] < row:
+                busy[where] = row
+        elif role[row] == DRAIN and partner[row] > found_empty[where]:
+            found_empty[where] = partner[row]
+    return busy, found_empty

@@ -1,0 +1,123 @@
+"""Kernels that judge deliveries: given again, and out of order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I64, kernel
+from checkers.kernels import ACKED, DEQUEUE, DRAIN, INVOKE, OK, Int8s, Int32s, Int64s, mix
+
+FIRST, UNCONFIRMED, ACKED_TWICE, AFTER_RECEIPT = 0, 1, 2, 3
+
+
+@kernel(types.Tuple((OUT_I8, OUT_I64))(I8, I64, I64, I64, I8))
+def judge_deliveries(
+    kind: Int8s, partner: Int64s, start: Int64s, rows: Int64s, buffered: Int8s
+) -> tuple[Int8s, Int64s]:
+    """What each delivery of ``account_deliveries`` is, and the row of the earlier delivery that shows it.
+
+    ``buffered`` marks (per delivery) completions whose client says that the message had arrived before the
+    operation was invoked. The codes: FIRST; ACKED_TWICE, both acknowledgements were confirmed;
+    AFTER_RECEIPT, delivered by an operation invoked after the receipt of an earlier one; else UNCONFIRMED.
+    """
+    codes = np.zeros(len(rows), dtype=np.int8)
+    shown_by = np.full(len(rows), -1, dtype=np.int64)
+    for message in range(len(start) - 1):
+        receipt = np.int64(-1)
+        for place in range(start[message], start[message + 1]):
+            row = rows[place]
+            if place > start[message]:
+                codes[place] = UNCONFIRMED
+                shown_by[place] = rows[start[message]]
+            if receipt >= 0:
+                if partner[row] > receipt and not buffered[place]:
+                    codes[place] = AFTER_RECEIPT
+                    shown_by[place] = receipt
+                elif kind[row] == OK:
+                    codes[place] = ACKED_TWICE
+                    shown_by[place] = receipt
+            elif kind[row] == OK:
+                receipt = row
+    return codes, shown_by
+
+
+IN_ORDER, BY_CONSUMER, OVERALL = 0, 1, 2
+
+
+@kernel(types.boolean(types.int64, types.int64, I64, I64, I8, I64))
+def _bound(message: int, later: int, sequence: Int64s, sent: Int64s, state: Int8s, partner: Int64s) -> bool:
+    """Whether ``message`` had to come before ``later``: confirmed before the other was sent."""
+    if sequence[later] <= sequence[message] or state[message] != ACKED:
+        return False
+    return bool(partner[sent[message]] < sent[later])
+
+
+@kernel(types.Tuple((OUT_I8, OUT_I64))(I8, I8, I32, I64, I32, I32, I64, I64, I8, I64, I64, types.int64))
+def judge_order(
+    role: Int8s,
+    kind: Int8s,
+    process: Int32s,
+    partner: Int64s,
+    of_row: Int32s,
+    stream: Int32s,
+    sequence: Int64s,
+    sent: Int64s,
+    state: Int8s,
+    start: Int64s,
+    rows: Int64s,
+    streams: int,
+) -> tuple[Int8s, Int64s]:
+    """Whether each message was first delivered in the order in which its producer sent it.
+
+    ``stream`` numbers (producer, queue) below ``streams``, by message; ``sequence`` is the place in it.
+    A message is out of order OVERALL when the operation that first delivered it was invoked after another
+    operation had completed that first delivered a later message of its stream, and BY_CONSUMER when one process
+    took the two one after the other (the stronger statement; one that is both is BY_CONSUMER). Only a message
+    whose send was confirmed before the later one was sent is bound to an order. The second result is the row
+    of the later message's delivery.
+    """
+    messages = len(stream)
+    codes = np.zeros(messages, dtype=np.int8)
+    shown_by = np.full(messages, -1, dtype=np.int64)
+    latest = np.full(streams, -1, dtype=np.int64)
+    # Latest message first delivered by a process in a stream: an open-addressed table of (process, stream).
+    size = 16
+    while size < 2 * messages:
+        size *= 2
+    mask = np.int64(size - 1)
+    table_process = np.full(size, -1, dtype=np.int32)
+    table_stream = np.full(size, -1, dtype=np.int32)
+    table_latest = np.full(size, -1, dtype=np.int64)
+    for row in range(len(role)):
+        if role[row] != DEQUEUE and role[row] != DRAIN:
+            continue
+        completion = partner[row] if kind[row] == INVOKE else np.int64(row)
+        if completion < 0:
+            continue
+        message = of_row[completion]
+        if message < 0 or rows[start[message]] != completion or sent[message] < 0:
+            continue
+        group = stream[message]
+        if kind[row] == INVOKE:
+            later = latest[group]
+            if later >= 0 and _bound(message, later, sequence, sent, state, partner):
+                codes[message] = OVERALL
+                shown_by[message] = rows[start[later]]
+            continue
+        if latest[group] < 0 or sequence[latest[group]] < sequence[message]:
+            latest[group] = message
+        slot = mix(process[row], group) & mask
+        while table_process[slot] >= 0 and (
+            table_process[slot] != process[row] or table_stream[slot] != group
+        ):
+            slot = (slot + 1) & mask
+        table_process[slot] = process[row]
+        table_stream[slot] = group
+        later = table_latest[slot]
+        if later >= 0 and _bound(message, later, sequence, sent, state, partner):
+            codes[message] = BY_CONSUMER
+            shown_by[message] = rows[start[later]]
+        if later < 0 or sequence[later] < sequence[message]:
+            table_latest[slot] = message
+    return codes, shown_by
