@@ -1,0 +1,98 @@
+"""Packing operations and other data into a page: small, and inert whatever they hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+
+from harness.history.schema import TEXT_VALUE
+from reports.folder import History, Ints
+from reports.spans import OPEN_CODE, Spans, pair_flags
+
+MAX_SPANS = 250_000
+MAX_TEXT = 300
+MAX_TEXTS = 5_000
+
+COLUMNS = ("start", "duration", "process", "f", "type", "key", "high", "low", "node", "error", "text", "first", "last")
+"""Order of the 32-bit columns in the packed block; ``start`` holds differences."""
+
+NANOS_PER_TICK = 1000
+
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def inert_json(data: Any) -> str:
+    """JSON that is safe between script tags: it can neither end the element nor open a comment in it."""
+    text = json.dumps(data, separators=(",", ":"), default=str, allow_nan=False)
+    for char, escape in _ESCAPES.items():
+        text = text.replace(char, escape)
+    return text
+
+
+def shorten(text: str, limit: int = MAX_TEXT) -> str:
+    """The text, cut at ``limit`` characters, without lone surrogates (they have no UTF-8 form)."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def choose_spans(spans: Spans, keep: Ints, limit: int = MAX_SPANS) -> Ints:
+    """Positions of the spans a page holds: all, or every k-th beside those that must be kept."""
+    if len(spans) <= limit:
+        return np.arange(len(spans))
+    step = -(-len(spans) // limit)
+    return np.union1d(np.arange(0, len(spans), step), keep)
+
+
+def pack_spans(history: History, spans: Spans, chosen: Ints) -> dict[str, Any]:
+    """The chosen spans as one compressed block of 32-bit columns, and the tables its codes point into."""
+    part = spans.take(chosen)
+    ticks = part.start // NANOS_PER_TICK
+    duration = np.where(part.type == OPEN_CODE, -1, (part.end - part.start) // NANOS_PER_TICK)
+    text, texts = _texts(history, part)
+    plain = part.value >= 0
+    columns = {
+        "start": np.diff(ticks, prepend=0),
+        "duration": duration,
+        "process": part.process,
+        "f": part.f,
+        "type": part.type,
+        "key": part.key,
+        "high": np.where(plain, part.value >> 32, part.value),
+        "low": np.where(plain, part.value & 0xFFFFFFFF, 0),
+        "node": part.node,
+        "error": part.error,
+        "text": text,
+        "first": history.index[part.first],
+        "last": history.index[part.last],
+    }
+    block = b"".join(_int32(columns[name]) for name in COLUMNS)
+    return {
+        "count": len(part),
+        "total": len(spans),
+        "columns": list(COLUMNS),
+        "block": base64.b64encode(zlib.compress(block, 6)).decode("ascii"),
+        "f": [shorten(name) for name in history.f_names],
+        "pairs": list(pair_flags(history)),
+        "nodes": [shorten(name) for name in history.node_names],
+        "errors": [shorten(name) for name in history.error_names],
+        "texts": texts,
+    }
+
+
+def _int32(column: Ints) -> bytes:
+    low, high = -(1 << 31), (1 << 32) - 1
+    return np.clip(column, low, high).astype(np.int64).astype(np.uint32).astype("<u4").tobytes()
+
+
+def _texts(history: History, part: Spans) -> tuple[Ints, list[str]]:
+    codes = np.full(len(part), -1, dtype=np.int64)
+    texts: list[str] = []
+    for at in np.flatnonzero(part.value == TEXT_VALUE)[:MAX_TEXTS].tolist():
+        row = int(part.last[at]) if int(part.last[at]) in history.texts else int(part.first[at])
+        codes[at] = len(texts)
+        texts.append(shorten(str(history.texts.get(row) or "")))
+    return codes, texts

@@ -1,0 +1,313 @@
+"""The report of one run: RUN/report.html, a single file that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.history.ledger import FaultWindow
+from reports.folder import VERDICTS, Ints, RunFolder, mapping, number, read_run, sequence
+from reports.nodelogs import NodeLog, read_log
+from reports.pack import choose_spans, pack_spans, shorten
+from reports.page import render, write_page
+from reports.series import run_series
+from reports.spans import pair_spans
+from reports.story import MAX_ANOMALIES, Anomaly, Teller, fault_name, flat, plain
+
+STYLES = ("base.css", "run.css")
+SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots.js", "logs.js", "run.js")
+
+FILES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl", "undo.jsonl")
+
+STATUS_SENTENCES = {
+    "running": "This run has no verdict yet: it was still running, or was cut off, when this page was written.",
+    "recorded": "This run is recorded but not checked yet: `stormproof check` decides it.",
+    "broken": "The harness failed, so this run decides nothing about the system.",
+}
+
+
+@dataclass(frozen=True)
+class FaultRow:
+    """One fault as the page shows it: when, on what, its proof, and how long recovery took (seconds)."""
+
+    window: FaultWindow
+    name: str
+    start: float
+    end: float | None
+    injected: tuple[tuple[str, str], ...]
+    healed: tuple[tuple[str, str], ...]
+    recovery: str
+
+
+@dataclass(frozen=True)
+class CheckGroup:
+    """One check: its row in the table, and its anomalies with their evidence."""
+
+    name: str
+    decides: bool
+    verdict: str
+    count: int
+    summary: str
+    figures: tuple[tuple[str, str], ...]
+    anomalies: tuple[Anomaly, ...]
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write RUN/report.html from what the run folder holds; parts that are missing are named on the page.
+
+    Raises:
+        HistoryError: the folder is not a run's, or the page can't be written.
+    """
+    return write_page(run_dir / "report.html", run_report(read_run(run_dir)))
+
+
+def run_report(folder: RunFolder) -> str:
+    """The page's text."""
+    history = folder.history
+    spans = pair_spans(history) if history is not None else None
+    teller = Teller.of(history, spans, folder.faults) if history is not None and spans is not None else None
+    verdict = folder.verdict or {}
+    checks = check_groups(verdict, teller)
+    anomalies = [anomaly for check in checks for anomaly in check.anomalies]
+    duration = _duration(folder, anomalies)
+    faults = fault_rows(folder.faults, verdict)
+    logs = _logs(folder, anomalies, faults)
+    word, sentence = headline(folder)
+    context = {
+        "name": shorten(folder.name),
+        "word": word,
+        "sentence": sentence,
+        "notes": folder.notes,
+        "facts": headline_facts(verdict, faults, duration),
+        "checks": checks,
+        "gates": gate_rows(folder.run, verdict),
+        "promises": frozenset(str(name) for name in sequence(folder.run.get("promises"))),
+        "faults": faults,
+        "duration": duration,
+        "command": str(folder.run.get("command") or ""),
+        "settings": settings(folder),
+        "options": flat(mapping(folder.test.get("options"))),
+        "versions": flat(mapping(folder.run.get("versions"))),
+        "files": [name for name in FILES if (folder.path / name).exists()],
+        "logs": logs,
+        "has_history": history is not None,
+    }
+    data: dict[str, Any] = {
+        "name": folder.name,
+        "duration": duration,
+        "concurrency": int(number(folder.test.get("concurrency")) or 0),
+        "faults": [_fault_data(row, duration) for row in faults],
+        "phases": _phases(folder.run),
+        "logs": [_log_data(log) for log in logs],
+        "anomalies": [],
+        "spans": None,
+        "series": None,
+    }
+    if history is not None and spans is not None:
+        keep = np.asarray(sorted({op.span for a in anomalies for op in a.operations}), dtype=np.int64)
+        chosen = choose_spans(spans, keep)
+        data["spans"] = pack_spans(history, spans, chosen)
+        data["series"] = run_series(history, spans).to_json()
+        data["anomalies"] = [_anomaly_data(anomaly, chosen) for anomaly in anomalies]
+    return render("run.html", STYLES, SCRIPTS, data, context)
+
+
+def headline(folder: RunFolder) -> tuple[str, str]:
+    """The verdict's word (``none`` where there is none) and the sentence under it."""
+    if folder.verdict is not None:
+        word = str(folder.verdict.get("verdict"))
+        sentence = str(folder.verdict.get("sentence") or "")
+        return (word if word in VERDICTS else "none"), sentence or "The verdict came without a sentence."
+    status = str(folder.run.get("status") or "")
+    sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: `stormproof check` decides it.")
+    failure = folder.run.get("failure")
+    return "none", f"{sentence} {failure}" if failure else sentence
+
+
+def headline_facts(
+    verdict: Mapping[str, Any], faults: Sequence[FaultRow], duration: float
+) -> list[tuple[str, str, str]]:
+    """(label, figure, unit or remark) triples for the top of the page; only figures that exist."""
+    figures = mapping(verdict.get("figures"))
+    facts: list[tuple[str, str, str]] = []
+    if (ops := number(figures.get("ops"))) is not None:
+        ok = number(figures.get("ok"))
+        facts.append(("Operations", plain(ops), f"{plain(ok)} ok" if ok is not None else ""))
+    if (confirmed := number(figures.get("enqueue_ok"))) is not None:
+        facts.append(("Confirmed sends", plain(confirmed), "with receipt"))
+    latency = mapping(mapping(figures.get("latency_ms")).get("enqueue"))
+    if (p99 := number(latency.get("p99"))) is not None:
+        median = number(latency.get("p50"))
+        facts.append(
+            ("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else "")
+        )
+    if (gap := number(figures.get("longest_gap_s"))) is not None:
+        facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
+    proven = sum(row.window.proven for row in faults)
+    if faults:
+        facts.append(("Faults", str(len(faults)), f"{proven} proven" if proven < len(faults) else "all proven"))
+    if duration:
+        facts.append(("Duration", f"{duration:,.1f} s", ""))
+    return facts
+
+
+def check_groups(verdict: Mapping[str, Any], teller: Teller | None) -> list[CheckGroup]:
+    """Checks in the order of their weight: violated ones that decide first, then the others as stored."""
+    groups: list[CheckGroup] = []
+    for at, item in enumerate(mapping(c) for c in sequence(verdict.get("checks"))):
+        name = str(item.get("check") or f"check {at + 1}")
+        examples = [mapping(a) for a in sequence(item.get("anomalies"))[:MAX_ANOMALIES]]
+        anomalies = [
+            teller.anomaly(f"a{at}-{n}", name, example) if teller else _bare_anomaly(f"a{at}-{n}", name, example)
+            for n, example in enumerate(examples)
+        ]
+        groups.append(
+            CheckGroup(
+                name=name,
+                decides=bool(item.get("decides")),
+                verdict=str(item.get("verdict")) if item.get("verdict") in VERDICTS else "none",
+                count=int(number(item.get("count")) or 0),
+                summary=str(item.get("summary") or ""),
+                figures=flat(mapping(item.get("figures"))),
+                anomalies=tuple(anomalies),
+            )
+        )
+    return sorted(groups, key=lambda g: (-VERDICTS.index(g.verdict) if g.verdict in VERDICTS else 0, not g.decides))
+
+
+def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any]) -> Anomaly:
+    key = data.get("key")
+    return Anomaly(
+        ident=ident,
+        check=check,
+        kind=str(data.get("kind") or check),
+        key=key if isinstance(key, int) else None,
+        value=shorten(str(data.get("value") if data.get("value") is not None else "")),
+        detail=flat(mapping(data.get("detail"))),
+        operations=(),
+        left_off=0,
+        story=(),
+    )
+
+
+def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:
+    """The ledger's faults with their evidence and the recovery time that the checks measured."""
+    measured = {
+        entry.get("fault_id"): entry.get("seconds")
+        for entry in map(mapping, sequence(mapping(verdict.get("figures")).get("recovery_s")))
+    }
+    rows: list[FaultRow] = []
+    for window in faults:
+        took = number(measured.get(window.id))
+        recovery = "not measured"
+        if window.id in measured:
+            recovery = f"{took:,.2f} s" if took is not None else "did not recover"
+        rows.append(
+            FaultRow(
+                window=window,
+                name=fault_name(window),
+                start=window.start / 1e9,
+                end=None if window.end is None else window.end / 1e9,
+                injected=flat(mapping(window.inject_evidence)),
+                healed=flat(mapping(window.heal_evidence)),
+                recovery=recovery,
+            )
+        )
+    return rows
+
+
+def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The coverage gates that this run set itself."""
+    del verdict
+    return list(flat(mapping(run.get("gates"))))
+
+
+def settings(folder: RunFolder) -> list[tuple[str, str]]:
+    """What was tested, label and value, without the options."""
+    test, backend = folder.test, mapping(folder.run.get("backend"))
+    labels = {
+        "design": "Design",
+        "workload": "Workload",
+        "nemesis": "Nemesis",
+        "nodes": "Nodes",
+        "seed": "Seed",
+        "rate": "Rate",
+        "concurrency": "Clients",
+        "time_limit": "Time limit",
+    }
+    units = {"rate": " operations/s", "time_limit": " s"}
+    rows: list[tuple[str, str]] = []
+    for field, label in labels.items():
+        value = test.get(field)
+        if value is None:
+            continue
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        rows.append((label, (text or "none") + units.get(field, "")))
+    if backend.get("name"):
+        why = backend.get("why")
+        rows.insert(3, ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
+    if folder.run.get("started"):
+        rows.append(("Started", str(folder.run["started"])))
+    if folder.run.get("history_sha256"):
+        rows.append(("History SHA-256", str(folder.run["history_sha256"])))
+    return rows
+
+
+def _duration(folder: RunFolder, anomalies: Sequence[Anomaly]) -> float:
+    """Length of the run in seconds: up to the last thing that happened in it."""
+    ends = [window.end or window.start for window in folder.faults]
+    if folder.history is not None and len(folder.history):
+        ends.append(int(folder.history.time.max()))
+    return max(ends, default=0) / 1e9
+
+
+def _logs(folder: RunFolder, anomalies: Sequence[Anomaly], faults: Sequence[FaultRow]) -> list[NodeLog]:
+    near = sorted({time for a in anomalies[:MAX_ANOMALIES] if a.window for time in a.window})
+    changes = sorted({time for row in faults for time in (row.start, row.end) if time is not None})
+    return [read_log(path, folder.started, near, changes) for path in folder.logs]
+
+
+def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
+    return {
+        "id": row.window.id,
+        "name": row.name,
+        "family": row.window.fault,
+        "targets": list(row.window.targets),
+        "start": row.start,
+        "end": duration if row.end is None else row.end,
+        "healed": row.end is not None,
+        "proven": row.window.proven,
+    }
+
+
+def _phases(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    phases: list[dict[str, Any]] = []
+    for phase in map(mapping, sequence(run.get("phases"))):
+        start, end = number(phase.get("start")), number(phase.get("end"))
+        if start is not None and end is not None:
+            phases.append({"name": str(phase.get("name")), "start": start / 1e9, "end": end / 1e9})
+    return phases
+
+
+def _log_data(log: NodeLog) -> dict[str, Any]:
+    return {"node": log.node, "lines": [[line.number, line.time, line.text] for line in log.lines]}
+
+
+def _anomaly_data(anomaly: Anomaly, chosen: Ints) -> dict[str, Any]:
+    spans = [int(at) for at in np.searchsorted(chosen, [op.span for op in anomaly.operations])]
+    window = anomaly.window
+    return {
+        "ident": anomaly.ident,
+        "title": anomaly.title,
+        "spans": spans,
+        "proof": [at for at, op in zip(spans, anomaly.operations, strict=True) if op.proof],
+        "start": window[0] if window else None,
+        "end": window[1] if window else None,
+    }
+
+
+__all__ = ["run_report", "write_report"]

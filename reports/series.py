@@ -1,0 +1,93 @@
+"""Latency and throughput over time, from the spans of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reports.folder import History
+from reports.spans import Spans
+
+QUANTILES = (0.5, 0.95, 0.99, 1.0)
+TARGET_BUCKETS = 150
+MAX_FUNCTIONS = 4
+QUIET_ERROR = "empty"
+"""The error of a poll that found nothing: no failure worth a line in a plot."""
+
+_NICE_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Buckets of ``width`` seconds from the start of the run.
+
+    ``latency`` maps a function to one list per quantile (milliseconds; None for an empty bucket) of its
+    operations that are ``ok``, placed at their completion; ``rate`` maps a line's name to operations a second.
+    """
+
+    width: float
+    buckets: int
+    latency: dict[str, list[list[float | None]]]
+    rate: dict[str, list[float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the page."""
+        return {
+            "width": self.width,
+            "buckets": self.buckets,
+            "quantiles": list(QUANTILES),
+            "latency": self.latency,
+            "rate": self.rate,
+        }
+
+
+def bucket_width(duration_s: float) -> float:
+    """The round width (seconds) that cuts a run into at most about ``TARGET_BUCKETS`` pieces."""
+    wanted = duration_s / TARGET_BUCKETS
+    return float(next((nice for nice in _NICE_SECONDS if nice >= wanted), wanted))
+
+
+def run_series(history: History, spans: Spans) -> Series:
+    """Quantiles of latency and rates per bucket of time."""
+    duration_s = float(history.time.max()) / 1e9 if len(history) else 0.0
+    width = bucket_width(duration_s)
+    buckets = int(duration_s / width) + 1
+    place = np.clip(spans.end / 1e9 / width, 0, buckets - 1).astype(np.int64)
+    latency_ms = (spans.end - spans.start) / 1e6
+    ok = spans.type == 1
+    latency: dict[str, list[list[float | None]]] = {}
+    rate: dict[str, list[float]] = {}
+    counts = np.bincount(spans.f[ok], minlength=len(history.f_names))
+    busiest = sorted(np.argsort(-counts, kind="stable")[:MAX_FUNCTIONS].tolist())
+    for code in busiest:
+        if counts[code] == 0:
+            continue
+        mine = ok & (spans.f == code)
+        latency[history.f_names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
+        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, width)
+    quiet = np.array([name == QUIET_ERROR for name in history.error_names] + [False])
+    rate["info"] = _rates(place[spans.type == 3], buckets, width)
+    rate["fail"] = _rates(place[(spans.type == 2) & ~quiet[spans.error]], buckets, width)
+    return Series(width, buckets, latency, rate)
+
+
+def bucket_quantiles(place: npt.NDArray[np.int64], sample: Floats, buckets: int) -> list[list[float | None]]:
+    """Per quantile, its value in each bucket (nearest rank), None where a bucket is empty."""
+    order = np.lexsort((sample, place))
+    place, sample = place[order], sample[order]
+    edges = np.searchsorted(place, np.arange(buckets + 1))
+    size = np.diff(edges)
+    lines: list[list[float | None]] = []
+    for quantile in QUANTILES:
+        rank = edges[:-1] + np.maximum(np.ceil(quantile * size).astype(np.int64) - 1, 0)
+        lines.append([round(float(sample[r]), 3) if n else None for r, n in zip(rank, size, strict=True)])
+    return lines
+
+
+def _rates(place: npt.NDArray[np.int64], buckets: int, width: float) -> list[float]:
+    return [round(float(n) / width, 2) for n in np.bincount(place, minlength=buckets)]

@@ -1,0 +1,156 @@
+// Lanes: which operation lies where, and drawing the part in view. One pass over the operations in view;
+// what is narrower than a pixel is merged, the most alarming outcome of a pixel wins.
+
+const LANE = 18;
+const AXIS = 24;
+const FAULT_ROW = 18;
+
+// Painting order: later classes cover earlier ones.
+const CLASS_QUIET = 0;
+const CLASS_OK = 1; // + function, up to four
+const CLASS_FAIL = 5;
+const CLASS_INFO = 6;
+const CLASS_MARK = 7;
+
+function classify(model) {
+  const classes = new Uint8Array(model.n);
+  const quiet = model.names.errors.indexOf('empty');
+  for (let i = 0; i < model.n; i++) {
+    const type = model.type[i];
+    if (model.marked[i]) classes[i] = CLASS_MARK;
+    else if (type === 1) classes[i] = CLASS_OK + Math.min(3, model.f[i]);
+    else if (type === 2) classes[i] = model.error[i] === quiet ? CLASS_QUIET : CLASS_FAIL;
+    else classes[i] = CLASS_INFO;
+  }
+  return classes;
+}
+
+function groupLanes(model, by) {
+  const keyOf = {
+    thread: (i) => (model.concurrency > 0 ? model.process[i] % model.concurrency : model.process[i]),
+    process: (i) => model.process[i],
+    node: (i) => model.node[i],
+  }[by];
+  const rows = new Map();
+  for (let i = 0; i < model.n; i++) {
+    const key = keyOf(i);
+    if (!rows.has(key)) rows.set(key, []);
+    rows.get(key).push(i);
+  }
+  return [...rows.keys()].sort((a, b) => a - b).map((key) => {
+    const items = Int32Array.from(rows.get(key));
+    const reach = new Float64Array(items.length); // latest end up to here: lets a search skip what is over
+    let latest = -Infinity;
+    items.forEach((i, at) => {
+      latest = Math.max(latest, model.end[i]);
+      reach[at] = latest;
+    });
+    const label = by === 'node' ? nameOf(model.names.nodes, key) || 'no node' : `${by === 'thread' ? 'client' : 'process'} ${key}`;
+    return { key, label, items, reach };
+  });
+}
+
+// First position in a rising array whose entry is at least `wanted`.
+function lowerBound(array, wanted, read = (entry) => entry) {
+  let low = 0;
+  let high = array.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (read(array[middle]) < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// Faults in as few rows as keep them from overlapping.
+function stackFaults(faults) {
+  const ends = [];
+  return faults.map((fault) => {
+    let row = ends.findIndex((end) => end <= fault.start);
+    if (row < 0) row = ends.length;
+    ends[row] = fault.end;
+    return row;
+  });
+}
+
+// Rectangles of one lane, appended per class as x, y, width, height.
+function layLane(model, classes, lane, y, view, paint, hidden) {
+  const { from, to, left, scale } = view;
+  let column = -1;
+  let strongest = 0;
+  const flush = () => {
+    if (column >= 0) paint[strongest].push(column, y + 3, 1.5, LANE - 6);
+    column = -1;
+  };
+  for (let at = lowerBound(lane.reach, from); at < lane.items.length; at++) {
+    const i = lane.items[at];
+    if (model.start[i] > to) break;
+    const kind = classes[i];
+    if (hidden[kind]) continue;
+    const x = left + (Math.max(model.start[i], from) - from) * scale;
+    const width = left + (Math.min(model.end[i], to) - from) * scale - x;
+    if (width >= 2) {
+      flush();
+      const quiet = kind === CLASS_QUIET;
+      paint[kind].push(x, quiet ? y + LANE / 2 - 1 : y + 3, width - 0.5, quiet ? 2 : LANE - 6);
+      continue;
+    }
+    const pixel = Math.floor(x);
+    if (pixel !== column) {
+      flush();
+      column = pixel;
+      strongest = kind;
+    } else if (kind > strongest) strongest = kind;
+  }
+  flush();
+}
+
+function paintAxis(context, view, width, height, colours) {
+  const step = niceStep(view.to - view.from, (width - view.left) / 90);
+  const digits = clamp(Math.ceil(-Math.log10(step)), 0, 6);
+  context.font = '11px system-ui, sans-serif';
+  context.textBaseline = 'middle';
+  context.textAlign = 'center';
+  for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
+    const x = view.left + (tick - view.from) * view.scale;
+    context.fillStyle = colours.line;
+    context.fillRect(Math.round(x), AXIS - 4, 1, height - AXIS + 4);
+    context.fillStyle = colours.muted;
+    context.fillText(seconds(tick, digits), clamp(x, view.left + 20, width - 26), AXIS / 2 - 1);
+  }
+}
+
+function paintFaults(context, view, width, height, faults, rows, colours) {
+  const x = (time) => view.left + (clamp(time, view.from, view.to) - view.from) * view.scale;
+  faults.forEach((fault, at) => {
+    if (fault.end < view.from || fault.start > view.to) return;
+    const colour = colours.faults[fault.family] || colours.faults.other;
+    const left = x(fault.start);
+    const span = Math.max(2, x(fault.end) - left);
+    const top = AXIS + rows[at] * FAULT_ROW;
+    context.globalAlpha = 0.1;
+    context.fillStyle = colour;
+    context.fillRect(left, top + FAULT_ROW, span, height);
+    context.globalAlpha = 1;
+    context.fillRect(left, top + 2, span, FAULT_ROW - 3);
+    if (span < 40) return;
+    context.save();
+    context.beginPath();
+    context.rect(left, top, span, FAULT_ROW);
+    context.clip();
+    context.fillStyle = colours.onFault;
+    context.textAlign = 'left';
+    context.fillText(`${fault.name}${fault.targets.length ? `: ${fault.targets.join(', ')}` : ''}`, left + 6, top + FAULT_ROW / 2 + 1);
+    context.restore();
+  });
+}
+
+// A triangle above each operation that proves an anomaly: colour is not the only sign.
+function paintMark(context, x, y, colour) {
+  context.fillStyle = colour;
+  context.beginPath();
+  context.moveTo(x - 4.5, y - 3);
+  context.lineTo(x + 4.5, y - 3);
+  context.lineTo(x, y + 4);
+  context.fill();
+}

@@ -1,0 +1,224 @@
+"""What happened to the message of an anomaly: its operations and what they say, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.history.ledger import FaultWindow
+from reports.folder import History, mapping, sequence
+from reports.pack import shorten
+from reports.spans import (
+    OPEN_CODE,
+    TYPE_WORDS,
+    Spans,
+    pair_flags,
+    parse_value,
+    spans_of_message,
+    spans_of_rows,
+    value_text,
+)
+
+MAX_OPERATIONS = 40
+"""Operations shown with one anomaly."""
+MAX_ANOMALIES = 50
+"""Anomalies shown of one check."""
+
+SENDS = frozenset({"enqueue", "publish", "send"})
+TAKES = frozenset({"dequeue", "drain", "receive"})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation as a row of a table. Times are seconds of the run; ``span`` is its position in the spans.
+
+    ``proof`` says that the check named it; the others carry the same message.
+    """
+
+    span: int
+    rows: str
+    start: float
+    end: float | None
+    process: int
+    node: str
+    type: str
+    f: str
+    key: int
+    value: str
+    error: str
+    faults: tuple[str, ...]
+    proof: bool
+
+    @property
+    def latency_ms(self) -> float | None:
+        """From invocation to completion, None when there is none."""
+        return None if self.end is None else (self.end - self.start) * 1000
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """One anomaly with its evidence; ``ident`` names it within the page."""
+
+    ident: str
+    check: str
+    kind: str
+    key: int | None
+    value: str
+    detail: tuple[tuple[str, str], ...]
+    operations: tuple[Operation, ...]
+    left_off: int
+    story: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        where = f" on queue {self.key}" if self.key is not None and self.key >= 0 else ""
+        return f"{self.kind}: message {self.value}{where}" if self.value else f"{self.kind}{where}"
+
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """From the first to the last of its operations, seconds of the run."""
+        if not self.operations:
+            return None
+        times = [op.start for op in self.operations] + [op.end for op in self.operations if op.end is not None]
+        return min(times), max(times)
+
+
+@dataclass(frozen=True)
+class Teller:
+    """Turns rows of a history into operations and stories."""
+
+    history: History
+    spans: Spans
+    faults: Sequence[FaultWindow]
+    pairs: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, history: History, spans: Spans, faults: Sequence[FaultWindow]) -> Teller:
+        """A teller for one run."""
+        return cls(history, spans, faults, pair_flags(history))
+
+    def operation(self, at: int, proof: bool) -> Operation:
+        """The span at this position as a row of a table."""
+        spans, history = self.spans, self.history
+        first, last = int(spans.first[at]), int(spans.last[at])
+        code, f = int(spans.type[at]), int(spans.f[at])
+        is_open = code == OPEN_CODE
+        start, end = int(spans.start[at]), int(spans.end[at])
+        text = history.texts.get(last, history.texts.get(first))
+        rows = (int(history.index[first]), int(history.index[last]))
+        return Operation(
+            span=at,
+            rows=str(rows[0]) if rows[0] == rows[1] else f"{rows[0]}, {rows[1]}",
+            start=start / 1e9,
+            end=None if is_open else end / 1e9,
+            process=int(spans.process[at]),
+            node=_name(history.node_names, int(spans.node[at])),
+            type=TYPE_WORDS[code],
+            f=_name(history.f_names, f),
+            key=int(spans.key[at]),
+            value=shorten(value_text(int(spans.value[at]), self.pairs[f], text)),
+            error=shorten(_name(history.error_names, int(spans.error[at]))),
+            faults=tuple(fault_name(w) for w in self.faults if _during(w, start, end)),
+            proof=proof,
+        )
+
+    def anomaly(self, ident: str, check: str, data: Mapping[str, Any]) -> Anomaly:
+        """One entry of a check's anomalies, with its operations and those of the same message."""
+        key = data.get("key") if isinstance(data.get("key"), int) else None
+        value = str(data.get("value") if data.get("value") is not None else "")
+        proof = spans_of_rows(self.spans, sequence(data.get("ops")), self.history)
+        encoded = parse_value(value)
+        same = np.empty(0, np.int64) if encoded is None else spans_of_message(self.spans, key, encoded)
+        together = np.union1d(proof, same)
+        shown = together if len(together) <= MAX_OPERATIONS else proof[:MAX_OPERATIONS]
+        proven = set(proof.tolist())
+        operations = tuple(self.operation(int(at), int(at) in proven) for at in shown)
+        return Anomaly(
+            ident=ident,
+            check=check,
+            kind=str(data.get("kind") or check),
+            key=key,
+            value=shorten(value),
+            detail=flat(mapping(data.get("detail"))),
+            operations=operations,
+            left_off=len(together) - len(shown),
+            story=tuple(tell(operations, encoded is not None)),
+        )
+
+
+def tell(operations: Iterable[Operation], is_message: bool) -> list[str]:
+    """Sentences about a message's operations, in order of time."""
+    told = list(operations)
+    sentences = [_sentence(op) for op in told]
+    sends = [op for op in told if op.f in SENDS]
+    taken = [op for op in told if op.f in TAKES and op.type in ("ok", "info")]
+    if is_message and sends and not taken:
+        sentences.append("No operation of this run delivered it.")
+    if is_message and taken and not sends:
+        sentences.append("No operation of this run sent it.")
+    return sentences
+
+
+def _sentence(op: Operation) -> str:
+    where = f"process {op.process}" + (f" through {op.node}" if op.node else "")
+    during = f", during {' and '.join(op.faults)}" if op.faults else ""
+    reason = f" ({op.error})" if op.error else ""
+    after = f" after {op.latency_ms:,.1f} ms" if op.latency_ms is not None else ""
+    if op.f in SENDS:
+        outcome = {
+            "ok": f"the receipt came{after}",
+            "info": f"no receipt came{reason}: it may or may not have been accepted",
+            "fail": f"it was refused{reason}",
+        }.get(op.type, "its outcome is not in the history")
+        return f"{op.start:.3f} s: sent by {where}{during}; {outcome}."
+    if op.f in TAKES and op.type in ("ok", "info") and op.end is not None:
+        outcome = (
+            "the receipt of its ACK came" if op.type == "ok" else f"its ACK was never confirmed{reason}"
+        )
+        how = " in the final drain" if op.f == "drain" else ""
+        return f"{op.end:.3f} s: delivered to {where}{how}{during}; {outcome}."
+    return f"{op.start:.3f} s: {op.f} by {where}{during}: {op.type}{reason}."
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
+    """A nested mapping as (dotted name, text) pairs."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in data.items():
+        label = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            pairs.extend(flat(value, f"{label}."))
+        elif isinstance(value, list | tuple):
+            pairs.append((label, shorten(", ".join(str(item) for item in value))))
+        else:
+            pairs.append((label, shorten(plain(value))))
+    return tuple(pairs)
+
+
+def plain(value: Any) -> str:
+    """A value as a person writes it: no quotes, thousands parted, yes and no."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def fault_name(fault: FaultWindow) -> str:
+    """``partition master #2``: what a person calls this fault."""
+    return f"{fault.fault} {fault.kind} #{fault.id}" if fault.kind else f"{fault.fault} #{fault.id}"
+
+
+def _during(fault: FaultWindow, start: int, end: int) -> bool:
+    return fault.start <= end and (fault.end is None or fault.end >= start)
+
+
+def _name(names: Sequence[str], code: int) -> str:
+    return names[code] if code >= 0 else ""
