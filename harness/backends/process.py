@@ -37,7 +37,7 @@ members() {{
     case $1 in Z|X|x) ;; T|t) all=$((all + 1)) stopped=$((stopped + 1)) ;; *) all=$((all + 1)) ;; esac
   done
 }}
-signal() {{ kill "-$1" -- "-$pid" 2>/dev/null || :; }}
+signal() {{ kill -s "$1" -- "-$pid" 2>/dev/null || :; }}
 settle() {{
   left=$1
   while members; ! eval "$2"; do
