@@ -79,7 +79,7 @@ def _environment() -> Environment:
 
 def seconds(value: float | None) -> str:
     """Seconds for a table: ``12.345 s``, or a dash."""
-    return "—" if value is None else f"{value:,.3f} s"
+    return "—" if value is None else f"{value:,.3f}\N{NO-BREAK SPACE}s"
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ def run_report(folder: RunFolder) -> str:
         "notes": folder.notes,
         "facts": headline_facts(verdict, faults, duration),
         "checks": checks,
-        "gates": gate_rows(folder.run, verdict),
+        "gates": gate_rows(folder.run),
         "promises": frozenset(str(name) for name in sequence(folder.run.get("promises"))),
         "faults": faults,
         "duration": duration,
@@ -94,6 +94,8 @@ def run_report(folder: RunFolder) -> str:
         "versions": flat(mapping(folder.run.get("versions"))),
         "files": [name for name in FILES if (folder.path / name).exists()],
         "logs": logs,
+        "sha256": str(folder.run.get("history_sha256") or ""),
+        "noun": "queue" if folder.test.get("workload") == "queue" else "object",
         "has_history": history is not None,
     }
     data: dict[str, Any] = {
@@ -220,9 +222,8 @@ def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> lis
     return rows
 
 
-def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+def gate_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The coverage gates that this run set itself."""
-    del verdict
     return list(flat(mapping(run.get("gates"))))
 
 
@@ -252,8 +253,6 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
         rows.insert(3, ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
     if folder.run.get("started"):
         rows.append(("Started", str(folder.run["started"])))
-    if folder.run.get("history_sha256"):
-        rows.append(("History SHA-256", str(folder.run["history_sha256"])))
     return rows
 
 
@@ -309,5 +308,3 @@ def _anomaly_data(anomaly: Anomaly, chosen: Ints) -> dict[str, Any]:
         "end": window[1] if window else None,
     }
 
-
-__all__ = ["run_report", "write_report"]

@@ -1,0 +1,215 @@
+"""A small web server over a store: the index, the reports, and the runs' own files."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from harness.errors import HistoryError, StormproofError, UsageError
+from reports.folder import read_run
+from reports.index_page import run_stamps, write_index
+from reports.page import write_page
+from reports.run_page import run_report
+
+CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".jsonl": "text/plain; charset=utf-8",
+    ".log": "text/plain; charset=utf-8",
+    ".parquet": "application/vnd.apache.parquet",
+    ".bin": "application/octet-stream",
+    ".xml": "application/xml",
+}
+"""What is served; a file of any other kind is not found."""
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+RAW_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+PAGE_POLICY = "frame-ancestors 'none'"
+"""The pages carry their own stricter policy, with the hashes of their blocks."""
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+REPORT_SOURCES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl")
+
+
+class Pages:
+    """Pages of one store, written again when what they show has changed."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._stamps: dict[str, list[int]] | None = None
+
+    def refresh_index(self) -> None:
+        """Write the index unless no run has changed since it was last written here."""
+        with self._lock:
+            stamps = run_stamps(self.store)
+            if stamps != self._stamps or not (self.store / "index.html").exists():
+                write_index(self.store)
+                self._stamps = stamps
+
+    def refresh_report(self, run_dir: Path) -> None:
+        """Write a run's report if there is none or it is older than the run's files."""
+        with self._lock:
+            report = run_dir / "report.html"
+            written = report.stat().st_mtime_ns if report.exists() else -1
+            changed = [(run_dir / name).stat().st_mtime_ns for name in REPORT_SOURCES if (run_dir / name).exists()]
+            if changed and max(changed) > written:
+                write_page(report, run_report(read_run(run_dir)))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET and HEAD of the files below a store; everything else is refused."""
+
+    server_version = "stormproof"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def __init__(self, pages: Pages, hosts: frozenset[str] | None, *args: object) -> None:
+        self.pages = pages
+        self.hosts = hosts
+        super().__init__(*args)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        """Send a file."""
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        """Send a file's headers."""
+        self._answer(body=False)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay quiet: the command's own output tells where to look."""
+
+    def _answer(self, body: bool) -> None:
+        if self.hosts is not None and _host(self.headers.get("Host", "")) not in self.hosts:
+            # A foreign name that resolves here (DNS rebinding) must not read the store.
+            self._say(HTTPStatus.FORBIDDEN, "This server answers to its own address only.", body)
+            return
+        try:
+            path = self._file()
+        except StormproofError as error:
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), body)
+            return
+        if path is None:
+            self._say(HTTPStatus.NOT_FOUND, "There is no such file in this store.", body)
+        else:
+            self._send(path, body)
+
+    def _file(self) -> Path | None:
+        parts = [part for part in unquote(urlsplit(self.path).path, errors="replace").split("/") if part]
+        if not parts:
+            parts = ["index.html"]
+        if parts == ["index.html"]:
+            self.pages.refresh_index()
+        path = inside(self.pages.store, parts)
+        if path is not None and len(parts) == 2 and parts[1] == "report.html" and path.parent.is_dir():
+            self.pages.refresh_report(path.parent)
+        return path if path is not None and path.is_file() else None
+
+    def _send(self, path: Path, body: bool) -> None:
+        try:
+            file = path.open("rb")
+        except OSError:
+            self._say(HTTPStatus.NOT_FOUND, "There is no such file in this store.", body)
+            return
+        with file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            self._start(HTTPStatus.OK, CONTENT_TYPES[path.suffix], size)
+            if body:
+                try:
+                    shutil.copyfileobj(file, self.wfile)
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True
+
+    def _say(self, status: HTTPStatus, text: str, body: bool) -> None:
+        raw = f"{text}\n".encode("utf-8", "replace")
+        self._start(status, "text/plain; charset=utf-8", len(raw))
+        if body:
+            self.wfile.write(raw)
+
+    def _start(self, status: HTTPStatus, kind: str, size: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Security-Policy", PAGE_POLICY if kind.startswith("text/html") else RAW_POLICY)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def inside(store: Path, parts: list[str]) -> Path | None:
+    """The file that path segments name below the store; None for anything else.
+
+    Segments that climb, hide (a leading dot) or hold a separator or NUL name nothing, nor does a symbolic
+    link that leads out of the store, nor a kind of file that is not served.
+    """
+    if any(part.startswith(".") or not part.isprintable() or set(part) & set("/\\\0:") for part in parts):
+        return None
+    path = store.joinpath(*parts)
+    try:
+        real = path.resolve()
+    except (OSError, RuntimeError):
+        return None
+    if path.suffix not in CONTENT_TYPES or not real.is_relative_to(store.resolve()):
+        return None
+    return path
+
+
+def make_server(store: Path, host: str, port: int) -> ThreadingHTTPServer:
+    """A server that is bound but does not serve yet; port 0 takes a free one.
+
+    Raises:
+        HistoryError: there is no such store.
+        UsageError: the address can't be used.
+    """
+    if not store.is_dir():
+        raise HistoryError(f"{store}: there is no such store of runs; name one with --store DIR")
+    hosts = LOOPBACK | {host} if host in LOOPBACK else None
+    handler = partial(Handler, Pages(store), hosts)
+    try:
+        server = ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"can't serve on {host}:{port} ({reason}): choose another with --port or --host") from error
+    except OverflowError as error:
+        raise UsageError(f"{port} is no port: choose one from 0 to 65535 with --port") from error
+    server.daemon_threads = True
+    return server
+
+
+def serve(store: Path, host: str = "127.0.0.1", port: int = 8642) -> None:
+    """Serve a store until interrupted (Ctrl-C); the index and reports are renewed when runs change.
+
+    Raises:
+        HistoryError: there is no such store.
+        UsageError: the address can't be used.
+    """
+    with make_server(store, host, port) as server:
+        shown = f"[{host}]" if ":" in host else host
+        print(f"Serving {store} on http://{shown}:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print()
+
+
+def _host(header: str) -> str:
+    name = header.strip()
+    if name.startswith("["):
+        return name[1 : name.find("]")]
+    return name.rsplit(":", 1)[0] if ":" in name else name
