@@ -44,6 +44,10 @@ class Lock:
             os.close(self._fd)
             raise StormproofError(f"run {run_dir.name} is in use by another process; wait until it ends") from error
 
+    def fileno(self) -> int:
+        """The descriptor that holds it; a child that inherits it holds it too."""
+        return self._fd
+
     def release(self) -> None:
         """Give it back."""
         if self._fd >= 0:

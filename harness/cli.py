@@ -1,0 +1,273 @@
+"""The command ``stormproof``."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from harness.errors import EXIT_ERROR, StormproofError, UsageError
+from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
+
+DEFAULT_STORE = Path("runs")
+
+app = typer.Typer(
+    help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
+
+    Start with: stormproof test --design joram --workload queue --nemesis partition
+
+    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness.
+    """,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
+
+
+RunsArgument = Annotated[
+    list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")
+]
+
+
+def _choices(registry: Registry) -> str:
+    return ", ".join(registry.names())
+
+
+DESIGN_HELP = f"broker design: {_choices(DESIGNS)}  [default: joram]"
+WORKLOAD_HELP = f"what clients do: {_choices(WORKLOADS)}  [default: queue]"
+NEMESIS_HELP = f"faults, joined by commas, or none: {_choices(NEMESES)}  [default: partition]"
+BACKEND_HELP = f"where nodes run: {_choices(BACKENDS)}  [default: the strongest that works here]"
+SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
+
+
+@app.command()
+def test(
+    design: Annotated[str | None, typer.Option(help=DESIGN_HELP)] = None,
+    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
+    nemesis: Annotated[str | None, typer.Option(help=NEMESIS_HELP)] = None,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="seconds of load and faults  [default: 30]")] = None,
+    rate: Annotated[float | None, typer.Option(help="operations a second, all clients  [default: 200]")] = None,
+    seed: Annotated[int | None, typer.Option(help="repeats values, faults and times  [default: fresh]")] = None,
+    store: Annotated[Path | None, typer.Option(help="folder that holds the runs  [default: runs]")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report."""
+    from harness.backends.probe import choose_backend
+    from harness.run import run_test
+    from harness.settings import make_test, parse_assignments, read_config
+
+    file = read_config(config) if config else {}
+
+    def pick(name: str, given: Any, default: Any) -> Any:
+        return given if given is not None else file.get(name, default)
+
+    given = {str(key).replace("-", "_"): value for key, value in file.get("set", {}).items()}
+    given |= parse_assignments(settings or [])
+    wanted = pick("backend", backend, None)
+    if wanted:
+        BACKENDS.entry(wanted)
+    draft = {
+        "design": pick("design", design, "joram"),
+        "workload": pick("workload", workload, "queue"),
+        "nemesis": pick("nemesis", nemesis, "partition"),
+        "nodes": pick("nodes", nodes, 3),
+        "time_limit": pick("time-limit", time_limit, 30.0),
+        "rate": pick("rate", rate, 200.0),
+        "seed": pick("seed", seed, random.SystemRandom().randrange(1, 10**6)),
+        "settings": given,
+    }
+    make_test(backend=wanted or "local", **draft)  # complain about a typing error before probing the machine
+    chosen, why = choose_backend(wanted)
+    plan = make_test(backend=chosen, **draft)
+    outcome = run_test(plan, why, Path(pick("store", store, DEFAULT_STORE)), quiet=as_json)
+    if as_json:
+        print(json.dumps(outcome.to_json()))
+    raise typer.Exit(outcome.exit_code)
+
+
+@app.command()
+def check(
+    runs: RunsArgument = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
+    as_json: JsonOption = False,
+) -> None:
+    """Check recorded runs again with PySpark and store their verdicts."""
+    from harness.recheck import check_stored
+
+    if bool(runs) == all_runs:
+        raise UsageError("check what? name runs, or say --all")
+    raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json))
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends or all")] = "all",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""
+    from harness.listing import listing
+
+    data = listing(kind)
+    if as_json:
+        print(json.dumps(data))
+        return
+    console = Console()
+    for title, entries in data.items():
+        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
+        for entry in entries:
+            table.add_row(entry["name"], entry["summary"])
+            for option in entry["options"]:
+                choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
+                table.add_row("", f"--set {option['name']}={option['default']}{choices}: {option['help']}")
+        console.print(table)
+
+
+@app.command()
+def report(
+    runs: RunsArgument = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write the HTML report of runs (the latest by default) and the index over the store again."""
+    from harness.store import Store
+    from reports.index_page import write_index
+    from reports.run_page import write_report
+
+    runs_of = Store(store)
+    for name in runs or ["latest"]:
+        print(write_report(runs_of.resolve(name)))
+    print(write_index(store))
+
+
+@app.command()
+def serve(
+    store: StoreOption = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on", min=0, max=65535)] = 8642,
+) -> None:
+    """Serve the index and the reports over HTTP, on loopback unless told otherwise."""
+    from reports.server import serve as serve_store
+
+    serve_store(store, host, port)
+
+
+@app.command()
+def heal(store: StoreOption = DEFAULT_STORE) -> None:
+    """Undo what a dead harness left behind: faults, containers, networks, processes, scratch folders."""
+    from harness.healing import heal_store
+
+    lines = heal_store(store)
+    for line in lines:
+        print(line)
+    if not lines:
+        print("nothing to heal")
+
+
+@app.command()
+def recover(
+    runs: Annotated[list[str] | None, typer.Argument(help="runs to recover; all unfinished ones by default")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Seal the history that a dead harness left, so that it can be checked."""
+    from harness.healing import recover_store
+
+    lines = recover_store(store, runs or [])
+    for line in lines:
+        print(line)
+    if not lines:
+        print("nothing to recover")
+
+
+@app.command()
+def broker(
+    design: Annotated[str, typer.Option(help="a design that needs no other nodes")] = "standalone",
+    data: Annotated[Path, typer.Option(help="folder for its database")] = Path("broker-data"),
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on", min=1, max=65535)] = 61613,
+    login: Annotated[str, typer.Option(help="user name that clients give")] = "guest",
+    passcode: Annotated[
+        str, typer.Option(envvar="STORMPROOF_PASSCODE", help="password that clients give", show_default=False)
+    ] = "guest",
+) -> None:
+    """Run one reference broker on this machine, for any STOMP 1.2 client."""
+    from harness.single import run_single
+
+    raise typer.Exit(run_single(design, data, host, port, login, passcode))
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what this machine can do, and the command that would mend what it can't."""
+    from harness.backends.probe import choose_backend, probe_all
+
+    capabilities = probe_all()
+    chosen, why = choose_backend(None)
+    if as_json:
+        print(json.dumps({"backend": chosen, "why": why, "capabilities": [vars(item) for item in capabilities]}))
+        return
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for item in capabilities:
+        mark = "[green]yes[/]" if item.available else "[red]no[/]"
+        table.add_row(mark, item.name, item.detail + (f"\n-> {item.mend}" if item.mend and not item.available else ""))
+    Console().print(table)
+    print(f"backend: {chosen}: {why}")
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def main() -> NoReturn:
+    """Entry point of ``stormproof``."""
+    run_app(app)
+
+
+def run_app(application: typer.Typer) -> NoReturn:
+    """Run a command line: a person's mistakes end in one line and status 3, Ctrl-C in status 130."""
+
+    def terminate(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        code = application(standalone_mode=False) or 0
+    except typer.Exit as stop:
+        code = stop.exit_code
+    except StormproofError as error:
+        print(f"stormproof: {_one_line(str(error))}", file=sys.stderr)
+        code = EXIT_ERROR
+    except KeyboardInterrupt:
+        print("stormproof: interrupted", file=sys.stderr)
+        code = 130
+    except typer.Abort:
+        code = EXIT_ERROR
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
+            print(f"stormproof: {_one_line(error.format_message())} (see --help)", file=sys.stderr)
+            code = EXIT_ERROR
+        elif isinstance(error, OSError):
+            print(f"stormproof: {_one_line(str(error))}", file=sys.stderr)
+            code = EXIT_ERROR
+        else:
+            # Status 1 would read as "invalid".
+            traceback.print_exc()
+            print("stormproof: a defect in the harness; please report the lines above", file=sys.stderr)
+            code = EXIT_ERROR
+    sys.exit(code)

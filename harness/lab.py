@@ -1,0 +1,214 @@
+"""The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
+
+``python -m harness.lab RUN_DIR`` is started by ``harness.run``. It reports on standard output, one JSON object a
+line, and lives by its standard input: ``teardown`` ends a finished run, ``interrupt`` or end of file ends it early;
+in both cases faults are healed and the history is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from harness.errors import EXIT_ERROR, StormproofError
+from harness.generator import any_of, nemesis
+from harness.history.journal import JOURNAL, JournalWriter
+from harness.history.seal import seal
+from harness.interpreter import Interpreter, Progress, RunClock
+from harness.protocols import Client
+from harness.registry import BACKENDS, DESIGNS, WORKLOADS
+from harness.spec import Test
+from harness.store import read_run, update_run
+from nemesis.compose import NemesisClient, nemesis_generator
+
+HEALTHY_TIMEOUT = 45.0
+"""Seconds that a freshly started cluster has to become healthy."""
+
+_SECOND = 1e9
+
+
+class Interrupted(Exception):
+    """The parent asked for an early end, or is gone."""
+
+
+class Lifeline:
+    """Standard input of the lab: what the parent says, and whether it is still there."""
+
+    def __init__(self) -> None:
+        self.teardown = asyncio.Event()
+        self.interrupted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start to listen."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        self._task = asyncio.create_task(self._listen(reader), name="lifeline")
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            if line.strip() == b"teardown":
+                self.teardown.set()
+            elif line.strip() == b"interrupt":
+                self.interrupted.set()
+        self.interrupted.set()
+
+    async def unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self.interrupted.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                raise Interrupted
+            await task
+        finally:
+            stop.cancel()
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Tell the parent. A parent that is gone is noticed on the lifeline, not here."""
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps({"event": event, **fields}), flush=True)
+
+
+class Lab:
+    """One run of one test."""
+
+    def __init__(self, run_dir: Path, lifeline: Lifeline) -> None:
+        self.run_dir = run_dir
+        self.test = Test.from_json(read_run(run_dir)["test"])
+        self.lifeline = lifeline
+        self.workload = WORKLOADS.load(self.test.workload)()
+        self.backend = BACKENDS.load(self.test.backend)()
+        self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, secrets.token_hex(16))
+        self.clock = RunClock()
+        self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)
+        self.interpreter = Interpreter(
+            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
+        )
+        self.phases: list[dict[str, Any]] = []
+
+    async def run(self) -> None:
+        """Provision, record, seal, wait for the parent's check, tear down.
+
+        Raises:
+            StormproofError: the run broke; the history so far is sealed.
+            Interrupted: the parent ended it; likewise.
+        """
+        try:
+            try:
+                await self.lifeline.unless_interrupted(self._record())
+            except BaseException:
+                await self._give_up()
+                raise
+            await self._collect_logs()
+            self._seal("recorded")
+            emit("sealed")
+            await self.lifeline.unless_interrupted(self._await_teardown())
+        finally:
+            emit("phase", name="teardown")
+            await self.backend.release()
+
+    async def _await_teardown(self) -> None:
+        await self.lifeline.teardown.wait()
+
+    async def _record(self) -> None:
+        test, workload = self.test, self.workload
+        await self._phase("provision", self.backend.provision(test, self.run_dir))
+        await self._phase("start", self._start())
+        main = any_of(workload.main(test), nemesis(nemesis_generator(test)))
+        await self._phase("main", self._interpret(main))
+        await self._phase("heal", self._heal())
+        await self._phase("drain", self._interpret(workload.drain(test)))
+        await self.interpreter.close()
+        await self._phase("depth", self._interpret(workload.depth(test)))
+        await self.interpreter.close()
+
+    async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        emit("phase", name=name)
+        start = self.clock()
+        try:
+            await work
+        finally:
+            self.phases.append({"name": name, "start": start, "end": self.clock()})
+
+    async def _start(self) -> None:
+        await self.cluster.install()
+        await self.cluster.start()
+        if not await self.cluster.await_healthy(HEALTHY_TIMEOUT):
+            raise StormproofError(
+                f"the cluster was not healthy within {HEALTHY_TIMEOUT:g} s of its start: "
+                f"{await self.cluster.describe()}; see {self.run_dir / 'logs'}"
+            )
+
+    async def _interpret(self, generator: Any) -> None:
+        if not await self.interpreter.run(generator):
+            raise Interrupted
+
+    async def _heal(self) -> None:
+        """Undo all faults, wait for health, and let the connections that clients gave up expire."""
+        await self.nemesis.heal_all()
+        if not await self.cluster.await_healthy(float(self.test.options["settle_timeout"])):
+            # The drain will tell what became of the messages; an unhealthy cluster can't be *valid*.
+            emit("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
+        await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
+
+    async def _give_up(self) -> None:
+        """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        for step in (self.nemesis.heal_all(), self.interpreter.close()):
+            try:
+                await step
+            except (StormproofError, OSError, TimeoutError) as error:
+                emit("warning", text=f"while giving up: {error}")
+        await self._collect_logs()
+        self._seal("broken")
+
+    def _seal(self, status: str) -> None:
+        self.journal.close()
+        sealed = seal(self.run_dir)
+        update_run(self.run_dir, status=status, phases=self.phases, history_sha256=sealed.sha256)
+
+    def _client(self, thread: int, process: int, host: str) -> Client:
+        client: Client = self.workload.client(self.cluster, thread, host)
+        return client
+
+    async def _collect_logs(self) -> None:
+        try:
+            await self.cluster.collect_logs(self.run_dir / "logs")
+        except StormproofError as error:
+            emit("warning", text=f"the nodes' logs could not be fetched: {error}")
+
+    def _progress(self, progress: Progress) -> None:
+        emit("progress", **progress.__dict__)
+
+
+async def main(run_dir: Path) -> int:
+    """Run the lab; the exit status is 0 for a run that came to its end, 3 for one that broke."""
+    lifeline = Lifeline()
+    await lifeline.open()
+    try:
+        await Lab(run_dir, lifeline).run()
+    except Interrupted:
+        return EXIT_ERROR
+    except StormproofError as error:
+        emit("error", message=str(error))
+        return EXIT_ERROR
+    return 0
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    sys.exit(asyncio.run(main(Path(sys.argv[1]))))

@@ -1,0 +1,40 @@
+"""What can be named on the command line, as data: for ``stormproof list`` and the generated documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkers.catalog import CHECKS
+from harness.errors import UsageError
+from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
+
+REGISTRIES = {"designs": DESIGNS, "workloads": WORKLOADS, "nemeses": NEMESES, "backends": BACKENDS}
+
+
+def listing(kind: str) -> dict[str, list[dict[str, Any]]]:
+    """Title -> entries (name, summary, options) of one kind, or of all.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    kinds = [*REGISTRIES, "checks"]
+    if kind not in (*kinds, "all"):
+        raise UsageError(f"list {kind}: there are {', '.join(kinds)} and all")
+    return {name: _entries(name) for name in kinds if kind in (name, "all")}
+
+
+def _entries(kind: str) -> list[dict[str, Any]]:
+    if kind == "checks":
+        return [{"name": check.name, "summary": check.summary, "options": []} for check in CHECKS]
+    return [
+        {"name": entry.name, "summary": entry.summary, "options": _options(REGISTRIES[kind], entry.name)}
+        for entry in REGISTRIES[kind]
+    ]
+
+
+def _options(registry: Registry, name: str) -> list[dict[str, Any]]:
+    owner = registry.load(name)
+    return [
+        {"name": option.name, "default": option.default, "choices": list(option.choices), "help": option.help}
+        for option in getattr(owner, "options", ())
+    ]

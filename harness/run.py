@@ -1,0 +1,223 @@
+"""One test from the outside: spawn the lab, start Spark meanwhile, check, store the verdict, tear down, report.
+
+The lab (``harness.lab``) is a child process because on the ``local`` backend it lives in namespaces of its own,
+and so that Spark's JVM and threads don't disturb its clock. Its standard input is its lifeline.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from checkers.job import check_runs
+from checkers.spark import SparkWarmup
+from harness.backends.cleanup import cleanup
+from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+from harness.progress import Event, progress
+from harness.registry import BACKENDS, WORKLOADS
+from harness.spec import Test
+from harness.store import Lock, Store, recover, update_run
+from reports.index_page import write_index
+from reports.run_page import write_report
+
+EXIT_OF = {"valid": EXIT_VALID, "unknown": EXIT_UNKNOWN, "invalid": EXIT_INVALID}
+LAB_LOG = "harness.log"
+_LAB_EXIT_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its folder, its verdict as stored, its report."""
+
+    run_dir: Path
+    verdict: Mapping[str, Any]
+    report: Path
+
+    @property
+    def exit_code(self) -> int:
+        """0 valid, 2 unknown, 1 invalid."""
+        return EXIT_OF[self.verdict["verdict"]]
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "verdict": self.verdict["verdict"],
+            "run": self.run_dir.name,
+            "anomalies": self.verdict["anomalies"],
+            "sentence": self.verdict["sentence"],
+            "report": str(self.report),
+        }
+
+
+def command_line(test: Test, store: Path) -> str:
+    """The command that runs this test again: the same plan, from the same seed."""
+    words = ["stormproof", "test", "--design", test.design, "--workload", test.workload]
+    words += ["--nemesis", ",".join(test.nemesis) or "none", "--backend", test.backend]
+    words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
+    words += ["--seed", str(test.seed), "--store", str(store)]
+    for name, value in sorted(test.options.items()):
+        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return shlex.join(words)
+
+
+def versions() -> dict[str, str]:
+    """What the run's result may depend on."""
+    packages = ("stormproof", "pyspark", "pyarrow", "numba", "numpy", "pandas")
+    return {"python": platform.python_version(), "kernel": platform.release()} | {
+        package: metadata.version(package) for package in packages
+    }
+
+
+def run_test(
+    test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None
+) -> Outcome:
+    """Run a test to its stored verdict and report.
+
+    ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
+    error); ``spark`` reuses a session that is (being) started.
+
+    Raises:
+        StormproofError: the run broke; what it recorded is kept and sealed.
+        KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
+    """
+    work = WORKLOADS.load(test.workload)
+    run_dir = Store(store_dir).create(
+        test,
+        backend={"name": test.backend, "why": why},
+        promises=list(work.promises),
+        gates=work.gates(test.options),
+        command=command_line(test, store_dir),
+        versions=versions(),
+    )
+    lock = Lock(run_dir)
+    warm = spark or SparkWarmup()
+    with progress(quiet) as show:
+        try:
+            _record_and_check(test, run_dir, lock, show, warm)
+        except BaseException as error:
+            lock.release()
+            _pick_up(run_dir, error)
+            raise
+        finally:
+            lock.release()
+            if spark is None:
+                warm.stop()
+        show({"event": "phase", "name": "report"})
+        report = write_report(run_dir)
+        write_index(store_dir)
+    verdict = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
+    return Outcome(run_dir, verdict, report)
+
+
+def _record_and_check(
+    test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup
+) -> None:
+    lab = LabProcess(test, run_dir, lock)
+    try:
+        for event in lab.events():
+            if event["event"] == "error":
+                raise StormproofError(event["message"])
+            if event["event"] == "sealed":
+                show({"event": "phase", "name": "check"})
+                check_runs(warm.session(), [run_dir])
+                lab.tell("teardown")
+            else:
+                show(event)
+        lab.wait()
+    except KeyboardInterrupt:
+        print("\ninterrupted: healing, keeping the history, tearing down", file=sys.stderr)
+        lab.interrupt(show)
+        raise
+    finally:
+        lab.end()
+
+
+def _pick_up(run_dir: Path, error: BaseException) -> None:
+    """Keep the history and remove the nodes where a lab that died could not."""
+    recovery = recover(run_dir)
+    if recovery.changed:
+        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
+    for line in cleanup([run_dir.name]):
+        print(line, file=sys.stderr)
+    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+    update_run(run_dir, failure=why)
+    print(f"what was recorded is in {run_dir}", file=sys.stderr)
+
+
+class LabProcess:
+    """The running child."""
+
+    def __init__(self, test: Test, run_dir: Path, lock: Lock) -> None:
+        prefix = BACKENDS.load(test.backend).launch_prefix()
+        self._run_dir = run_dir
+        # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on the lifeline.
+        with (run_dir / LAB_LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "harness.lab", str(run_dir)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                # The run is alive as long as either process is: the lab may still be healing when we are gone.
+                pass_fds=(lock.fileno(),),
+            )
+
+    def events(self) -> Iterator[Event]:
+        """What the lab reports, until it closes its output."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            yield json.loads(line)
+
+    def tell(self, word: str) -> None:
+        """Say a word on the lifeline; a lab that is gone can't hear it."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(word.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def interrupt(self, show: Callable[[Event], None]) -> None:
+        """End the run early and wait until it has healed and sealed."""
+        self.tell("interrupt")
+        for event in self.events():
+            if event["event"] != "error":
+                show(event)
+
+    def wait(self) -> None:
+        """Wait for the end of a run that has closed its output.
+
+        Raises:
+            StormproofError: the lab died.
+        """
+        status = self._process.wait(_LAB_EXIT_TIMEOUT)
+        if status:
+            raise StormproofError(
+                f"the harness's child process ended with status {status}{self._last_words()}; "
+                f"its log is {self._run_dir / LAB_LOG}; `stormproof check {self._run_dir}` checks what it recorded"
+            )
+
+    def end(self) -> None:
+        """Make sure that it is gone; closing the lifeline lets it heal first."""
+        if self._process.stdin:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+        try:
+            self._process.wait(_LAB_EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _last_words(self) -> str:
+        lines = (self._run_dir / LAB_LOG).read_text(errors="replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""

@@ -1,0 +1,93 @@
+"""From what a user typed to a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UsageError
+from harness.protocols import Option
+from harness.run import command_line
+from harness.settings import convert_options, make_test, parse_assignments, read_config
+from harness.spec import Test
+
+PLAIN: dict[str, Any] = {
+    "design": "joram", "workload": "queue", "nemesis": "none", "backend": "local",
+    "nodes": 3, "time_limit": 5.0, "rate": 10.0, "seed": 1, "settings": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"design": "jorum"}, "did you mean 'joram'"),
+        ({"workload": "queues"}, "did you mean 'queue'"),
+        ({"nemesis": "partitoin"}, "did you mean 'partition'"),
+        ({"nemesis": "kill,kill"}, "named twice"),
+        ({"nodes": 1}, "takes 2 to 64 nodes"),
+        ({"nodes": 1000}, "takes 2 to 64 nodes"),
+        ({"time_limit": 0}, "between 1 and 86400"),
+        ({"rate": 0}, "more than 0"),
+        ({"rate": float("nan")}, "more than 0"),
+        ({"settings": {"partitons": "x"}}, "did you mean 'partitions'"),
+        ({"settings": {"partitions": "all"}}, "one of primary-partition, unspecified"),
+        ({"settings": {"detection_timeout": "soon"}}, "not a float"),
+        ({"settings": {"detection_timeout": "nan"}}, "between 0 and"),
+        ({"settings": {"producers": "-1"}}, "between 0 and"),
+        ({"settings": {"both_sides": "perhaps"}}, "not a bool"),
+    ],
+)
+def test_mistakes_are_named(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_test(**{**PLAIN, **changed})
+
+
+def test_options_take_the_type_of_their_default() -> None:
+    declared = [Option("a", 1, ""), Option("b", 1.0, ""), Option("c", False, ""), Option("d", "x", "")]
+    assert convert_options(declared, {"a": "2", "b": "3", "c": "yes"}) == {"a": 2, "b": 3.0, "c": True, "d": "x"}
+
+
+def test_a_test_survives_storage() -> None:
+    test = make_test(**{**PLAIN, "nemesis": "partition,kill", "settings": {"partitions": "unspecified"}})
+    assert Test.from_json(test.to_json()) == test
+
+
+def test_the_printed_command_names_everything(tmp_path: Path) -> None:
+    test = make_test(**{**PLAIN, "settings": {"partitions": "unspecified"}})
+    words = command_line(test, tmp_path).split()
+    assert words[:4] == ["stormproof", "test", "--design", "joram"]
+    assert "partitions=unspecified" in words
+    given = parse_assignments(words[i + 1] for i, word in enumerate(words) if word == "--set")
+    assert make_test(**{**PLAIN, "settings": given}) == test
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("desgin = 'joram'", "unknown key 'desgin'; did you mean 'design'"),
+        ("nodes = 'three'", "nodes must be int"),
+        ("nodes = true", "nodes must be int"),
+        ("nodes = ", "not TOML"),
+    ],
+)
+def test_bad_config_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "test.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_config(path)
+
+
+def test_a_config_file(tmp_path: Path) -> None:
+    path = tmp_path / "test.toml"
+    path.write_text('nemesis = ["partition", "kill"]\ntime-limit = 9\n[set]\npartitions = "unspecified"\n')
+    assert read_config(path) == {
+        "nemesis": "partition,kill", "time-limit": 9, "set": {"partitions": "unspecified"}}  # fmt: skip
+    with pytest.raises(UsageError, match="existing TOML file"):
+        read_config(tmp_path / "missing.toml")
+
+
+def test_assignments_need_an_equals_sign() -> None:
+    with pytest.raises(UsageError, match="name=value"):
+        parse_assignments(["partitions"])

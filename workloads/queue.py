@@ -1,0 +1,147 @@
+"""Workload ``queue``: producers and competing consumers, unique messages, drained and counted at the end.
+
+Messages are (producer, sequence) pairs that occur once, so that each delivery can be told from every other
+(CHECKING.md: few distinct values hide violations). A producer is a process: after an ``info`` the thread goes on as
+a new producer, so the order of a producer's messages is the order of one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UsageError
+from harness.generator import (
+    PENDING,
+    Answer,
+    Context,
+    Generator,
+    Source,
+    clients,
+    lift,
+    on_threads,
+    per_thread,
+    rate,
+    repeat,
+    sequence,
+    time_limit,
+)
+from harness.op import FAIL, INVOKE, Op
+from harness.protocols import Client, Option
+from harness.spec import Test
+from workloads.queue_client import QueueClient, QueueCluster
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueues(Generator):
+    """One producer thread's messages: counted anew for each process that the thread plays."""
+
+    queues: int
+    process: int = -1
+    sent: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        op = ctx.fill(Op(INVOKE, "enqueue"))
+        sent = self.sent if op.process == self.process else 0
+        op = op._replace(value=(op.process, sent), key=sent % self.queues)
+        return op, Enqueues(self.queues, op.process, sent + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Generator):
+    """Takes from one queue until a take found it empty."""
+
+    key: int
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        return (ctx.fill(Op(INVOKE, "drain", key=self.key)), self) if ctx.free else (PENDING, self)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        return lift(None) if event.type == FAIL and event.error == "empty" else self
+
+
+class QueueWorkload:
+    """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
+
+    name = "queue"
+    options = (
+        Option("producers", 3, "threads that send"),
+        Option("consumers", 3, "threads that take"),
+        Option("queues", 1, "number of queues"),
+        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        Option("poll", 0.25, "seconds a take waits for a message"),
+        Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
+        Option("drain_limit", 60.0, "seconds that the drain may take in all"),
+        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
+        Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
+        Option("majority_ok", 0, "confirmed sends on majority sides of partitions below which it is unknown"),
+    )
+    promises = ("lost", "phantom", "duplicated", "depth")
+    """Checks whose violation makes a run invalid."""
+
+    @staticmethod
+    def concurrency(options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would send, or a queue would have no consumer.
+        """
+        producers, consumers, queues = options["producers"], options["consumers"], options["queues"]
+        if producers < 1 or queues < 1:
+            raise UsageError("--set producers and queues: at least 1 each")
+        if consumers < queues:
+            raise UsageError(f"--set consumers={consumers}: each of the {queues} queues needs one at least")
+        return int(producers + consumers)
+
+    @staticmethod
+    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        gates: dict[str, Any] = {
+            "min_enqueue_ok": options["min_ok"],
+            "min_dequeue_ok": options["min_ok"],
+            "drain": True,
+            "depth": True,
+            "faults_proven": True,
+        }
+        if options["both_sides"]:
+            gates["both_sides"] = True
+        if options["majority_ok"]:
+            gates["majority_success"] = options["majority_ok"]
+        return gates
+
+    def client(self, cluster: QueueCluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        return QueueClient(cluster, host, thread)
+
+    def main(self, test: Test) -> Generator:
+        """Sends and takes at the test's rate, for its time."""
+        producers = test.options["producers"]
+
+        def role(thread: int) -> Source:
+            if thread < producers:
+                return Enqueues(test.options["queues"])
+            return repeat(Op(INVOKE, "dequeue", key=self._queue_of(test, thread)))
+
+        load = rate(test.rate, per_thread(role), test.rng("rate"))
+        return clients(time_limit(test.time_limit, load))
+
+    def drain(self, test: Test) -> Generator:
+        """Each consumer takes until its queue is empty."""
+        consumers = range(test.options["producers"], test.concurrency)
+        load = on_threads(consumers, per_thread(lambda thread: Drain(self._queue_of(test, thread))))
+        return clients(time_limit(test.options["drain_limit"], load))
+
+    def depth(self, test: Test) -> Generator:
+        """Reads how many messages each queue holds, once its consumers are gone."""
+        reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["queues"])))
+        return on_threads([0], reads)
+
+    @staticmethod
+    def _queue_of(test: Test, thread: int) -> int:
+        return int((thread - test.options["producers"]) % test.options["queues"])
