@@ -1,0 +1,28 @@
+"""Write docs/names.md from the registries: every name that the command line takes, with its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.listing import listing
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "names.md"
+
+
+def names_page() -> str:
+    """The page's text."""
+    lines = ["# Names and settings", "", "Made by `make docs` from the registries; `stormproof list` prints the same."]
+    for kind, entries in listing("all").items():
+        lines += ["", f"## {kind.capitalize()}"]
+        for entry in entries:
+            lines += ["", f"**`{entry['name']}`** {entry['summary']}"]
+            if entry["options"]:
+                lines += ["", "| `--set` | default | meaning |", "| --- | --- | --- |"]
+            for option in entry["options"]:
+                choices = f" One of {', '.join(f'`{choice}`' for choice in option['choices'])}." if option["choices"] else ""
+                lines.append(f"| `{option['name']}` | `{option['default']}` | {option['help']}.{choices} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(names_page(), encoding="utf-8")
