@@ -1,0 +1,197 @@
+"""What a fault family is: it plans on facts, injects, heals, and brings evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness.errors import UsageError
+from harness.protocols import Backend, Cluster, Link, Option, ProcessState
+from harness.registry import NEMESES
+from harness.spec import Test
+
+RUNNING, PAUSED, DEAD = "running", "paused", "dead"
+
+ANY_KIND = "any"
+
+MAX_DOWN = Option(
+    "max_down",
+    0,
+    "most nodes that may be paused, killed or otherwise down at once; 0: a minority of the nodes (at least one)",
+)
+
+
+class Infeasible(Exception):
+    """A fault can't be injected in the present state; the message says why. It is recorded, not an error."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a family plans on: the state of the system at the moment of injection.
+
+    ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on each
+    node's broker. ``master`` is only asked for when the kind needs it.
+    """
+
+    nodes: tuple[str, ...]
+    hosts: Mapping[str, str]
+    states: Mapping[str, str]
+    master: str | None
+    max_down: int
+    options: Mapping[str, Any]
+
+    def eligible(self) -> list[str]:
+        """Nodes whose broker runs, in order: all that may be paused or killed."""
+        return [node for node in self.nodes if self.states[node] == RUNNING]
+
+    def may_go_down(self) -> int:
+        """How many more nodes may be taken down now."""
+        return self.max_down - sum(self.states[node] != RUNNING for node in self.nodes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One fault with its targets resolved. ``cut`` is for partitions; ``note`` explains a choice."""
+
+    kind: str
+    targets: tuple[str, ...]
+    cut: frozenset[Link] = frozenset()
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Evidence that a step took effect, and whether it suffices."""
+
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    proven: bool = False
+
+
+class Fault(Protocol):
+    """A fault family. ``plan`` is pure; ``inject`` and ``heal`` act through the cluster's backend.
+
+    Families of one ``lane`` never have faults at the same time. ``undo`` is the kind of undo (``harness.undo``)
+    that reverses the fault.
+    """
+
+    name: str
+    summary: str
+    lane: str
+    undo: str
+    kinds: tuple[str, ...]
+    options: tuple[Option, ...]
+
+    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+        """Resolve the targets. Raises Infeasible."""
+        ...
+
+    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+        """Apply the fault."""
+        ...
+
+    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+        """Undo it; must be harmless when the fault was applied only in part. The proof is of the fault."""
+        ...
+
+
+class NoFault:
+    """A family whose faults do nothing: for runs without faults and for tests."""
+
+    name = "none"
+    summary = "no fault at all"
+    lane = "none"
+    undo = "network"
+    kinds: tuple[str, ...] = ("none",)
+    options: tuple[Option, ...] = ()
+
+    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+        """Nothing is hit."""
+        return Plan(kind, ())
+
+    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+        """Nothing happens, so nothing is proven."""
+        return Proof()
+
+    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+        """Nothing to undo."""
+        return Proof()
+
+
+def families_of(test: Test) -> list[Fault]:
+    """The fault families that a test names. Raises UsageError for an unknown one, or one named twice."""
+    if len(set(test.nemesis)) != len(test.nemesis):
+        raise UsageError(f"a nemesis is named twice in {','.join(test.nemesis)}")
+    return [NEMESES.load(name)() for name in test.nemesis]
+
+
+def check_supported(backend: Backend, families: Sequence[Fault]) -> None:
+    """Raises UsageError when a backend can't honour a family; nothing is skipped in silence."""
+    for family in families:
+        if family.name not in backend.faults:
+            can = ", ".join(backend.faults) or "none"
+            raise UsageError(
+                f"backend {backend.name!r} can't inject the fault {family.name!r} (it can: {can}); "
+                "choose another --backend or --nemesis"
+            )
+
+
+def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND) -> Option:
+    """The option ``<family>_kind`` that limits a family to one kind."""
+    return Option(f"{name}_kind", default, f"kind of {name}: one of these, or any in turn", (ANY_KIND, *kinds))
+
+
+def option_value(options: Mapping[str, Any], option: Option) -> Any:
+    """The value that was set for an option, or its default.
+
+    Raises:
+        UsageError: it is not one of the choices.
+    """
+    value = options.get(option.name, option.default)
+    if option.choices and value not in option.choices:
+        raise UsageError(f"{option.name}={value} is not possible; choose one of {', '.join(option.choices)}")
+    return value
+
+
+def max_down_of(test: Test) -> int:
+    """The most nodes that may be down at once under a test's options."""
+    return int(option_value(test.options, MAX_DOWN)) or max(1, (test.nodes - 1) // 2)
+
+
+def pick_node(kind: str, facts: Facts, nodes: Sequence[str], rng: random.Random) -> tuple[str, str | None]:
+    """One of ``nodes`` by the rule ``master`` (or else at random), and a note when the rule could not be kept."""
+    if kind == "master":
+        if facts.master is not None and facts.master in nodes:
+            return facts.master, None
+        why = "no master answered" if facts.master is None else f"the master {facts.master} is not running"
+        node = rng.choice(list(nodes))
+        return node, f"{why}; took {node} instead"
+    return rng.choice(list(nodes)), None
+
+
+async def gather_facts(cluster: Cluster, kind: str) -> Facts:
+    """The present state of the system."""
+    test, backend = cluster.test, cluster.backend
+    nodes = test.node_names
+    states = await asyncio.gather(*(backend.process(node) for node in nodes))
+    return Facts(
+        nodes=nodes,
+        hosts=dict(zip(nodes, test.client_hosts, strict=True)),
+        states={node: state.state for node, state in zip(nodes, states, strict=True)},
+        master=await cluster.master() if kind == "master" else None,
+        max_down=max_down_of(test),
+        options=test.options,
+    )
+
+
+async def await_state(backend: Backend, node: str, state: str, timeout: float = 5.0) -> ProcessState:
+    """The state of a node's broker once it is ``state``, or what it is after ``timeout`` seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        found = await backend.process(node)
+        if found.state == state or loop.time() >= deadline:
+            return found
+        await asyncio.sleep(0.02)

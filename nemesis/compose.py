@@ -1,0 +1,188 @@
+"""The nemesis of a run: carries out the schedule of several fault families, keeps the ledger and the undo journal."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from harness.errors import StormproofError, UsageError
+from harness.generator import Generator
+from harness.history.ledger import LedgerLine
+from harness.op import Op
+from harness.protocols import Cluster
+from harness.spec import Test
+from harness.undo import UndoJournal
+from nemesis.api import Fault, Infeasible, Plan, Proof, families_of, gather_facts
+from nemesis.schedule import HEAL, INJECT, fault_generator
+
+LEDGER = "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class Active:
+    """A fault that is (or may be) in effect."""
+
+    id: int
+    family: Fault
+    plan: Plan
+    undo: int
+    injected: Proof
+
+
+class NemesisClient:
+    """The client of process -1: ``<fault>.inject`` and ``<fault>.heal`` with value {"id", "kind", "seed"}.
+
+    Every fault's undo is on disk before the fault is applied. A fault that can't be injected as things stand
+    is recorded with the reason. ``clock`` gives nanoseconds of the run.
+    """
+
+    def __init__(
+        self,
+        test: Test,
+        cluster: Cluster,
+        run_dir: Path,
+        clock: Callable[[], int],
+        families: Sequence[Fault] | None = None,
+    ) -> None:
+        """``families`` are those that the test names unless others are given."""
+        self._cluster = cluster
+        self._families = {family.name: family for family in (families_of(test) if families is None else families)}
+        self._clock = clock
+        self._run_dir = run_dir
+        self._undo: UndoJournal | None = None
+        self._ledger: TextIO | None = None
+        self._active: dict[int, Active] = {}
+        self._busy = asyncio.Lock()
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Ids of the faults that are in effect, in order of injection."""
+        return tuple(self._active)
+
+    async def open(self) -> None:
+        """Open ledger and undo journal."""
+        try:
+            self._ledger = self._ledger or (self._run_dir / LEDGER).open("a", encoding="utf-8")
+        except OSError as error:
+            raise StormproofError(f"can't write the ledger {self._run_dir / LEDGER}: {error.strerror}") from error
+        self._undo = self._undo or UndoJournal(self._run_dir)
+
+    async def invoke(self, op: Op) -> Op:
+        """Inject or heal one fault; the completion's value says what it was and whom it hit."""
+        name, _, phase = op.f.partition(".")
+        if name not in self._families or phase not in (INJECT, HEAL):
+            raise UsageError(f"the nemesis knows no operation {op.f!r} (families: {', '.join(self._families)})")
+        async with self._busy:
+            if phase == INJECT:
+                return await self._inject(op, self._families[name])
+            return await self._heal_op(op)
+
+    async def heal_all(self) -> None:
+        """Heal whatever is in effect, the latest first.
+
+        Raises:
+            StormproofError: some could not be healed; the message names them. The others are healed.
+        """
+        async with self._busy:
+            failed = []
+            for active in reversed(list(self._active.values())):
+                line = await self._heal(active)
+                if line.error:
+                    failed.append(f"{line.fault} of {', '.join(line.targets)}: {line.error}")
+        if failed:
+            raise StormproofError(f"not healed: {'; '.join(failed)}; run `stormproof heal`")
+
+    async def close(self) -> None:
+        """Close the files; faults in effect stay until ``heal_all`` or ``stormproof heal``."""
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+        if self._undo is not None:
+            self._undo.close()
+            self._undo = None
+
+    async def _inject(self, op: Op, family: Fault) -> Op:
+        ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
+        try:
+            facts = await gather_facts(self._cluster, kind)
+            plan = family.plan(kind, facts, random.Random(seed))
+        except Infeasible as error:
+            now = self._clock()
+            skipped = LedgerLine(ident, family.name, kind, INJECT, now, error=f"skipped: {error}")
+            self._write(skipped)
+            self._write(LedgerLine(ident, family.name, kind, HEAL, now))
+            return _completion(op, skipped)
+        assert self._undo is not None
+        undo = self._undo.begin(family.undo, plan.targets)
+        # From here on the fault counts as in effect, so that a failure half way is healed as well.
+        self._active[ident] = Active(ident, family, plan, undo, Proof())
+        now = self._clock()
+        try:
+            proof = await family.inject(self._cluster, plan)
+        except Exception as error:  # whatever it is, the fault may be in effect and is recorded with the reason
+            line = _line(self._active[ident], INJECT, now, Proof(), _reason(error))
+        else:
+            self._active[ident] = Active(ident, family, plan, undo, proof)
+            line = _line(self._active[ident], INJECT, now, proof)
+        self._write(line)
+        return _completion(op, line)
+
+    async def _heal_op(self, op: Op) -> Op:
+        active = self._active.get(int(op.value["id"]))
+        if active is None:
+            return op.info("nothing to heal", value={"id": op.value["id"], "kind": op.value["kind"], "targets": []})
+        return _completion(op, await self._heal(active))
+
+    async def _heal(self, active: Active) -> LedgerLine:
+        now = self._clock()
+        try:
+            proof = await active.family.heal(self._cluster, active.plan, active.injected)
+        except Exception as error:  # whatever it is, the other faults must still be healed
+            line = _line(active, HEAL, now, Proof(), _reason(error))
+        else:
+            assert self._undo is not None
+            self._undo.done(active.undo)
+            del self._active[active.id]
+            line = _line(active, HEAL, now, proof)
+        self._write(line)
+        return line
+
+    def _write(self, line: LedgerLine) -> None:
+        assert self._ledger is not None
+        try:
+            self._ledger.write(line.to_json() + "\n")
+            self._ledger.flush()
+        except OSError as error:
+            raise StormproofError(f"can't write the ledger {self._run_dir / LEDGER}: {error.strerror}") from error
+
+
+def nemesis_generator(test: Test) -> Generator:
+    """The faults that a test asks for, on their schedule, as operations for the nemesis.
+
+    Raises:
+        UsageError: an unknown family, or no room for all of them.
+    """
+    return fault_generator(test, families_of(test))
+
+
+def _line(active: Active, phase: str, time: int, proof: Proof, error: str | None = None) -> LedgerLine:
+    plan = active.plan
+    evidence: Mapping[str, Any] = proof.evidence
+    if phase == INJECT and plan.note:
+        evidence = {**evidence, "note": plan.note}
+    return LedgerLine(
+        active.id, active.family.name, plan.kind, phase, time, plan.targets, evidence, proof.proven, error
+    )
+
+
+def _completion(op: Op, line: LedgerLine) -> Op:
+    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": line.proven}
+    return op._replace(type="info", value=value, error=line.error)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, StormproofError) else f"{type(error).__name__}: {error}"
