@@ -189,6 +189,10 @@ class Engine(Protocol):
         """Every connection context, in order of opening -> whether it is reliable."""
         ...
 
+    def knows(self, conn: str) -> bool:
+        """Whether a context of that id is open, or was and is still remembered."""
+        ...
+
     def depths(self) -> dict[str, int]:
         """Queue name -> messages in it, delivered-but-unacknowledged ones included."""
         ...

@@ -100,19 +100,17 @@ class RealRuntime:
         words.extend(f"{key}={_readable(value)}" for key, value in fields.items())
         print(" ".join(words), file=self._output, flush=True)
 
-    async def supervise(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run ``main`` to its end, or until a background task fails: then cancel it and raise the failure."""
+    async def supervise(self, main: asyncio.Future[None]) -> None:
+        """Wait for ``main``; when a background task fails first, cancel it and raise that failure."""
         self._failure = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(main)
         try:
-            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            if self._failure.done() and not task.done():
-                task.cancel()
-                await asyncio.wait((task,))
+            await asyncio.wait((main, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done() and not main.done():
+                main.cancel()
+                await asyncio.wait((main,))
                 self._failure.result()
-            await task
+            await main
         finally:
-            task.cancel()
             self._failure.cancel()
 
     def _finished(self, task: asyncio.Task[None]) -> None:

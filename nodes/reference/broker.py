@@ -1,0 +1,269 @@
+"""The broker: listener, sessions, engine and design put together."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nodes.reference.api import (
+    Admission,
+    Closed,
+    Command,
+    Config,
+    ConfigError,
+    Design,
+    Effect,
+    Engine,
+    Opened,
+    Refused,
+    Runtime,
+)
+from nodes.reference.designs import make_design
+from nodes.reference.engine import StoreEngine
+from nodes.reference.frames import Greeting
+from nodes.reference.limits import Limits
+from nodes.reference.sessions import Session, master_header
+
+DATABASE = "broker"
+
+
+class ReferenceBroker:
+    """One node. ``start`` it, and ``stop`` it when it is no longer needed.
+
+    Raises:
+        ConfigError: the configuration names no known design, or the data folder can't be used.
+    """
+
+    def __init__(self, config: Config, runtime: Runtime) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.limits = Limits.from_options(config.options)
+        self.database: sqlite3.Connection = runtime.open_database(DATABASE)
+        self.engine: Engine = StoreEngine(self.database, self.limits)
+        self.design: Design = make_design(self)
+        self._server: asyncio.Server | None = None
+        self._sessions: dict[Session, None] = {}
+        self._attached: dict[str, Session] = {}
+        self._waiting: dict[str, list[Session]] = {}
+        self._idle: dict[str, asyncio.TimerHandle] = {}
+        self._serving = False
+        self._store_failed = False
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+
+    async def start(self) -> None:
+        """Listen, and start the design.
+
+        Raises:
+            ConfigError: the address can't be listened on.
+        """
+        host, port = self.config.host, self.config.port
+        try:
+            self._server = await self.runtime.serve(self._accept, host, port)
+        except OSError as error:
+            self.database.close()
+            raise ConfigError(f"port: can't listen on {host}:{port} ({error.strerror or error}); "
+                              "choose another with `host` and `port`") from error
+        await self.design.start()
+        self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
+
+    async def stop(self) -> None:
+        """End all sessions, then the design, then close the database."""
+        if self._server is not None:
+            self._server.close()
+        self.drop_clients("the broker is shutting down")
+        for session in list(self._sessions):
+            session.end("the broker is shutting down")
+        await self.design.stop()
+        try:
+            async with asyncio.timeout(self.limits.linger):
+                await self._nobody.wait()
+        except TimeoutError:
+            self.runtime.log("clients did not leave", count=len(self._sessions))
+        self.database.close()
+        self.runtime.log("stopped", node=self.config.node)
+
+    # What designs are given.
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is written inside is committed together; see ``api.Broker``.
+
+        Raises:
+            RuntimeError: an earlier transaction failed, so memory and store may differ.
+        """
+        if self._store_failed:
+            raise RuntimeError("a transaction failed before; the broker has to be started again")
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.engine.flush()
+            self.database.execute("COMMIT")
+        except BaseException:
+            self._store_failed = True
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+            raise
+
+    def began_serving(self) -> None:
+        """Close inherited connections that are not reliable; start the idle timers of the others."""
+        self._serving = True
+        for conn, reliable in self.engine.connections().items():
+            if conn in self._attached or conn in self._waiting:
+                continue
+            if reliable:
+                self._start_idle_timer(conn)
+            else:
+                self.submit(Command("close", conn, 0, {"reason": "failover"}))
+
+    def release(self, effects: Iterable[Effect]) -> None:
+        """Hand effects to the sessions of the clients connected here; those of others are dropped."""
+        touched: dict[Session, None] = {}
+        for effect in effects:
+            if isinstance(effect, Opened):
+                self._attach(effect)
+            session = self._attached.get(effect.conn)
+            if session is None and isinstance(effect, (Refused, Closed)):
+                session = self._next_waiting(effect.conn)
+            if session is not None:
+                session.take(effect)
+                touched[session] = None
+            if isinstance(effect, (Refused, Closed)):
+                self._forget(effect.conn)
+        for session in touched:
+            session.flush()
+
+    def drop_clients(self, reason: str) -> None:
+        """End all ordinary client sessions with an ERROR (this node no longer serves)."""
+        self._serving = False
+        self._attached.clear()
+        self._waiting.clear()
+        for timer in self._idle.values():
+            timer.cancel()
+        self._idle.clear()
+        headers = master_header(self.design.admission())
+        for session in list(self._sessions):
+            if not session.admin:
+                session.end(reason, headers)
+
+    # What sessions need.
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+        self.design.submit(command)
+
+    def admission(self) -> Admission:
+        """Whether ordinary clients are let in now."""
+        return self.design.admission()
+
+    def log(self, event: str, **fields: Any) -> None:
+        """One line in the node's log."""
+        self.runtime.log(event, **fields)
+
+    def crowded(self) -> bool:
+        """Whether there are more sessions than allowed."""
+        return len(self._sessions) > self.limits.max_connections
+
+    def status(self) -> dict[str, Any]:
+        """What an administrator's connection tells."""
+        return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
+                "connections": len(self.engine.connections()), "sessions": len(self._sessions),
+                **self.design.status()}
+
+    def open(self, session: Session, greeting: Greeting) -> None:
+        """Open or resume a connection context for a session; the answer comes as an effect."""
+        conn = greeting.resume
+        args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
+        if conn is None:
+            conn = self._new_id()
+        else:
+            args |= {"resume": True, "received": greeting.received}
+            self._stop_idle_timer(conn)
+        session.conn = conn
+        self._waiting.setdefault(conn, []).append(session)
+        self.submit(Command("open", conn, 0, args))
+
+    def leave(self, session: Session) -> None:
+        """The session is over: close its context, or let it wait to be resumed."""
+        conn, session.conn = session.conn, None
+        if conn is None:
+            return
+        waiting = self._waiting.get(conn, [])
+        if session in waiting:
+            # What becomes of the context is decided when the answer to the open command comes.
+            waiting.remove(session)
+            if not waiting:
+                del self._waiting[conn]
+        if self._attached.get(conn) is session:
+            del self._attached[conn]
+            self._abandoned(conn, session.reliable)
+
+    # Inner workings.
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = Session(self, reader, writer)
+        self._sessions[session] = None
+        self._nobody.clear()
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+            if not self._sessions:
+                self._nobody.set()
+
+    def _new_id(self) -> str:
+        while True:
+            conn = f"{self.config.node}-{self.runtime.random.getrandbits(64):016x}"
+            if not self.engine.knows(conn) and conn not in self._waiting:
+                return conn
+
+    def _attach(self, effect: Opened) -> None:
+        conn = effect.conn
+        session = self._next_waiting(conn)
+        older = self._attached.get(conn)
+        if session is not None:
+            self._attached[conn] = session
+            if older is not None:
+                older.conn = None
+                older.end("the connection was taken over")
+        elif older is None:
+            self._abandoned(conn, self.engine.connections().get(conn, False))
+
+    def _next_waiting(self, conn: str) -> Session | None:
+        waiting = self._waiting.get(conn)
+        if not waiting:
+            return None
+        session = waiting.pop(0)
+        if not waiting:
+            del self._waiting[conn]
+        return session
+
+    def _forget(self, conn: str) -> None:
+        self._attached.pop(conn, None)
+        self._stop_idle_timer(conn)
+
+    def _abandoned(self, conn: str, reliable: bool) -> None:
+        if not self._serving:
+            return
+        if reliable:
+            self._start_idle_timer(conn)
+        else:
+            self.submit(Command("close", conn, 0, {"reason": "connection lost"}))
+
+    def _start_idle_timer(self, conn: str) -> None:
+        self._stop_idle_timer(conn)
+        loop = asyncio.get_running_loop()
+        self._idle[conn] = loop.call_later(self.limits.idle_timeout, self._close_idle, conn)
+
+    def _stop_idle_timer(self, conn: str) -> None:
+        timer = self._idle.pop(conn, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _close_idle(self, conn: str) -> None:
+        self._idle.pop(conn, None)
+        self.runtime.log("idle connection closed", conn=conn)
+        self.submit(Command("close", conn, 0, {"reason": "idle"}))

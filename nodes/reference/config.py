@@ -1,0 +1,105 @@
+"""Configurations: read from a JSON file, or built from simple arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from nodes.reference.api import Config, ConfigError
+from nodes.reference.designs import DESIGNS
+from nodes.reference.limits import Limits
+
+_NAMES = tuple(setting.name for setting in fields(Config))
+_TEXTS = ("node", "design", "data", "host", "login", "passcode")
+
+
+def build_config(data: str | Path, *, design: str = "standalone", node: str = "n1", host: str = "127.0.0.1",
+                 port: int = 61613, login: str = "guest", passcode: str = "guest",
+                 options: Mapping[str, Any] | None = None) -> Config:
+    """The configuration of a broker that runs alone, with its data in the folder ``data``.
+
+    Raises:
+        ConfigError: a value can't be used.
+    """
+    return parse_config({"node": node, "design": design, "data": str(data), "host": host, "port": port,
+                         "login": login, "passcode": passcode, "options": dict(options or {})})
+
+
+def read_config(path: str | Path) -> Config:
+    """The configuration in a JSON file.
+
+    Raises:
+        ConfigError: the file can't be read, is no JSON object, or holds a setting that can't be used.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not JSON ({error})") from error
+    try:
+        return parse_config(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_config(content: Any) -> Config:
+    """The configuration in a decoded JSON object.
+
+    Raises:
+        ConfigError: a setting is missing, unknown, or of the wrong type.
+    """
+    if not isinstance(content, dict):
+        raise ConfigError("the configuration is not a JSON object")
+    for name in content:
+        if name not in _NAMES:
+            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(_NAMES)})")
+    for name in ("node", "design", "data"):
+        if name not in content:
+            raise ConfigError(f"{name}: is missing")
+    for name in _TEXTS:
+        if name in content and (not isinstance(content[name], str) or not content[name]):
+            raise ConfigError(f"{name}: is not a text")
+    if content["design"] not in DESIGNS:
+        raise ConfigError(f"design: there is no {content['design']!r}; choose one of {', '.join(DESIGNS)}")
+    settings = dict(content)
+    if "port" in settings:
+        _check_port("port", settings["port"])
+    settings["peers"] = _peers(settings.get("peers", {}))
+    settings["client_addresses"] = _addresses(settings.get("client_addresses", {}))
+    options = settings.setdefault("options", {})
+    if not isinstance(options, dict):
+        raise ConfigError("options: is not an object")
+    if "seed" in options and (not isinstance(options["seed"], int) or isinstance(options["seed"], bool)):
+        raise ConfigError("options.seed: is not a whole number")
+    Limits.from_options(options)
+    return Config(**settings)
+
+
+def _check_port(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 65535:
+        raise ConfigError(f"{name}: {value!r} is not a port (0 to 65535)")
+
+
+def _peers(value: Any) -> dict[str, tuple[str, int]]:
+    if not isinstance(value, dict):
+        raise ConfigError("peers: is not an object of names and [host, port]")
+    peers: dict[str, tuple[str, int]] = {}
+    for name, address in value.items():
+        if not isinstance(address, list) or len(address) != 2 or not isinstance(address[0], str):
+            raise ConfigError(f"peers.{name}: is not [host, port]")
+        _check_port(f"peers.{name}", address[1])
+        peers[name] = (address[0], address[1])
+    return peers
+
+
+def _addresses(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ConfigError("client_addresses: is not an object of names and \"host:port\"")
+    for name, address in value.items():
+        if not isinstance(address, str) or not address.rpartition(":")[2].isdecimal():
+            raise ConfigError(f"client_addresses.{name}: is not \"host:port\"")
+    return value

@@ -1,0 +1,289 @@
+"""Persistent all-to-all TCP links between the brokers of one group.
+
+A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in
+each direction (protocol, cluster, name of the node); of two nodes the one that comes first in the configured
+order dials. Any byte received proves that the peer lives. A link that is silent for ``silence`` seconds, or on
+which more than ``MAX_UNSENT`` bytes wait, is cut and dialled again: after a partition TCP would
+take much longer to find out that a connection is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nodes.reference import wire
+from nodes.reference.api import Runtime
+
+PROTOCOL = "stormproof-link/1"
+MAX_FRAME = 64 << 20
+MAX_UNSENT = 128 << 20
+MAX_HELLO = 4096
+_READ_SIZE = 1 << 18
+_LENGTH = struct.Struct(">I")
+
+
+class LinkError(Exception):
+    """The peer broke the link protocol; the text says how."""
+
+
+class LinkEvents(Protocol):
+    """Who is told of what happens on the links; called on the event loop, in order for each peer."""
+
+    def link_up(self, peer: str) -> None:
+        """The link to the peer is ready for frames."""
+
+    def link_down(self, peer: str) -> None:
+        """The link is gone; frames that were on their way may or may not have arrived."""
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        """All frames that were read at once, in order; raises LinkError to have the link cut."""
+
+
+class FrameParser:
+    """Cuts a byte stream into decoded frames."""
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The frames that ``data`` completes.
+
+        Raises:
+            LinkError: a frame is longer than the limit, or is no encoding of a value.
+        """
+        buffer = self._buffer
+        buffer += data
+        found: list[Any] = []
+        position = 0
+        while len(buffer) - position >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(buffer, position)
+            if size > self.limit:
+                raise LinkError(f"a frame of {size} bytes is longer than {self.limit}")
+            end = position + _LENGTH.size + size
+            if len(buffer) < end:
+                break
+            try:
+                found.append(wire.decode(buffer[position + _LENGTH.size : end]))
+            except wire.WireError as error:
+                raise LinkError(f"a frame can't be decoded: {error}") from error
+            position = end
+        if position:
+            del buffer[:position]
+        return found
+
+
+def encode_frame(value: Any) -> bytes:
+    """One frame, ready to be sent to any number of peers.
+
+    Raises:
+        wire.WireError: the value can't be encoded, or its encoding is longer than MAX_FRAME.
+    """
+    raw = wire.encode(value)
+    if len(raw) > MAX_FRAME:
+        raise wire.WireError(f"a frame of {len(raw)} bytes is longer than {MAX_FRAME}")
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def check_hello(hello: Any, cluster: str, allowed: Sequence[str]) -> str:
+    """The name of the peer that said hello.
+
+    Raises:
+        LinkError: it speaks another protocol, belongs to another cluster, or isn't expected on this link.
+    """
+    if not (isinstance(hello, list) and len(hello) == 3 and all(isinstance(part, str) for part in hello)):
+        raise LinkError("no hello of a broker")
+    protocol, its_cluster, name = hello
+    if protocol != PROTOCOL:
+        raise LinkError(f"protocol is {protocol!r}, not {PROTOCOL!r}")
+    if its_cluster != cluster:
+        raise LinkError(f"cluster is {its_cluster!r}, not {cluster!r}")
+    if name not in allowed:
+        raise LinkError(f"node {name!r} isn't expected here")
+    return str(name)
+
+
+@dataclass(eq=False)
+class _Link:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    parser: FrameParser
+
+    def cut(self) -> None:
+        self.writer.transport.abort()
+
+
+class Links:
+    """The links of one node to all its peers.
+
+    Args:
+        node: name of this node.
+        peers: every node of the group in configured order -> (host, port) of its listener for links.
+        cluster: links between nodes of differently named clusters are refused.
+        silence: seconds after which a link without any input is cut.
+        retry: seconds between attempts to connect.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        events: LinkEvents,
+        node: str,
+        peers: Mapping[str, tuple[str, int]],
+        cluster: str,
+        silence: float,
+        retry: float,
+    ) -> None:
+        self._runtime = runtime
+        self._events = events
+        self._node = node
+        self._addresses = dict(peers)
+        self._cluster = cluster
+        self._silence = silence
+        self._retry = retry
+        order = list(peers)
+        rank = order.index(node)
+        self._dialled = order[rank + 1 :]
+        self._dialling_us = order[:rank]
+        self._links: dict[str, _Link] = {}
+        self._heard: dict[str, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+        self._handshakes: dict[asyncio.StreamWriter, None] = {}
+
+    async def start(self) -> None:
+        """Listen, and begin to dial; raises OSError when the port can't be had."""
+        host, port = self._addresses[self._node]
+        self._server = await self._runtime.serve(self._accept, host, port)
+        for peer in self._dialled:
+            self._tasks.append(self._runtime.spawn(self._dial(peer), f"link to {peer}"))
+
+    async def stop(self) -> None:
+        """Flush what can be flushed at once, close every link and the listener."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for link in self._links.values():
+            link.writer.close()
+        for writer in list(self._handshakes):
+            writer.transport.abort()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def send(self, peer: str, frame: bytes) -> bool:
+        """Queue an encoded frame; False when there is no link (or it had to be cut, being hopelessly slow)."""
+        link = self._links.get(peer)
+        if link is None or link.writer.transport.is_closing():
+            return False
+        link.writer.write(frame)
+        if link.writer.transport.get_write_buffer_size() > MAX_UNSENT:
+            self._runtime.log("link cut: too much unsent", level="warning", peer=peer)
+            link.cut()
+            return False
+        return True
+
+    def connected(self, peer: str) -> bool:
+        """Whether there is a link to the peer."""
+        return peer in self._links
+
+    def silent_for(self, peer: str) -> float:
+        """Seconds since anything was heard of the peer; infinite when nothing ever was."""
+        return self._runtime.now() - self._heard.get(peer, float("-inf"))
+
+    def forgive(self, seconds: float) -> None:
+        """Don't count ``seconds`` in which this node itself stood still as silence of the peers."""
+        now = self._runtime.now()
+        for peer in self._heard:
+            self._heard[peer] = min(now, self._heard[peer] + seconds)
+
+    def cut_silent(self) -> None:
+        """Cut every link that has been silent for too long."""
+        for peer, link in list(self._links.items()):
+            if self.silent_for(peer) > self._silence:
+                self.cut(peer, link, "silent")
+
+    def cut(self, peer: str, link: _Link | None = None, reason: str = "") -> None:
+        """Cut the link to a peer, if there is one (or if it still is ``link``); it will be dialled again."""
+        current = self._links.get(peer)
+        if current is not None and link in (None, current):
+            del self._links[peer]
+            current.cut()
+            self._runtime.log("link down", peer=peer, reason=reason)
+            self._events.link_down(peer)
+
+    async def _dial(self, peer: str) -> None:
+        host, port = self._addresses[peer]
+        while True:
+            try:
+                link = await asyncio.wait_for(self._open(peer, host, port), max(self._silence / 2, 0.05))
+            except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
+                if isinstance(error, LinkError):
+                    self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
+            else:
+                await self._run(peer, link)
+            await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random() / 2))
+
+    async def _open(self, peer: str, host: str, port: int) -> _Link:
+        reader, writer = await self._runtime.connect(host, port)
+        try:
+            writer.write(self._hello())
+            check_hello(await self._read_hello(reader), self._cluster, [peer])
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return _Link(reader, writer, FrameParser())
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._handshakes[writer] = None
+        try:
+            hello = await asyncio.wait_for(self._read_hello(reader), max(self._silence, 0.1))
+            peer = check_hello(hello, self._cluster, self._dialling_us)
+        except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
+            if isinstance(error, LinkError):
+                self._runtime.log("link refused", level="warning", reason=str(error))
+            writer.transport.abort()
+            return
+        finally:
+            del self._handshakes[writer]
+        writer.write(self._hello())
+        await self._run(peer, _Link(reader, writer, FrameParser()))
+
+    def _hello(self) -> bytes:
+        return encode_frame([PROTOCOL, self._cluster, self._node])
+
+    async def _read_hello(self, reader: asyncio.StreamReader) -> Any:
+        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if size > MAX_HELLO:
+            raise LinkError("no hello of a broker")
+        try:
+            return wire.decode(await reader.readexactly(size))
+        except wire.WireError as error:
+            raise LinkError("no hello of a broker") from error
+
+    async def _run(self, peer: str, link: _Link) -> None:
+        self.cut(peer, reason="replaced by a new link")
+        self._links[peer] = link
+        self._heard[peer] = self._runtime.now()
+        self._runtime.log("link up", peer=peer)
+        self._events.link_up(peer)
+        reason = "closed by the peer"
+        try:
+            while data := await link.reader.read(_READ_SIZE):
+                if self._links.get(peer) is not link:
+                    break
+                self._heard[peer] = self._runtime.now()
+                frames = link.parser.feed(data)
+                if frames:
+                    self._events.frames(peer, frames)
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+        except LinkError as error:
+            reason = str(error)
+        finally:
+            link.cut()
+            self.cut(peer, link, reason)

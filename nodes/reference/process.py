@@ -1,0 +1,73 @@
+"""The broker as an operating-system process, or as a task in somebody else's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+
+from nodes.reference.api import Config, ConfigError, Runtime
+from nodes.reference.broker import ReferenceBroker
+from nodes.reference.runtime import RealRuntime
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 3
+
+
+async def run_broker(config: Config, runtime: Runtime,
+                     started: Callable[[ReferenceBroker], None] | None = None) -> None:
+    """Run a broker until the task is cancelled, which is its orderly stop.
+
+    ``started`` is called once clients can connect.
+
+    Raises:
+        ConfigError: the configuration can't be used.
+    """
+    broker = ReferenceBroker(config, runtime)
+    await broker.start()
+    try:
+        if started is not None:
+            started(broker)
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await broker.stop()
+
+
+def serve(config: Config) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT; returns the exit status.
+
+    0 after an orderly stop, 3 when the configuration can't be used (one line on standard error tells why),
+    1 when the broker failed (its log tells why).
+    """
+    try:
+        return asyncio.run(_serve(config))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_CONFIG
+
+
+async def _serve(config: Config) -> int:
+    runtime = RealRuntime(config)
+    loop = asyncio.get_running_loop()
+    main = asyncio.ensure_future(run_broker(config, runtime))
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+        main.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await runtime.supervise(main)
+    except asyncio.CancelledError:
+        return EXIT_OK if stopping else EXIT_FAILED
+    except ConfigError:
+        raise
+    except Exception as error:
+        runtime.log("broker failed", level="error", error=repr(error))
+        return EXIT_FAILED
+    return EXIT_OK

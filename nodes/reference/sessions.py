@@ -1,0 +1,314 @@
+"""One client's TCP connection: login, frames to commands, effects to frames, heart-beats, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from nodes import stomp
+from nodes.reference import frames
+from nodes.reference.api import Admission, Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.frames import FrameError, Greeting
+from nodes.reference.limits import Limits
+from nodes.reference.outlet import Outlet
+from nodes.stomp import Frame, FrameLimits, ProtocolError
+
+HEART_BEAT_MS = 100
+"""Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
+
+_MISSED_BEATS = 3
+_CHUNK = 1 << 16
+_HIGH_OUTPUT = 1 << 18
+
+
+class Hub(Protocol):
+    """What a session needs of the broker."""
+
+    config: Config
+    limits: Limits
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+
+    def admission(self) -> Admission:
+        """Whether ordinary clients are let in now."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """For an administrator."""
+        ...
+
+    def crowded(self) -> bool:
+        """Whether there are as many sessions as allowed."""
+        ...
+
+    def open(self, session: Session, greeting: Greeting) -> None:
+        """Open or resume a connection context; ``Opened``, ``Closed`` or ``Refused`` comes back."""
+
+    def leave(self, session: Session) -> None:
+        """The session is over; its context, if it has one, may live on."""
+
+    def log(self, event: str, **fields: Any) -> None:
+        """One line in the node's log."""
+
+
+class Session:
+    """From accepting the TCP connection to its end.
+
+    ``conn`` is the id of the connection context once one was asked for; ``ended`` is true when the client
+    gets nothing any more.
+    """
+
+    def __init__(self, hub: Hub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.conn: str | None = None
+        self.reliable = False
+        self.admin = False
+        self.ended = False
+        self._hub = hub
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+        self._parser = stomp.Parser(FrameLimits(hub.limits.max_header_bytes, hub.limits.max_headers,
+                                                hub.limits.max_body))
+        self._outlet = Outlet(writer, hub.limits, self._all_written, self._stuck)
+        self._greeting: Greeting | None = None
+        self._open = False
+        self._leaving = False
+        self._outstanding = 0
+        self._may_go_on = asyncio.Event()
+        self._reading = True
+        self._last_read = self._loop.time()
+        self._to_acknowledge: dict[str, str] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # Reading.
+
+    async def run(self) -> None:
+        """Serve the client until it goes or is ended."""
+        limit = self._hub.limits.connect_timeout
+        self._timer("connect", limit, lambda: self.end(f"no CONNECT within {limit:g} s"))
+        try:
+            while data := await self._reader.read(_CHUNK):
+                if not self.ended:
+                    await self._take(data)
+        except OSError:
+            pass  # The connection failed, which ends the session like its orderly end does.
+        finally:
+            self.ended = True
+            for timer in self._timers.values():
+                timer.cancel()
+            self._hub.leave(self)
+            self._outlet.close()
+
+    async def _take(self, data: bytes) -> None:
+        self._last_read = self._loop.time()
+        try:
+            while items := self._parser.feed(data):
+                data = b""
+                for item in items:
+                    if isinstance(item, Frame) and not self.ended and not self._leaving:
+                        self._handle(item)
+                        if self._must_wait():
+                            await self._wait()
+        except ProtocolError as fault:
+            self.end(str(fault))
+        except FrameError as fault:
+            self.end(str(fault), fault.headers)
+
+    def _must_wait(self) -> bool:
+        """Whether the client has to wait before more of its frames are taken.
+
+        That is: it isn't let in yet, too many of its commands are under way, or it doesn't read its output.
+        """
+        if self.ended or self._leaving:
+            return False
+        opening = self.conn is not None and not self._open
+        return (opening or self._outstanding >= self._hub.limits.max_outstanding
+                or self._outlet.waiting() > _HIGH_OUTPUT)
+
+    async def _wait(self) -> None:
+        self._reading = False
+        while self._must_wait():
+            self._may_go_on.clear()
+            await self._may_go_on.wait()
+        self._reading = True
+        self._last_read = self._loop.time()
+
+    def _handle(self, frame: Frame) -> None:
+        if not self._open:
+            self._connect(frame)
+        elif self.admin:
+            self._administer(frame)
+        else:
+            if self.conn is None:
+                return
+            try:
+                command = frames.command_of(frame, self.conn, self.reliable)
+            except FrameError as fault:
+                asked = frame.headers.get("receipt")
+                if asked is not None:
+                    fault.headers = {**fault.headers, "receipt-id": asked}
+                raise
+            self._leaving = command.kind == "close"
+            self._submit(command)
+
+    def _submit(self, command: Command) -> None:
+        self._outstanding += 1
+        self._hub.submit(command)
+
+    # Being let in.
+
+    def _connect(self, frame: Frame) -> None:
+        greeting = frames.greeting(frame)
+        config = self._hub.config
+        right = hmac.compare_digest(greeting.login.encode(), config.login.encode())
+        right &= hmac.compare_digest(greeting.passcode.encode(), config.passcode.encode())
+        if not right:
+            raise FrameError("wrong login or passcode")
+        self._greeting = greeting
+        if greeting.admin:
+            self.admin = True
+            self._greet({"session": f"{config.node}-admin"})
+            return
+        admission = self._hub.admission()
+        if not admission.accepted:
+            raise FrameError(admission.reason or "not master", master_header(admission))
+        if self._hub.crowded():
+            raise FrameError("too many connections")
+        self.reliable = greeting.reliable
+        self._hub.open(self, greeting)
+
+    def _greet(self, headers: Mapping[str, str]) -> None:
+        greeting = self._greeting
+        if greeting is None:
+            raise RuntimeError("greeted before CONNECT")
+        answer = {"version": frames.VERSION, "server": frames.SERVER,
+                  "heart-beat": f"{HEART_BEAT_MS},{HEART_BEAT_MS}", **headers}
+        replicas = ",".join(self._hub.config.client_addresses.values())
+        if replicas:
+            answer["x-replicas"] = replicas
+        self._outlet.add(stomp.encode(Frame("CONNECTED", answer)))
+        self._open = True
+        self._timers.pop("connect").cancel()
+        if greeting.wants_beat:
+            self._beat(max(greeting.wants_beat, HEART_BEAT_MS) / 1000)
+        if greeting.can_beat:
+            self._listen(max(greeting.can_beat, HEART_BEAT_MS) / 1000 * _MISSED_BEATS)
+        self._may_go_on.set()
+        if self.admin:
+            self._outlet.flush()
+
+    # Effects; `flush` follows when all of a transaction's have been taken.
+
+    def take(self, effect: Effect) -> None:
+        """Turn an effect on this session's context into frames."""
+        if self.ended:
+            return
+        if isinstance(effect, Deliver):
+            self._outlet.add(frames.message(effect, self.reliable))
+            if effect.auto:
+                self._to_acknowledge[effect.subscription] = effect.ack_id
+        elif isinstance(effect, Done):
+            self._outstanding = max(0, self._outstanding - 1)
+            if effect.receipt is not None:
+                self._outlet.add(frames.receipt(effect.receipt))
+            self._may_go_on.set()
+        elif isinstance(effect, Opened):
+            headers = {"session": effect.conn}
+            if self.reliable:
+                headers |= {"x-connection-id": effect.conn, "x-received": str(effect.received)}
+            self._greet(headers)
+        elif isinstance(effect, Refused):
+            headers = {} if effect.receipt is None else {"receipt-id": effect.receipt}
+            if self.reliable:
+                headers["x-closed"] = "gap" if effect.reason == "gap" else "error"
+            self._context_gone(effect.reason, headers)
+        else:
+            self._closed(effect)
+
+    def flush(self) -> None:
+        """Write the frames of the effects taken."""
+        if not self.ended:
+            self._outlet.flush()
+
+    def _closed(self, effect: Closed) -> None:
+        if self._leaving:
+            self.ended = True
+            self.conn = None
+            self._outlet.finish(b"")
+        else:
+            self._context_gone("connection closed", {"x-closed": effect.reason})
+
+    def _context_gone(self, reason: str, headers: Mapping[str, str]) -> None:
+        self.conn = None
+        self.end(reason, headers)
+
+    def end(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        """Send ERROR and close; once."""
+        if self.ended:
+            return
+        self.ended = True
+        self._hub.log("client ended", conn=self.conn or "", reason=reason)
+        self._outlet.finish(frames.error(reason, headers if headers is not None else {}))
+        self._hub.leave(self)
+        self._may_go_on.set()
+
+    def _stuck(self, reason: str) -> None:
+        self.end(f"client does not read: {reason}")
+
+    def _all_written(self) -> None:
+        self._may_go_on.set()
+        if self._to_acknowledge and self.conn is not None and not self.ended and not self._leaving:
+            written, self._to_acknowledge = self._to_acknowledge, {}
+            for ack_id in written.values():
+                self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}))
+
+    # The administrator.
+
+    def _administer(self, frame: Frame) -> None:
+        if frame.command == "DISCONNECT":
+            self._leaving = True
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_STATUS:
+            headers = {"subscription": "admin", "message-id": "status", "destination": frames.ADMIN_STATUS,
+                       "content-type": "application/json"}
+            body = json.dumps(self._hub.status()).encode()
+            self._outlet.add(stomp.encode(Frame("MESSAGE", headers, body)))
+        else:
+            raise FrameError(f"an administrator may SEND to {frames.ADMIN_STATUS} and DISCONNECT")
+        asked = frame.headers.get("receipt")
+        if asked is not None:
+            self._outlet.add(frames.receipt(asked))
+        if self._leaving:
+            self.ended = True
+            self._outlet.finish(b"")
+        else:
+            self._outlet.flush()
+
+    # Timers.
+
+    def _timer(self, name: str, seconds: float, action: Any) -> None:
+        self._timers[name] = self._loop.call_later(seconds, action)
+
+    def _beat(self, interval: float) -> None:
+        """Send a heart-beat when nothing else was sent for most of the interval."""
+        idle = self._loop.time() - self._outlet.last_write
+        if idle >= interval * 0.75 and not self.ended and self._outlet.waiting() == 0:
+            self._outlet.add(stomp.EOL)
+            self._outlet.flush()
+            idle = 0.0
+        self._timer("beat", max(interval * 0.75 - idle, interval * 0.25), lambda: self._beat(interval))
+
+    def _listen(self, patience: float) -> None:
+        """End the session when nothing came for so long, unless it is us who don't read."""
+        silence = self._loop.time() - self._last_read if self._reading else 0.0
+        if silence >= patience:
+            self.end("no heart-beat from the client")
+            return
+        self._timer("listen", patience - silence, lambda: self._listen(patience))
+
+
+def master_header(admission: Admission) -> dict[str, str]:
+    """The header that tells a refused client where to go."""
+    return {} if admission.master is None else {"x-master": admission.master}

@@ -1,0 +1,58 @@
+"""The design without replication: one node, which always serves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nodes.reference.api import Admission, Broker, Command, Effect
+
+
+class Standalone:
+    """Group commit: the commands that are there share one transaction, and one wait for the disk."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._commands: list[Command] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        self._task = self._broker.runtime.spawn(self._run(), "commit")
+        self._broker.began_serving()
+
+    async def stop(self) -> None:
+        """Commit what is waiting, and end."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            self._commit()
+
+    def admission(self) -> Admission:
+        """Everybody is let in."""
+        return Admission(True)
+
+    def submit(self, command: Command) -> None:
+        """Apply and commit with whatever else comes in this turn of the event loop."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def status(self) -> dict[str, Any]:
+        """A view of one."""
+        return {"role": "master", "serving": True, "epoch": 0, "view": [self._broker.config.node]}
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._commit()
+
+    def _commit(self) -> None:
+        commands, self._commands = self._commands, []
+        if not commands:
+            return
+        effects: list[Effect] = []
+        with self._broker.transaction():
+            for command in commands:
+                effects.extend(self._broker.engine.apply(command))
+        self._broker.release(effects)
