@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.history.schema import TEXT_VALUE
 from reports.folder import History, Ints
-from reports.spans import OPEN_CODE, Spans, pair_flags
+from reports.spans import OPEN_CODE, Spans, client_functions, pair_flags
 
 MAX_SPANS = 250_000
 MAX_TEXT = 300
@@ -54,11 +54,15 @@ def pack_spans(history: History, spans: Spans, chosen: Ints) -> dict[str, Any]:
     duration = np.where(part.type == OPEN_CODE, -1, (part.end - part.start) // NANOS_PER_TICK)
     text, texts = _texts(history, part)
     plain = part.value >= 0
+    functions = client_functions(history, spans)
+    rank = np.full(len(history.f_names), -1, dtype=np.int64)
+    rank[functions] = np.arange(len(functions))
+    pairs = pair_flags(history)
     columns = {
         "start": np.diff(ticks, prepend=0),
         "duration": duration,
         "process": part.process,
-        "f": part.f,
+        "f": rank[part.f],
         "type": part.type,
         "key": part.key,
         "high": np.where(plain, part.value >> 32, part.value),
@@ -75,8 +79,8 @@ def pack_spans(history: History, spans: Spans, chosen: Ints) -> dict[str, Any]:
         "total": len(spans),
         "columns": list(COLUMNS),
         "block": base64.b64encode(zlib.compress(block, 6)).decode("ascii"),
-        "f": [shorten(name) for name in history.f_names],
-        "pairs": list(pair_flags(history)),
+        "f": [shorten(history.f_names[code]) for code in functions],
+        "pairs": [pairs[code] for code in functions],
         "nodes": [shorten(name) for name in history.node_names],
         "errors": [shorten(name) for name in history.error_names],
         "texts": texts,

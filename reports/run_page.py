@@ -68,10 +68,11 @@ def write_report(run_dir: Path) -> Path:
 def run_report(folder: RunFolder) -> str:
     """The page's text."""
     history = folder.history
+    noun = "queue" if folder.test.get("workload") == "queue" else "object"
     spans = pair_spans(history) if history is not None else None
-    teller = Teller.of(history, spans, folder.faults) if history is not None and spans is not None else None
+    teller = Teller.of(history, spans, folder.faults, noun) if history is not None and spans is not None else None
     verdict = folder.verdict or {}
-    checks = check_groups(verdict, teller)
+    checks = check_groups(verdict, teller, noun)
     anomalies = [anomaly for check in checks for anomaly in check.anomalies]
     duration = _duration(folder, anomalies)
     faults = fault_rows(folder.faults, verdict)
@@ -95,7 +96,7 @@ def run_report(folder: RunFolder) -> str:
         "files": [name for name in FILES if (folder.path / name).exists()],
         "logs": logs,
         "sha256": str(folder.run.get("history_sha256") or ""),
-        "noun": "queue" if folder.test.get("workload") == "queue" else "object",
+        "noun": noun,
         "has_history": history is not None,
     }
     data: dict[str, Any] = {
@@ -157,14 +158,14 @@ def headline_facts(
     return facts
 
 
-def check_groups(verdict: Mapping[str, Any], teller: Teller | None) -> list[CheckGroup]:
+def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -> list[CheckGroup]:
     """Checks in the order of their weight: violated ones that decide first, then the others as stored."""
     groups: list[CheckGroup] = []
     for at, item in enumerate(mapping(c) for c in sequence(verdict.get("checks"))):
         name = str(item.get("check") or f"check {at + 1}")
         examples = [mapping(a) for a in sequence(item.get("anomalies"))[:MAX_ANOMALIES]]
         anomalies = [
-            teller.anomaly(f"a{at}-{n}", name, example) if teller else _bare_anomaly(f"a{at}-{n}", name, example)
+            teller.anomaly(f"a{at}-{n}", name, example) if teller else _bare_anomaly(f"a{at}-{n}", name, example, noun)
             for n, example in enumerate(examples)
         ]
         groups.append(
@@ -181,7 +182,7 @@ def check_groups(verdict: Mapping[str, Any], teller: Teller | None) -> list[Chec
     return sorted(groups, key=lambda g: (-VERDICTS.index(g.verdict) if g.verdict in VERDICTS else 0, not g.decides))
 
 
-def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any]) -> Anomaly:
+def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) -> Anomaly:
     key = data.get("key")
     return Anomaly(
         ident=ident,
@@ -193,6 +194,7 @@ def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any]) -> Anomaly:
         operations=(),
         left_off=0,
         story=(),
+        noun=noun,
     )
 
 

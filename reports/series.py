@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from reports.folder import History
-from reports.spans import Spans
+from reports.spans import Spans, client_functions
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
 TARGET_BUCKETS = 150
 MAX_FUNCTIONS = 4
+FINAL_FUNCTIONS = frozenset({"drain", "depth"})
+"""Left out: their burst at the end would flatten the rest."""
 QUIET_ERROR = "empty"
 """The error of a poll that found nothing: no failure worth a line in a plot."""
 
@@ -62,17 +64,15 @@ def run_series(history: History, spans: Spans) -> Series:
     ok = spans.type == 1
     latency: dict[str, list[list[float | None]]] = {}
     rate: dict[str, list[float]] = {}
-    counts = np.bincount(spans.f[ok], minlength=len(history.f_names))
-    busiest = sorted(np.argsort(-counts, kind="stable")[:MAX_FUNCTIONS].tolist())
-    for code in busiest:
-        if counts[code] == 0:
-            continue
+    functions = [c for c in client_functions(history, spans) if history.f_names[c] not in FINAL_FUNCTIONS]
+    for code in functions[:MAX_FUNCTIONS]:
         mine = ok & (spans.f == code)
         latency[history.f_names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
         rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, width)
+    main = np.isin(spans.f, functions)
     quiet = np.array([name == QUIET_ERROR for name in history.error_names] + [False])
-    rate["info"] = _rates(place[spans.type == 3], buckets, width)
-    rate["fail"] = _rates(place[(spans.type == 2) & ~quiet[spans.error]], buckets, width)
+    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, width)
+    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, width)
     return Series(width, buckets, latency, rate)
 
 

@@ -18,6 +18,9 @@ TYPE_WORDS = ("invoke", "ok", "fail", "info", "open")
 PAIR_FUNCTIONS = frozenset({"enqueue", "dequeue", "drain"})
 """Functions whose values are (producer, sequence) pairs; producer 0's pairs look like plain integers."""
 
+FUNCTION_ORDER = ("enqueue", "publish", "send", "write", "dequeue", "receive", "read", "drain", "depth")
+"""Order, and with it colour, of functions that are known here."""
+
 
 @dataclass(frozen=True)
 class Spans:
@@ -83,6 +86,17 @@ def _prefer(column: Ints, first: Ints, last: Ints, none: int) -> Ints:
     """The completion's entry where it has one, otherwise the invocation's."""
     chosen: Ints = np.where(column[last] != none, column[last], column[first])
     return chosen
+
+
+def client_functions(history: History, spans: Spans) -> list[int]:
+    """Codes of the functions that clients called: sends before takes before final readings, then by number."""
+    calls = np.bincount(spans.f, minlength=len(history.f_names))
+    ranks = {name: rank for rank, name in enumerate(FUNCTION_ORDER)}
+    used = [code for code, n in enumerate(calls.tolist()) if n]
+    return sorted(
+        used,
+        key=lambda code: (ranks.get(history.f_names[code], len(ranks)), -calls[code], history.f_names[code]),
+    )
 
 
 def pair_flags(history: History) -> tuple[bool, ...]:

@@ -71,11 +71,12 @@ class Anomaly:
     operations: tuple[Operation, ...]
     left_off: int
     story: tuple[str, ...]
+    noun: str
 
     @property
     def title(self) -> str:
         """What a person calls it."""
-        where = f" on queue {self.key}" if self.key is not None and self.key >= 0 else ""
+        where = f" on {self.noun} {self.key}" if self.key is not None and self.key >= 0 else ""
         return f"{self.kind}: message {self.value}{where}" if self.value else f"{self.kind}{where}"
 
     @property
@@ -95,11 +96,12 @@ class Teller:
     spans: Spans
     faults: Sequence[FaultWindow]
     pairs: tuple[bool, ...]
+    noun: str
 
     @classmethod
-    def of(cls, history: History, spans: Spans, faults: Sequence[FaultWindow]) -> Teller:
-        """A teller for one run."""
-        return cls(history, spans, faults, pair_flags(history))
+    def of(cls, history: History, spans: Spans, faults: Sequence[FaultWindow], noun: str) -> Teller:
+        """A teller for one run; ``noun`` is what a key numbers: ``queue``."""
+        return cls(history, spans, faults, pair_flags(history), noun)
 
     def operation(self, at: int, proof: bool) -> Operation:
         """The span at this position as a row of a table."""
@@ -147,6 +149,7 @@ class Teller:
             operations=operations,
             left_off=len(together) - len(shown),
             story=tuple(tell(operations, encoded is not None)),
+            noun=self.noun,
         )
 
 

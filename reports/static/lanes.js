@@ -96,7 +96,7 @@ function createLanes(model, data, onView, onSelect) {
     const place = (i) => view.left + (clamp((model.start[i] + model.end[i]) / 2, view.from, view.to) - view.from) * view.scale;
     const inView = (i) => laneOf[i] >= first && laneOf[i] < last && model.end[i] >= view.from && model.start[i] <= view.to;
     for (const anomaly of data.anomalies) {
-      for (const i of anomaly.proof) if (inView(i)) paintMark(context, place(i), top(laneOf[i]) + 3, state.colours.mark);
+      for (const i of anomaly.proof) if (inView(i)) paintMark(context, place(i), top(laneOf[i]) + 3, state.colours.mark, state.colours.paper);
     }
     context.strokeStyle = state.colours.ink;
     for (const i of state.story) {

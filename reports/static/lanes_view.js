@@ -146,11 +146,15 @@ function paintFaults(context, view, width, height, faults, rows, colours) {
 }
 
 // A triangle above each operation that proves an anomaly: colour is not the only sign.
-function paintMark(context, x, y, colour) {
-  context.fillStyle = colour;
+function paintMark(context, x, y, colour, edge) {
   context.beginPath();
-  context.moveTo(x - 4.5, y - 3);
-  context.lineTo(x + 4.5, y - 3);
-  context.lineTo(x, y + 4);
+  context.moveTo(x - 5.5, y - 3);
+  context.lineTo(x + 5.5, y - 3);
+  context.lineTo(x, y + 5);
+  context.closePath();
+  context.fillStyle = colour;
+  context.strokeStyle = edge;
+  context.lineWidth = 2.5;
+  context.stroke();
   context.fill();
 }

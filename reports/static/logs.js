@@ -8,7 +8,11 @@ function createLogs(data, viewOf) {
   const choice = byId('log-window');
   const contains = byId('log-text');
   const lines = data.logs.flatMap((log, node) => log.lines.map(([number, time, text]) => ({ node, number, time, text })));
-  lines.sort((a, b) => (a.time ?? Infinity) - (b.time ?? Infinity) || a.node - b.node || a.number - b.number);
+  for (const fault of data.faults) {
+    lines.push({ node: -1, number: 0, time: fault.start, text: `${fault.name} injected`, fault: true });
+    if (fault.healed) lines.push({ node: -1, number: 0, time: fault.end, text: `${fault.name} healed`, fault: true });
+  }
+  const inOrder = (a, b) => (a.time ?? Infinity) - (b.time ?? Infinity) || a.node - b.node || a.number - b.number;
   const hiddenNodes = new Set();
   let limit = LOG_CHUNK;
   let matching = [];
@@ -38,19 +42,36 @@ function createLogs(data, viewOf) {
     return (time) => time !== null && time >= start - AROUND_S && time <= end + AROUND_S;
   }
 
+  // Lines of our own among the nodes' lines: when the anomaly's operations began and ended.
+  function marksOf(anomaly) {
+    if (!anomaly || anomaly.start === null) return [];
+    const times = anomaly.end > anomaly.start ? [['begins', anomaly.start], ['ends', anomaly.end]] : [['is', anomaly.start]];
+    return times.map(([word, time]) => ({ node: -1, number: 0, time, text: `${anomaly.title} ${word} here` }));
+  }
+
+  function rowOf(line) {
+    const own = line.node < 0;
+    return el('div', { class: own ? `mark${line.fault ? ' fault' : ''}` : null },
+      el('span', { class: 'at' }, line.time === null ? '—' : line.time.toFixed(3)),
+      el('span', { class: own ? 'node' : `node node-${line.node % 6}` }, own ? '▼' : data.logs[line.node].node),
+      el('span', { class: 'text' }, line.text));
+  }
+
   function show(reset = true) {
     if (reset) {
       limit = LOG_CHUNK;
       const within = wanted();
       const text = contains.value.toLowerCase();
-      matching = lines.filter((line) => !hiddenNodes.has(line.node) && within(line.time) && (!text || line.text.toLowerCase().includes(text)));
-      box.scrollTop = 0;
+      const marks = marksOf(data.anomalies[Number(choice.value)]);
+      matching = marks.concat(lines).filter((line) => !hiddenNodes.has(line.node) && within(line.time) && (!text || line.text.toLowerCase().includes(text)));
+      matching.sort(inOrder);
     }
-    const rows = matching.slice(0, limit).map((line) => el('div', {},
-      el('span', { class: 'at' }, line.time === null ? '—' : line.time.toFixed(3)),
-      el('span', { class: `node node-${line.node % 6}` }, data.logs[line.node].node),
-      el('span', { class: 'text' }, line.text)));
+    const rows = matching.slice(0, limit).map(rowOf);
     box.replaceChildren(...rows);
+    if (reset) {
+      const mark = box.querySelector('.mark:not(.fault)');
+      box.scrollTop = mark ? mark.offsetTop - box.offsetTop - box.clientHeight / 3 : 0;
+    }
     if (!rows.length) box.append(el('p', { class: 'empty' }, 'No lines here.'));
     byId('log-more').hidden = matching.length <= limit;
   }

@@ -130,8 +130,8 @@ async function start() {
       });
     }
   }
-  const target = location.hash && byId(location.hash.slice(1));
-  if (target?.tagName === 'DETAILS') target.open = true;
+  let target = location.hash && byId(location.hash.slice(1));
+  for (; target; target = target.parentElement) if (target.tagName === 'DETAILS') target.open = true;
   document.documentElement.dataset.ready = 'yes';
 }
 

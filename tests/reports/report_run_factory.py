@@ -89,7 +89,7 @@ def _operations(
     twice: list[tuple[int, int]] = []
     for at in range(operations):
         lane = lanes[at % clients]
-        start = lane.now + int(step * rng.uniform(0.2, 0.5))
+        start = max(lane.now + 1000, int((at // clients + rng.uniform(0.2, 0.8)) * step))
         share = start / SECOND / seconds
         cut = any(begin <= share <= end for _, _, begin, end in faults)
         took = int(rng.lognormvariate(15.0 if not cut else 16.5, 0.5))
