@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ class Check:
         return function
 
 
-_ALL = (
+CHECKS: tuple[Check, ...] = (
     Check("lost", "confirmed, but never delivered", "every confirmed message is delivered",
           "checkers.checks.lost:check", anomaly="lost", decides=True),
     Check("phantom", "delivered, but never sent to that queue", "only what was sent is delivered",
@@ -68,6 +68,4 @@ _ALL = (
     Check(GATES, "coverage: did the run exercise what it was to exercise", "none: a run that tested "
           "too little is unknown", "checkers.gates:check", decides=True, subject=ANY),
 )  # fmt: skip
-
-CHECKS: Mapping[str, Check] = {check.name: check for check in _ALL}
-"""Every check by name, in the order in which verdicts list them."""
+"""Every check, in the order in which verdicts list them."""

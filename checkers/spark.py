@@ -1,0 +1,232 @@
+"""Starting Spark quickly, on any machine that has a Java, and without a trace on the terminal.
+
+What costs time in a plain start is loading and compiling the JVM's classes: a class-data archive (made once by
+``checkers.prepare``), the serial collector and the first compiler tier only cut it to a fraction (``docs/spark.md``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from checkers.caches import cache_dir
+from checkers.java import Java, find_java
+from harness.errors import StormproofError
+
+LOCAL_MASTER = "local[*]"
+_TASK_ATTEMPTS = 4
+_EXIT_TIMEOUT = 180
+_LOG_TAIL = 2000
+
+_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+_start_lock = threading.Lock()
+
+
+class SparkFailed(StormproofError):
+    """Spark did not start or a job of it failed."""
+
+
+def archive_path(java: Java) -> Path | None:
+    """Where the class-data archive for this Java and this Spark lies (or would); None without a cache folder."""
+    import pyspark
+
+    place = cache_dir()
+    if place is None:
+        return None
+    identity = "\n".join([java.version, str(java.home), pyspark.__version__, pyspark.__file__, *_JVM_OPTIONS])
+    return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
+
+
+def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = None) -> Any:
+    """A Spark session, the running one if there is one.
+
+    ``master`` is ``local[*]``, ``local[N]`` or ``spark://host:port``. ``record_archive`` makes the JVM write a
+    class-data archive there when it ends.
+
+    Raises:
+        JavaMissing: there is no Java that can run Spark.
+        SparkFailed: Spark did not start; the message says why.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    with _start_lock:
+        running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        if running is not None and running._sc._jsc is not None:
+            return running
+        java = find_java()
+        conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
+        with tempfile.TemporaryFile("w+b") as log, _environment(java, master):
+            try:
+                gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})
+                context = SparkContext(gateway=gateway, conf=conf)
+                context.setLogLevel("OFF")
+                return SparkSession(context)
+            except Exception as error:
+                raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
+
+
+def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
+    import pyspark
+
+    local = master.startswith("local")
+    root = str(Path(__file__).resolve().parent.parent)
+    options = [*_JVM_OPTIONS, *_archive_options(java, record_archive)]
+    settings = {
+        "spark.master": _with_retries(master),
+        "spark.app.name": "stormproof check",
+        "spark.submit.deployMode": "client",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "checkers.daemon",
+        "spark.executorEnv.PYTHONPATH": root,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.structuredLogging.enabled": "false",
+        "spark.pyspark.version": pyspark.__version__,
+    }
+    if local:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def _with_retries(master: str) -> str:
+    """``local[N]`` gives a task one attempt; a worker that the kernel killed for want of memory deserves more."""
+    if master == "local":
+        return f"local[1,{_TASK_ATTEMPTS}]"
+    if master.startswith("local[") and "," not in master:
+        return f"{master[:-1]},{_TASK_ATTEMPTS}]"
+    return master
+
+
+def _archive_options(java: Java, record_archive: Path | None) -> list[str]:
+    if record_archive is not None:
+        return [f"-XX:ArchiveClassesAtExit={record_archive}"]
+    archive = archive_path(java)
+    if archive is None or not archive.exists() or " " in str(archive):
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
+
+
+@contextlib.contextmanager
+def _environment(java: Java, master: str) -> Iterator[None]:
+    """The variables that Spark's launcher and its workers start from; put back afterwards."""
+    import pyspark
+
+    wanted = {
+        "JAVA_HOME": str(java.home),
+        # Another Spark's home or configuration on this machine must not reach into this one.
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LAUNCHER_OPTS": " ".join(_JVM_OPTIONS),
+    }
+    if master.startswith("local"):
+        wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    else:
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    with _variables(wanted):
+        yield
+
+
+@contextlib.contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _reason(error: Exception, log: IO[bytes]) -> str:
+    """The most telling line of a failed start: the JVM's last complaint, else the error itself."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _LOG_TAIL))
+    lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
+    telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
+    return (telling or [line for line in str(error).splitlines() if line] or [type(error).__name__])[-1]
+
+
+def stop_spark() -> None:
+    """End the session and its JVM, and wait until it is gone; nothing if there is none."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with _start_lock:
+        session = SparkSession._instantiatedSession
+        if session is not None:
+            session.stop()
+        gateway = SparkContext._gateway
+        if gateway is None:
+            return
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        gateway.shutdown()
+        process = gateway.proc
+        process.stdin.close()
+        try:
+            process.wait(_EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class SparkWarmup:
+    """A session that starts in the background, so that it is there when a run has been recorded.
+
+    Raises JavaMissing when it is made: before the run, not after it.
+    """
+
+    def __init__(self, master: str = LOCAL_MASTER) -> None:
+        self._master = master
+        self._session: Any = None
+        self._error: Exception | None = None
+        find_java()
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            # The import is half a second of work that recording a run must not wait for either.
+            from checkers.job import warm_up
+
+            session = start_spark(self._master)
+            warm_up(session)
+            self._session = session
+        except Exception as error:
+            self._error = error
+
+    def session(self) -> Any:
+        """The session, once it has started.
+
+        Raises:
+            SparkFailed: it did not start.
+        """
+        self._thread.join()
+        if self._error is not None:
+            if isinstance(self._error, StormproofError):
+                raise self._error
+            raise SparkFailed(f"Spark did not start on {self._master}: {self._error}") from self._error
+        return self._session
+
+    def stop(self) -> None:
+        """End the session and its JVM."""
+        self._thread.join()
+        stop_spark()
