@@ -1,0 +1,355 @@
+"""Nodes as containers through Docker Engine: one network and one container a node for each run.
+
+Containers get no more than NET_ADMIN in their own network namespace. The client hosts' addresses stand on
+the host's end of the run's bridge and go away with it. Everything carries the run's labels, by which
+``cleanup`` finds what a killed harness left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import docker
+from docker.errors import APIError, DockerException, NotFound
+from docker.types import IPAMConfig, IPAMPool
+
+from harness.backends import network
+from harness.backends.base import ShellBackend, gather_all
+from harness.backends.image import ensure_image
+from harness.backends.launch import find_tool
+from harness.errors import BackendError
+from harness.spec import Test
+
+LABEL_RUN = "stormproof.run"
+LABEL_DIR = "stormproof.dir"
+LABEL_HOST = "stormproof.host"
+
+_NODE_DIR = "/stormproof"
+_MEMORY = "1g"
+_PROCESSES = 1024
+_API_LIMIT_S = 60
+_CONNECT_LIMIT_S = 10.0
+# As in the namespaces of `local`: an init that reaps whatever is orphaned in the node.
+_INIT = 'trap "" CHLD; exec sleep infinity'
+_SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def connect(timeout: float = _API_LIMIT_S) -> docker.DockerClient:
+    """A client of the daemon that DOCKER_HOST or the default socket names.
+
+    Raises:
+        BackendError: it doesn't answer, or its containers can't be reached from here.
+    """
+    try:
+        client = docker.from_env(timeout=timeout)  # type: ignore[arg-type]
+        info = client.info()
+    except DockerException as error:
+        raise BackendError(f"Docker doesn't answer: {_reason(error)}; start it, or use --backend local") from None
+    where = unreachable(info)
+    if where:
+        raise BackendError(f"{where}: its containers can't be reached from this machine; use --backend local")
+    return client
+
+
+def unreachable(info: dict[str, Any]) -> str | None:
+    """What about this daemon keeps us from its containers' addresses; None when nothing does."""
+    if "Docker Desktop" in str(info.get("OperatingSystem")):
+        return "Docker Desktop runs containers in a virtual machine"
+    if any("rootless" in option for option in info.get("SecurityOptions") or ()):
+        return "Docker runs rootless, in a network of its own"
+    return None
+
+
+class DockerBackend(ShellBackend):
+    """Nodes in containers of the local Docker daemon."""
+
+    name = "docker"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._client: docker.DockerClient | None = None
+        self._run = ""
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._releasing = False
+        self.image = ""
+        self.image_origin = ""
+
+    @staticmethod
+    def launch_prefix() -> list[str]:
+        """The harness's child needs no namespaces of its own here."""
+        return []
+
+    async def provision(self, test: Test, run_dir: Path) -> None:
+        """Create nodes and client hosts and connect them; builds the image when it is not there.
+
+        Raises:
+            BackendError: the daemon does not answer or refuses, or no image can be made.
+        """
+        self._run = run_dir.resolve().name
+        labels = {LABEL_RUN: self._run, LABEL_DIR: str(run_dir.resolve()), LABEL_HOST: socket.gethostname()}
+        try:
+            client = self._client = await self._call(connect)
+            self.image, self.image_origin = await self._call(ensure_image, client)
+            subnet = await self._call(_create_network, client, self._run, labels)
+            self._addresses = network.address_plan(test, subnet)
+            await gather_all(
+                self._call(self._create_node, node, test, labels) for node in test.node_names
+            )
+            ours = [f"{self._addresses[host]}/{subnet.prefixlen}" for host in test.client_hosts]
+            await self._call(_add_addresses, client, self.image, self._run, labels, ours)
+        except DockerException as error:
+            raise BackendError(f"Docker refused: {_reason(error)}") from None
+        self._open_shells(test.node_names)
+        await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}") for node in test.node_names)
+
+    def node_dir(self, node: str) -> str:
+        """The node's private folder, as seen on the node."""
+        return _NODE_DIR
+
+    def python(self, node: str) -> str:
+        """The Python interpreter to run on the node: the image's."""
+        return "python3"
+
+    async def release(self) -> None:
+        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+        self._releasing = True
+        await self._close_shells()
+        # A cancelled provision's threads go on: what they make has to be there before it can be removed.
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        client, self._client = self._client, None
+        self._addresses = {}
+        if client is not None:
+            try:
+                await asyncio.to_thread(remove_run, client, self._run)
+            except DockerException as error:
+                raise BackendError(f"Docker can't remove run {self._run}: {_reason(error)}; "
+                                   "run: stormproof heal") from None
+            finally:
+                client.close()
+
+    async def _connect(self, node: str) -> _ExecChannel:
+        assert self._client is not None
+        opened = await self._call(_open_exec, self._client, container_name(self._run, node))
+        reader, writer = await asyncio.open_connection(sock=opened._sock)
+        channel = _ExecChannel(self, node, opened, reader, writer)
+        try:
+            async with asyncio.timeout(_CONNECT_LIMIT_S):
+                await channel.read_pid()
+        except BaseException:
+            writer.close()
+            raise
+        return channel
+
+    def _create_node(self, node: str, test: Test, labels: dict[str, str]) -> None:
+        assert self._client is not None
+        api, name = self._client.api, container_name(self._run, node)
+        hosts = {other: self._addresses[other] for other in (*test.node_names, *test.client_hosts)}
+        config = api.create_host_config(
+            cap_drop=["ALL"], cap_add=["NET_ADMIN"], security_opt=["no-new-privileges"],
+            mem_limit=_MEMORY, pids_limit=_PROCESSES, extra_hosts=hosts, network_mode=network_name(self._run),
+        )
+        endpoint: Any = {network_name(self._run): api.create_endpoint_config(ipv4_address=self._addresses[node])}
+        created = api.create_container(
+            self.image, ["sh", "-c", _INIT], name=name, hostname=node, user="0", labels=labels,
+            host_config=config, networking_config=api.create_networking_config(endpoint),
+        )
+        api.start(created["Id"])
+
+    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a blocking call of the SDK in a thread; a cancelled caller leaves it to ``release``."""
+        call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return await asyncio.shield(call)
+
+    async def end_shell(self, node: str, pid: int) -> None:
+        """Kill the process group of an exec's shell; the broker leads a session of its own."""
+        if self._releasing or self._client is None:
+            return  # the container goes, too
+        await self._call(_kill_group, self._client, container_name(self._run, node), pid)
+
+
+class _ExecChannel:
+    """The hijacked connection of ``docker exec -i``; output comes in frames of the Engine API."""
+
+    def __init__(self, backend: DockerBackend, node: str, opened: Any,
+                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._backend, self._node = backend, node
+        self._opened = opened  # its end of life closes the connection
+        self._reader, self._writer = reader, writer
+        self._pid: int | None = None
+
+    async def read_pid(self) -> None:
+        """Take the line in which the new shell tells its pid."""
+        line = b""
+        while not line.endswith(b"\n"):
+            chunk = await self.read()
+            if not chunk:
+                raise BackendError(f"{self._node}: can't open a shell: {line.decode(errors='replace').strip()}")
+            line += chunk
+        if not line.strip().isdigit():
+            raise BackendError(f"{self._node}: can't open a shell: {line.decode(errors='replace').strip()}")
+        self._pid = int(line)
+
+    async def read(self) -> bytes:
+        try:
+            while True:
+                header = await self._reader.readexactly(8)
+                (size,) = struct.unpack(">I", header[4:])
+                if size:
+                    return await self._reader.readexactly(size)
+        except asyncio.IncompleteReadError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def destroy(self) -> None:
+        self._writer.close()
+        pid, self._pid = self._pid, None
+        if pid is not None:
+            await self._backend.end_shell(self._node, pid)
+
+
+def container_name(run: str, node: str) -> str:
+    """Name of a run's container."""
+    return f"stormproof-{_short(run)}-{node}"
+
+
+def network_name(run: str) -> str:
+    """Name of a run's network."""
+    return f"stormproof-{_short(run)}"
+
+
+def bridge_name(run: str) -> str:
+    """Name of the network's bridge on the host (at most 15 characters)."""
+    return f"sp-{_short(run)}"
+
+
+def remove_run(client: docker.DockerClient, run: str) -> list[str]:
+    """Remove a run's containers and networks; return what was removed. Blocks.
+
+    Raises:
+        DockerException: the daemon refused.
+    """
+    label, removed = {"label": f"{LABEL_RUN}={run}"}, []
+    for container in client.api.containers(all=True, filters=label):
+        name = container["Names"][0].lstrip("/")
+        if _gone(client.api.remove_container, container["Id"], force=True, v=True):
+            removed.append(f"container {name}")
+    for found in client.api.networks(filters=label):
+        if _gone(client.api.remove_network, found["Id"]):
+            removed.append(f"network {found['Name']}")
+    return removed
+
+
+def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
+    """Call an API that removes something; False when somebody else has removed it or is about to."""
+    try:
+        remove(*args, **options)
+    except NotFound:
+        return False
+    except APIError as error:
+        if error.status_code == 409 and "already in progress" in str(error):
+            return False
+        raise
+    return True
+
+
+def _create_network(client: docker.DockerClient, run: str, labels: dict[str, str]) -> ipaddress.IPv4Network:
+    """Make the run's network in the first subnet that is free; no way out of it is needed."""
+    for subnet in _free_subnets(client, run):
+        pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
+        try:
+            client.api.create_network(
+                network_name(run), driver="bridge", labels=labels, internal=True,
+                ipam=IPAMConfig(pool_configs=[pool]),
+                options={"com.docker.network.bridge.name": bridge_name(run)},
+            )
+            return subnet
+        except APIError as error:
+            if "overlap" not in str(error).lower():
+                raise
+    raise BackendError(f"no free subnet in {_SUBNETS}: remove unused networks (run: docker network prune)")
+
+
+def _free_subnets(client: docker.DockerClient, run: str) -> Iterator[ipaddress.IPv4Network]:
+    """Subnets that neither Docker nor a route of this machine uses, starting where the run's name falls."""
+    taken = [ipaddress.ip_network(config["Subnet"])
+             for found in client.api.networks() for config in found["IPAM"]["Config"] or () if "Subnet" in config]
+    taken += _routes(Path("/proc/net/route").read_text())
+    candidates = list(_SUBNETS.subnets(new_prefix=24))
+    first = int(_short(run), 16) % len(candidates)
+    for subnet in candidates[first:] + candidates[:first]:
+        if not any(subnet.overlaps(other) for other in taken if other.version == 4):
+            yield subnet
+
+
+def _routes(table: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Destinations in /proc/net/route (hexadecimal, in host byte order) except the default route."""
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        destination, mask = (socket.inet_ntoa(struct.pack("=I", int(fields[i], 16))) for i in (1, 7))
+        if mask != "0.0.0.0":
+            found.append(ipaddress.ip_network(f"{destination}/{mask}", strict=False))
+    return found
+
+
+def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: dict[str, str],
+                   addresses: list[str]) -> None:
+    """Put the client hosts' addresses on the host's end of the bridge; they vanish with it."""
+    bridge = bridge_name(run)
+    script = " && ".join(f"ip address add {address} dev {bridge}" for address in addresses)
+    if os.geteuid() == 0 and find_tool("ip") and Path("/sys/class/net", bridge).exists():
+        done = subprocess.run(["sh", "-c", f'PATH="$PATH:/usr/sbin:/sbin"; {script}'], capture_output=True,
+                              text=True, check=False, timeout=_CONNECT_LIMIT_S)
+        if done.returncode == 0:
+            return
+    # Who may use Docker may let a container do it.
+    api = client.api
+    config = api.create_host_config(network_mode="host", cap_drop=["ALL"], cap_add=["NET_ADMIN"])
+    helper = api.create_container(image, ["sh", "-c", script], name=container_name(run, "addresses"), user="0",
+                                  labels=labels, host_config=config)
+    api.start(helper["Id"])
+    status = api.wait(helper["Id"])["StatusCode"]
+    output = api.logs(helper["Id"]).decode(errors="replace")
+    api.remove_container(helper["Id"], force=True)
+    if status != 0:
+        raise BackendError(f"can't give the client hosts addresses on {bridge}: {' '.join(output.split())}")
+
+
+def _open_exec(client: docker.DockerClient, container: str) -> Any:
+    # One stream for output and errors keeps their order.
+    shell = ["sh", "-c", "echo $$; exec sh 2>&1"]
+    created = client.api.exec_create(container, shell, stdin=True, user="0", workdir="/")
+    opened: Any = client.api.exec_start(created["Id"], socket=True)
+    opened._sock.setblocking(False)
+    return opened
+
+
+def _kill_group(client: docker.DockerClient, container: str, group: int) -> None:
+    created = client.api.exec_create(container, ["sh", "-c", f"kill -s KILL -- -{group}"], user="0")
+    client.api.exec_start(created["Id"])
+
+
+def _short(run: str) -> str:
+    return hashlib.sha256(run.encode()).hexdigest()[:8]
+
+
+def _reason(error: DockerException) -> str:
+    text = getattr(error, "explanation", None) or str(error)
+    return " ".join(str(text).split())
