@@ -86,7 +86,7 @@ def test(
         "design": pick("design", design, "joram"),
         "workload": pick("workload", workload, "queue"),
         "nemesis": pick("nemesis", nemesis, "partition"),
-        "nodes": pick("nodes", nodes, 3),
+        "nodes": pick("nodes", nodes, None),
         "time_limit": pick("time-limit", time_limit, 30.0),
         "rate": pick("rate", rate, 200.0),
         "seed": pick("seed", seed, random.SystemRandom().randrange(1, 10**6)),

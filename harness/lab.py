@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_ERROR, StormproofError
-from harness.generator import any_of, nemesis
+from harness.generator import any_of
 from harness.history.journal import JOURNAL, JournalWriter
 from harness.history.seal import seal
 from harness.interpreter import Interpreter, Progress, RunClock
@@ -26,6 +26,7 @@ from harness.protocols import Client
 from harness.registry import BACKENDS, DESIGNS, WORKLOADS
 from harness.spec import Test
 from harness.store import read_run, update_run
+from nemesis.api import check_supported, families_of
 from nemesis.compose import NemesisClient, nemesis_generator
 
 HEALTHY_TIMEOUT = 45.0
@@ -95,6 +96,7 @@ class Lab:
         self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, secrets.token_hex(16))
         self.clock = RunClock()
         self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
+        check_supported(self.backend, families_of(self.test))
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
@@ -129,13 +131,14 @@ class Lab:
         test, workload = self.test, self.workload
         await self._phase("provision", self.backend.provision(test, self.run_dir))
         await self._phase("start", self._start())
-        main = any_of(workload.main(test), nemesis(nemesis_generator(test)))
+        main = any_of(workload.main(test), nemesis_generator(test))
         await self._phase("main", self._interpret(main))
         await self._phase("heal", self._heal())
         await self._phase("drain", self._interpret(workload.drain(test)))
         await self.interpreter.close()
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
+        await self.nemesis.close()
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         emit("phase", name=name)
@@ -168,7 +171,7 @@ class Lab:
 
     async def _give_up(self) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""
-        for step in (self.nemesis.heal_all(), self.interpreter.close()):
+        for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
             try:
                 await step
             except (StormproofError, OSError, TimeoutError) as error:

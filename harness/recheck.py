@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from checkers.job import check_runs, cross_run_summary
+from rich.console import Console
+from rich.table import Table
+
+from checkers.job import SummaryRow, VerdictRow, check_runs, summarize
 from checkers.spark import SparkWarmup
 from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
+from harness.history.seal import HISTORY
 from harness.store import Store, is_alive
+from reports.index_page import write_index
 from reports.run_page import write_report
 
 _SHOWN = 50
@@ -19,27 +26,68 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
 
     Raises:
-        UsageError: a run does not exist, or there is none at all.
+        UsageError: a run does not exist or is under way, or there is none at all.
     """
+    runs = _chosen(Store(store_dir), names)
     warm = SparkWarmup(master)
-    store = Store(store_dir)
+    console = Console(stderr=as_json, highlight=False)
     try:
-        runs = [store.resolve(name) for name in names] if names else store.runs()
-        busy = [run for run in runs if is_alive(run)] if names else []
-        if busy:
-            raise UsageError(f"run {busy[0].name} is still under way; check it when it has ended")
-        if not runs:
-            raise UsageError(f"the store {store_dir} holds no runs; `stormproof test` makes one")
-        verdicts = check_runs(warm.session(), runs)
-        summary = cross_run_summary(warm.session(), store_dir) if not names else []
+        with console.status(f"checking {len(runs)} runs") as status:
+            rows = check_runs(
+                warm.session(), runs, lambda done, total: status.update(f"checked {done} of {total} runs")
+            )
+        summary = [] if names else summarize(warm.session(), store_dir)
     finally:
         warm.stop()
     if names:
         for run in runs:
             write_report(run)
+    write_index(store_dir)
     if as_json:
-        print(json.dumps(verdicts[0].to_json() if len(verdicts) == 1 else [v.to_json() for v in verdicts]))
+        found = [_json(row) for row in rows]
+        print(json.dumps(found[0] if len(names) == 1 else found))
     else:
-        _show(verdicts, summary)
-    found = {verdict.verdict for verdict in verdicts}
-    return EXIT_INVALID if "invalid" in found else EXIT_UNKNOWN if "unknown" in found else EXIT_VALID
+        _show(console, rows, summary)
+    verdicts = {row.verdict for row in rows}
+    return EXIT_INVALID if "invalid" in verdicts else EXIT_UNKNOWN if "unknown" in verdicts else EXIT_VALID
+
+
+def _chosen(store: Store, names: Sequence[str]) -> list[Path]:
+    if names:
+        runs = [store.resolve(name) for name in names]
+        for run in runs:
+            if is_alive(run):
+                raise UsageError(f"run {run.name} is still under way; check it when it has ended")
+            if not (run / HISTORY).exists():
+                raise UsageError(f"run {run.name} has no sealed history; `stormproof recover {run.name}` makes one")
+        return runs
+    runs = [run for run in store.runs() if (run / HISTORY).exists()]
+    if not runs:
+        raise UsageError(f"the store {store.path} holds no recorded runs; `stormproof test` makes one")
+    return runs
+
+
+def _json(row: VerdictRow) -> dict[str, Any]:
+    return {
+        "verdict": row.verdict,
+        "run": row.run,
+        "anomalies": dict(row.anomalies),
+        "sentence": row.sentence,
+        "report": str(row.run_dir / "report.html"),
+    }
+
+
+def _show(console: Console, rows: Sequence[VerdictRow], summary: Sequence[SummaryRow]) -> None:
+    for row in rows[:_SHOWN]:
+        console.print(f"{row.verdict:8} {row.run}  {row.sentence}", soft_wrap=True, markup=False)
+    if len(rows) > _SHOWN:
+        console.print(f"... and {len(rows) - _SHOWN} more")
+    counts = Counter(row.verdict for row in rows)
+    if len(rows) > 1:
+        console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("valid", "unknown", "invalid")))
+    if summary:
+        table = Table("design", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
+        for line in summary:
+            counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
+            table.add_row(line.design, line.nemesis or "none", line.check, *map(str, counted))
+        console.print(table)

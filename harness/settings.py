@@ -12,8 +12,9 @@ from harness.errors import UsageError
 from harness.protocols import Option
 from harness.registry import DESIGNS, NEMESES, WORKLOADS
 from harness.spec import Test
+from nemesis.schedule import options_of
 
-MAX_NODES = 64
+DEFAULT_NODES = 3
 
 # Keys of a configuration file, which are the long options of `stormproof test`, with the types they take.
 CONFIG_KEYS: Mapping[str, tuple[type, ...]] = {
@@ -70,12 +71,9 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 
 def declared_options(design: str, workload: str, nemesis: Iterable[str]) -> list[Option]:
     """All options that ``--set`` takes for this combination, each name once."""
-    owners = [DESIGNS.load(design), WORKLOADS.load(workload), *(NEMESES.load(name) for name in nemesis)]
-    options: dict[str, Option] = {}
-    for owner in owners:
-        for option in owner.options:
-            options.setdefault(option.name, option)
-    return list(options.values())
+    families = [NEMESES.load(name)() for name in nemesis]
+    declared = (*DESIGNS.load(design).options, *WORKLOADS.load(workload).options, *options_of(families))
+    return list({option.name: option for option in reversed(declared)}.values())[::-1]
 
 
 def make_test(
@@ -84,7 +82,7 @@ def make_test(
     workload: str,
     nemesis: str,
     backend: str,
-    nodes: int,
+    nodes: int | None,
     time_limit: float,
     rate: float,
     seed: int,
@@ -102,8 +100,11 @@ def make_test(
     work = WORKLOADS.load(workload)
     for name in families:
         NEMESES.entry(name)
-    if not system.min_nodes <= nodes <= MAX_NODES:
-        raise UsageError(f"--nodes {nodes}: design {design} takes {system.min_nodes} to {MAX_NODES} nodes")
+    if nodes is None:
+        nodes = min(DEFAULT_NODES, system.max_nodes)
+    if not system.min_nodes <= nodes <= system.max_nodes:
+        least, most = system.min_nodes, system.max_nodes
+        raise UsageError(f"--nodes {nodes}: design {design} takes {least if least == most else f'{least} to {most}'}")
     if not 1 <= time_limit <= 86400:
         raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
     if not 0 < rate <= 1e6:

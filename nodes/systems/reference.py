@@ -37,6 +37,7 @@ class ReferenceSystem:
     replicated: bool
     options: tuple[Option, ...] = ()
     min_nodes: int = 1
+    max_nodes: int = 64
 
     def cluster(self, test: Test, backend: Backend, passcode: str) -> ReferenceCluster:
         """A cluster of this design on provisioned nodes."""
@@ -46,6 +47,7 @@ class ReferenceSystem:
 Standalone = ReferenceSystem(
     "standalone",
     replicated=False,
+    max_nodes=1,
     options=(Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),),
 )
 
