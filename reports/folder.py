@@ -83,7 +83,9 @@ def read_run(run_dir: Path) -> RunFolder:
         HistoryError: there is no folder, or it holds neither a ``run.json`` nor a history.
     """
     if not run_dir.is_dir():
-        raise HistoryError(f"{run_dir}: there is no such run folder; `stormproof report RUN --store DIR` takes a run of the store")
+        raise HistoryError(
+            f"{run_dir}: there is no such run folder; `stormproof report RUN --store DIR` takes a run of the store"
+        )
     notes: list[str] = []
     run = read_object(run_dir / "run.json", notes)
     parquet = run_dir / "history.parquet"

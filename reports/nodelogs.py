@@ -38,7 +38,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class NodeLog:
-    """What is kept of one node's log; ``total`` lines were read, ``clipped`` says the file was too long to read whole."""
+    """What is kept of one node's log: ``total`` lines were read; ``clipped``: the file was too long to read whole."""
 
     node: str
     file: str

@@ -30,15 +30,18 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], data: A
     style = _joined(styles)
     script = "(() => {\n'use strict';\n" + _joined(scripts) + "})();\n"
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
-    return _environment().get_template(template).render(
-        **context,
-        policy=policy,
-        style=Markup(style),  # own files, and hashed
-        script=Markup(script),
-        data=Markup(inert_json(data)),
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **context,
+            policy=policy,
+            style=Markup(style),  # own files, and hashed
+            script=Markup(script),
+            data=Markup(inert_json(data)),
+        )
     )
 
 

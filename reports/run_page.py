@@ -82,6 +82,7 @@ def run_report(folder: RunFolder) -> str:
         "name": shorten(folder.name),
         "word": word,
         "sentence": sentence,
+        "tested": tested(folder),
         "notes": folder.notes,
         "facts": headline_facts(verdict, faults, duration),
         "checks": checks,
@@ -145,9 +146,7 @@ def headline_facts(
     latency = mapping(mapping(figures.get("latency_ms")).get("enqueue"))
     if (p99 := number(latency.get("p99"))) is not None:
         median = number(latency.get("p50"))
-        facts.append(
-            ("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else "")
-        )
+        facts.append(("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else ""))
     if (gap := number(figures.get("longest_gap_s"))) is not None:
         facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
     proven = sum(row.window.proven for row in faults)
@@ -227,6 +226,18 @@ def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> lis
 def gate_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The coverage gates that this run set itself."""
     return list(flat(mapping(run.get("gates"))))
+
+
+def tested(folder: RunFolder) -> str:
+    """What was tested, in one line."""
+    test, backend = folder.test, mapping(folder.run.get("backend")).get("name")
+    if not test:
+        return ""
+    faults = ", ".join(str(name) for name in sequence(test.get("nemesis"))) or "no faults"
+    options = [f"{name}={value}" for name, value in mapping(test.get("options")).items()]
+    nodes = f"{test.get('nodes', '?')} nodes" + (f" on {backend}" if backend else "")
+    parts = [test.get("design"), test.get("workload"), faults, nodes, f"seed {test.get('seed', '?')}", *options[:4]]
+    return shorten(" · ".join(str(part) for part in parts if part))
 
 
 def settings(folder: RunFolder) -> list[tuple[str, str]]:
@@ -309,4 +320,3 @@ def _anomaly_data(anomaly: Anomaly, chosen: Ints) -> dict[str, Any]:
         "start": window[0] if window else None,
         "end": window[1] if window else None,
     }
-

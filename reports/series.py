@@ -12,7 +12,9 @@ from reports.folder import History
 from reports.spans import Spans, client_functions
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
-TARGET_BUCKETS = 150
+TARGET_BUCKETS = 120
+LEAST_PER_BUCKET = 60
+"""Operations a bucket holds on average at least: fewer make noise of a curve."""
 MAX_FUNCTIONS = 4
 FINAL_FUNCTIONS = frozenset({"drain", "depth"})
 """Left out: their burst at the end would flatten the rest."""
@@ -48,16 +50,17 @@ class Series:
         }
 
 
-def bucket_width(duration_s: float) -> float:
-    """The round width (seconds) that cuts a run into at most about ``TARGET_BUCKETS`` pieces."""
-    wanted = duration_s / TARGET_BUCKETS
+def bucket_width(duration_s: float, operations: int) -> float:
+    """The round width (seconds) that cuts a run into ``TARGET_BUCKETS`` pieces, or fewer and fuller ones."""
+    pieces = min(TARGET_BUCKETS, max(10, operations // LEAST_PER_BUCKET))
+    wanted = duration_s / pieces
     return float(next((nice for nice in _NICE_SECONDS if nice >= wanted), wanted))
 
 
 def run_series(history: History, spans: Spans) -> Series:
     """Quantiles of latency and rates per bucket of time."""
     duration_s = float(history.time.max()) / 1e9 if len(history) else 0.0
-    width = bucket_width(duration_s)
+    width = bucket_width(duration_s, len(spans))
     buckets = int(duration_s / width) + 1
     place = np.clip(spans.end / 1e9 / width, 0, buckets - 1).astype(np.int64)
     latency_ms = (spans.end - spans.start) / 1e6

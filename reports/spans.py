@@ -104,8 +104,7 @@ def pair_flags(history: History) -> tuple[bool, ...]:
     high = np.zeros(len(history.f_names), dtype=np.int64)
     np.maximum.at(high, history.f, history.value)
     return tuple(
-        name in PAIR_FUNCTIONS or bool(top >> PAIR_SHIFT > 0)
-        for name, top in zip(history.f_names, high, strict=True)
+        name in PAIR_FUNCTIONS or bool(top >> PAIR_SHIFT > 0) for name, top in zip(history.f_names, high, strict=True)
     )
 
 

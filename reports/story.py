@@ -179,9 +179,7 @@ def _sentence(op: Operation) -> str:
         }.get(op.type, "its outcome is not in the history")
         return f"{op.start:.3f} s: sent by {where}{during}; {outcome}."
     if op.f in TAKES and op.type in ("ok", "info") and op.end is not None:
-        outcome = (
-            "the receipt of its ACK came" if op.type == "ok" else f"its ACK was never confirmed{reason}"
-        )
+        outcome = "the receipt of its ACK came" if op.type == "ok" else f"its ACK was never confirmed{reason}"
         how = " in the final drain" if op.f == "drain" else ""
         return f"{op.end:.3f} s: delivered to {where}{how}{during}; {outcome}."
     return f"{op.start:.3f} s: {op.f} by {where}{during}: {op.type}{reason}."

@@ -8,6 +8,7 @@ const ICONS = {
 };
 let matching = runs;
 let limit = CHUNK;
+let verdict = '';
 
 const wordOf = (verdict) => (verdict === 'none' ? 'no verdict' : verdict);
 
@@ -23,7 +24,7 @@ function rowOf(run) {
     el('td', {},
       el('span', {}, [run.design, run.workload, run.nemesis].filter(Boolean).join(' · ')),
       el('small', {}, `${run.options} seed ${run.seed} ${run.backend}`.trim())),
-    el('td', {}, el('span', {}, run.sentence), found.length ? el('span', { class: 'anomalies' }, ...found) : null));
+    el('td', {}, el('span', {}, run.sentence), found.length ? el('span', { class: `anomalies v-${run.verdict}` }, ...found) : null));
 }
 
 function draw() {
@@ -33,7 +34,6 @@ function draw() {
 }
 
 function filter() {
-  const verdict = byId('by-verdict').value;
   const design = byId('by-design').value;
   const nemesis = byId('by-nemesis').value;
   const text = byId('by-text').value.toLowerCase();
@@ -48,19 +48,17 @@ function filter() {
 
 function setUpFilters() {
   const choices = {
-    'by-verdict': ['invalid', 'unknown', 'valid', 'none'].filter((word) => runs.some((run) => run.verdict === word)),
     'by-design': [...new Set(runs.map((run) => run.design))].filter(Boolean).sort(),
     'by-nemesis': [...new Set(runs.flatMap((run) => run.nemesis.split(',')))].sort(),
   };
   for (const [id, names] of Object.entries(choices)) {
-    byId(id).append(el('option', { value: '' }, 'all'), ...names.map((name) => el('option', { value: name }, wordOf(name))));
+    byId(id).append(el('option', { value: '' }, 'all'), ...names.map((name) => el('option', { value: name }, name)));
     byId(id).addEventListener('change', filter);
   }
   byId('by-text').addEventListener('input', filter);
   for (const button of document.querySelectorAll('[data-verdict]')) {
     button.addEventListener('click', () => {
-      const verdict = byId('by-verdict');
-      verdict.value = verdict.value === button.dataset.verdict ? '' : button.dataset.verdict;
+      verdict = verdict === button.dataset.verdict ? '' : button.dataset.verdict;
       filter();
     });
   }

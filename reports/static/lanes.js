@@ -61,6 +61,7 @@ function createLanes(model, data, onView, onSelect) {
     context.fillStyle = colours.paper;
     context.fillRect(0, 0, width, height);
     paintAxis(context, view, width, height, colours);
+    paintBands(context, view, height, data.faults, faultRows, colours);
     context.save();
     context.beginPath();
     context.rect(0, head, width, height - head);
@@ -86,7 +87,7 @@ function createLanes(model, data, onView, onSelect) {
       context.fillText(label, 6, top(at) + LANE / 2);
     }
     context.restore();
-    paintFaults(context, view, width, height, data.faults, faultRows, colours);
+    paintFaults(context, view, data.faults, faultRows, colours);
     context.fillStyle = colours.muted;
     context.textAlign = 'left';
     if (data.faults.length) context.fillText('faults', 6, AXIS + FAULT_ROW / 2);

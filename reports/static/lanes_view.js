@@ -120,20 +120,32 @@ function paintAxis(context, view, width, height, colours) {
   }
 }
 
-function paintFaults(context, view, width, height, faults, rows, colours) {
+// The faults in view with their place: left edge and width.
+function placeFaults(view, faults) {
   const x = (time) => view.left + (clamp(time, view.from, view.to) - view.from) * view.scale;
-  faults.forEach((fault, at) => {
-    if (fault.end < view.from || fault.start > view.to) return;
-    const colour = colours.faults[fault.family] || colours.faults.other;
-    const left = x(fault.start);
-    const span = Math.max(2, x(fault.end) - left);
+  return faults
+    .map((fault, at) => ({ fault, at, left: x(fault.start), span: Math.max(2, x(fault.end) - x(fault.start)) }))
+    .filter(({ fault }) => fault.end >= view.from && fault.start <= view.to);
+}
+
+const faultColour = (fault, colours) => colours.faults[fault.family] || colours.faults.other;
+
+// Bands lie under the operations, so that these keep their colours.
+function paintBands(context, view, height, faults, rows, colours) {
+  context.globalAlpha = 0.13;
+  for (const { fault, at, left, span } of placeFaults(view, faults)) {
+    context.fillStyle = faultColour(fault, colours);
+    context.fillRect(left, AXIS + (rows[at] + 1) * FAULT_ROW, span, height);
+  }
+  context.globalAlpha = 1;
+}
+
+function paintFaults(context, view, faults, rows, colours) {
+  for (const { fault, at, left, span } of placeFaults(view, faults)) {
     const top = AXIS + rows[at] * FAULT_ROW;
-    context.globalAlpha = 0.1;
-    context.fillStyle = colour;
-    context.fillRect(left, top + FAULT_ROW, span, height);
-    context.globalAlpha = 1;
+    context.fillStyle = faultColour(fault, colours);
     context.fillRect(left, top + 2, span, FAULT_ROW - 3);
-    if (span < 40) return;
+    if (span < 40) continue;
     context.save();
     context.beginPath();
     context.rect(left, top, span, FAULT_ROW);
@@ -142,7 +154,7 @@ function paintFaults(context, view, width, height, faults, rows, colours) {
     context.textAlign = 'left';
     context.fillText(`${fault.name}${fault.targets.length ? `: ${fault.targets.join(', ')}` : ''}`, left + 6, top + FAULT_ROW / 2 + 1);
     context.restore();
-  });
+  }
 }
 
 // A triangle above each operation that proves an anomaly: colour is not the only sign.

@@ -45,8 +45,8 @@ function createLogs(data, viewOf) {
   // Lines of our own among the nodes' lines: when the anomaly's operations began and ended.
   function marksOf(anomaly) {
     if (!anomaly || anomaly.start === null) return [];
-    const times = anomaly.end > anomaly.start ? [['begins', anomaly.start], ['ends', anomaly.end]] : [['is', anomaly.start]];
-    return times.map(([word, time]) => ({ node: -1, number: 0, time, text: `${anomaly.title} ${word} here` }));
+    const times = anomaly.end > anomaly.start ? [['its first operation begins', anomaly.start], ['its last operation ends', anomaly.end]] : [['its operation', anomaly.start]];
+    return times.map(([word, time]) => ({ node: -1, number: 0, time, text: `${anomaly.title}: ${word}` }));
   }
 
   function rowOf(line) {

@@ -91,9 +91,22 @@ function setUpTimelineTools(model, lanes) {
   }
 }
 
+// What is folded up on the screen belongs on paper.
+function setUpPrint() {
+  let folded = [];
+  addEventListener('beforeprint', () => {
+    folded = [...document.querySelectorAll('details:not([open])')].slice(0, 60);
+    for (const part of folded) part.open = true;
+  });
+  addEventListener('afterprint', () => {
+    for (const part of folded) part.open = false;
+  });
+}
+
 async function start() {
   setUpTheme();
   setUpCopy();
+  setUpPrint();
   for (const swatch of document.querySelectorAll('[data-family]')) swatch.style.background = `var(${familyColour(swatch.dataset.family)})`;
   let lanes = null;
   const logs = data.logs.length ? createLogs(data, () => (lanes ? lanes.state : { from: 0, to: data.duration })) : null;

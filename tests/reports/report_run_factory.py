@@ -166,7 +166,9 @@ def _ledger(faults: list[tuple[str, str, float, float]], seconds: float, hostile
         for phase, share in (("inject", start), ("heal", end)):
             proof = evidence[family] if phase == "inject" else {"state": "running"}
             lines.append(
-                LedgerLine(at, family, kind, phase, int(share * seconds * SECOND), targets[family], proof, True).to_json()
+                LedgerLine(
+                    at, family, kind, phase, int(share * seconds * SECOND), targets[family], proof, True
+                ).to_json()
             )
     return "\n".join(lines) + "\n"
 
@@ -251,7 +253,7 @@ def verdict_json(
         "figures": {
             "ops": len(rows) // 2, "ok": sum(op.type == OK for op in rows), "enqueue_ok": sent,
             "latency_ms": {"enqueue": {"p50": 3.4, "p95": 9.1, "p99": 16.2, "max": 812.0}}, "longest_gap_s": 1.21,
-            "recovery_s": [{"fault_id": 1, "seconds": 0.84}, {"fault_id": 2, "seconds": 0.12}, {"fault_id": 3, "seconds": None}],
+            "recovery_s": [{"fault_id": at, "seconds": took} for at, took in ((1, 0.84), (2, 0.12), (3, None))],
         },
     }  # fmt: skip
 
