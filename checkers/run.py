@@ -182,5 +182,5 @@ def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
     Raises:
         HistoryError: one of them can't be read or isn't well formed.
     """
-    history = read_history(run_dir, info.get("history_sha256"))
+    history = read_history(run_dir, info.get("history_file_sha256"))
     return Run(run_dir.name, info, read_ledger(run_dir / LEDGER_FILE), history)

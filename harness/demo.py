@@ -128,9 +128,9 @@ def _table(backend: str, pairs: list[tuple[int, list[Twin]]]) -> str:
                 f"| {anomalies.get('lost', 0)} | {anomalies.get('duplicated', 0)} "
                 f"| {figures.get('ops', 0)} | {figures.get('ok', 0)} | {twin.seconds:.0f} |"
             )
-    for partitions, verdict in EXPECTED.items():
+    for partitions, expected in EXPECTED.items():
         good = sum(twin.as_expected for _, twins in pairs for twin in twins if twin.partitions == partitions)
-        lines += ["", f"`{partitions}`: {good} of {len(pairs)} *{verdict}*."]
+        lines += ["", f"`{partitions}`: {good} of {len(pairs)} *{expected}*."]
     return "\n".join(lines) + "\n"
 
 

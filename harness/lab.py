@@ -182,7 +182,8 @@ class Lab:
     def _seal(self, status: str) -> None:
         self.journal.close()
         sealed = seal(self.run_dir)
-        update_run(self.run_dir, status=status, phases=self.phases, history_sha256=sealed.sha256)
+        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
+        update_run(self.run_dir, status=status, phases=self.phases, **digests)
 
     def _client(self, thread: int, process: int, host: str) -> Client:
         client: Client = self.workload.client(self.cluster, thread, host)

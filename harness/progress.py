@@ -75,7 +75,7 @@ def _live(status: Status) -> Callable[[Event], None]:
 def _text(event: Event) -> str:
     match event["event"]:
         case "phase":
-            return PHASES.get(event["name"], event["name"])
+            return PHASES.get(event["name"], str(event["name"]))
         case "progress":
             seconds = event["time"] / 1e9
             return f"{seconds:5.1f} s  {event['ok']} ok, {event['fail']} fail, {event['info']} unknown"

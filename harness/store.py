@@ -235,5 +235,6 @@ def recover(run_dir: Path) -> Recovery:
             else "no torn write was found"
         )
         note = f"the harness ended before the test did; recovered {sealed.rows} rows, {lost}"
-        update_run(run_dir, status="recorded", failure=note, history_sha256=sealed.sha256)
+        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
+        update_run(run_dir, status="recorded", failure=note, **digests)
         return Recovery(run_dir, sealed.rows, sealed.dropped_bytes, True, note)

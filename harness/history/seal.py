@@ -26,9 +26,13 @@ DELTA_COLUMNS = ["index", "time", "value"]
 
 @dataclass(frozen=True)
 class Sealed:
-    """A sealed history: SHA-256 of its rows, their number, and the bytes of torn tail that were dropped."""
+    """A sealed history: SHA-256 of its rows and of its file, rows, and the bytes of torn tail that were dropped.
+
+    The rows' digest tells whether two runs are the same; the file's, whether the file is still what was written.
+    """
 
     sha256: str
+    file_sha256: str
     rows: int
     dropped_bytes: int
 
@@ -43,7 +47,9 @@ def seal(run_dir: Path) -> Sealed:
     table = _as_history(journal.batches, journal.run)
     digest = rows_sha256(table)
     write_history(table, journal.run, run_dir / HISTORY)
-    return Sealed(digest, table.num_rows, journal.dropped_bytes)
+    with (run_dir / HISTORY).open("rb") as file:
+        file_digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Sealed(digest, file_digest, table.num_rows, journal.dropped_bytes)
 
 
 def write_history(table: pa.Table, run: str, path: Path) -> None:
