@@ -1,0 +1,221 @@
+"""Checks a history of operations or events against a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .compiled import VERDICTS, Limits, run_fifo, run_search
+from .kernels import codes
+from .kernels.codes import PENDING
+from .kernels.prepare import rank_times
+from .models import CompiledModel, Model
+from .models.base import Encoded, Ints
+from .monitoring import describe, run_monitor
+from .plain import search as plain_search
+from .replay import first_fault, stuck_after
+from .types import CheckResult, Event, Operation, Partition, PorcupineError, Result
+
+DEFAULT_MEMORY = 2 << 30
+
+
+def check_operations(
+    model: Model,
+    operations: Sequence[Operation],
+    *,
+    timeout: float | None = None,
+    max_steps: int | None = None,
+    max_memory: int = DEFAULT_MEMORY,
+) -> CheckResult:
+    """Whether a history is linearizable: OK, ILLEGAL, or UNKNOWN when a limit was reached first.
+
+    ``timeout`` in seconds, ``max_steps`` per partition, ``max_memory`` in bytes. Raises PorcupineError for operations that the
+    model does not know. See ``check_operations_verbose`` for the evidence.
+    """
+    return check_operations_verbose(
+        model, operations, timeout=timeout, max_steps=max_steps, max_memory=max_memory, evidence=False
+    ).verdict
+
+
+def check_operations_verbose(
+    model: Model,
+    operations: Sequence[Operation],
+    *,
+    timeout: float | None = None,
+    max_steps: int | None = None,
+    max_memory: int = DEFAULT_MEMORY,
+    monitors: bool = True,
+    evidence: bool = True,
+) -> Result:
+    """As ``check_operations``, with the evidence.
+
+    ``monitors=False`` leaves all to the search (an OK then comes with its linearisation). A compiled model's linearisation is
+    replayed against the plain model before it is believed.
+    """
+    began = time.monotonic()
+    limits = Limits(None if timeout is None else began + timeout, max_steps or 1 << 62, max_memory)
+    call, ret = positions(operations)
+    if isinstance(model, CompiledModel):
+        parts = _check_compiled(model, operations, call, ret, limits, monitors, evidence)
+    else:
+        parts = _check_plain(model, operations, call, ret, limits)
+    verdicts = {p.verdict for p in parts}
+    worst = (v for v in (CheckResult.ILLEGAL, CheckResult.UNKNOWN) if v in verdicts)
+    steps = sum(p.steps for p in parts)
+    return Result(
+        next(worst, CheckResult.OK), model.name, len(operations), parts, steps, time.monotonic() - began
+    )
+
+
+def check_events(model: Model, events: Sequence[Event], **limits: Any) -> CheckResult:
+    """As ``check_operations``, for a sequence of calls and returns in order of time; a call without a return never returned."""
+    return check_operations(model, pair_events(events), **limits)
+
+
+def check_events_verbose(model: Model, events: Sequence[Event], **limits: Any) -> Result:
+    """As ``check_operations_verbose``, for a sequence of calls and returns. Indices are those of calls, in order."""
+    return check_operations_verbose(model, pair_events(events), **limits)
+
+
+def pair_events(events: Sequence[Event]) -> list[Operation]:
+    """Operations of a sequence of events, in order of their calls. Raises PorcupineError for a return without a call, or an id
+    called twice."""
+    opened: dict[Any, int] = {}
+    returned: dict[int, tuple[int, Any]] = {}
+    for at, event in enumerate(events):
+        if event.kind == "call":
+            if event.id in opened:
+                raise PorcupineError(f"event {at}: operation {event.id!r} is called twice")
+            opened[event.id] = at
+        elif event.kind == "return":
+            called = opened.get(event.id)
+            if called is None:
+                raise PorcupineError(f"event {at}: return of operation {event.id!r}, which was not called")
+            if called in returned:
+                raise PorcupineError(f"event {at}: operation {event.id!r} returns twice")
+            returned[called] = (at, event.value)
+        else:
+            raise PorcupineError(f'event {at}: kind is {event.kind!r}, not "call" or "return"')
+    operations = []
+    for at in opened.values():
+        ret, output = returned.get(at, (None, None))
+        client = events[at].client_id if events[at].client_id is not None else events[at].id
+        operations.append(Operation(client, events[at].value, output, at, ret))
+    return operations
+
+
+def positions(operations: Sequence[Operation]) -> tuple[Ints, Ints]:
+    """Different positions of calls and returns. Raises PorcupineError for one that returns before it is called."""
+    pending = np.array([o.ret is None for o in operations], np.bool_)
+    call = np.array([o.call for o in operations])
+    ret = np.array([o.call if o.ret is None else o.ret for o in operations])
+    if call.size and (call.dtype.kind not in "iuf" or ret.dtype.kind not in "iuf"):
+        raise PorcupineError("times of calls and returns must be numbers")
+    if (call != call).any() or (ret != ret).any():
+        raise PorcupineError("a time is not a number (NaN)")
+    wrong = np.nonzero(ret < call)[0]
+    if wrong.size:
+        raise PorcupineError(f"operation {wrong[0]} returns at {ret[wrong[0]]}, before its call at {call[wrong[0]]}")
+    return rank_times(call, ret, pending)
+
+
+def _check_plain(
+    model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, limits: Limits
+) -> list[Partition]:
+    out: list[Partition] = []
+    for key, part in enumerate(model.partition(operations)):
+        mine = [operations[i] for i in part]
+        returns = [None if ret[i] == PENDING else int(ret[i]) for i in part]
+        # 200 bytes is what an entry of the set of known configurations takes at least.
+        found = plain_search(
+            model, mine, [int(call[i]) for i in part], returns, limits.steps, limits.memory // 200, limits.deadline
+        )
+        order = [part[i] for i in found.order]
+        partition = Partition(key, list(part), found.verdict, "search (plain)", found.steps, order)
+        out.append(_explain(model, operations, call, ret, partition))
+    return out
+
+
+def _check_compiled(
+    model: CompiledModel,
+    operations: Sequence[Operation],
+    call: Ints,
+    ret: Ints,
+    limits: Limits,
+    monitors: bool,
+    evidence: bool,
+) -> list[Partition]:
+    encoded = model.encode(operations)
+    at_call, at_ret = call[encoded.source], ret[encoded.source]
+    finding = run_monitor(encoded, at_call, at_ret) if monitors else None
+    if finding is not None:
+        everything = list(range(len(operations)))
+        if finding.pattern == 0:
+            return [Partition(None, everything, CheckResult.OK, "monitor")]
+        culprits = [int(encoded.source[p]) for p in finding.places]
+
+        def text(place: int) -> str:
+            return operation_text(model, operations[int(encoded.source[place])])
+
+        reason = describe(finding, text)
+        return [Partition(None, everything, CheckResult.ILLEGAL, "monitor", reason=reason, culprits=culprits)]
+    if encoded.monitor == "fifo":
+        verdict, steps, order = run_fifo(encoded, at_call, at_ret, limits)
+        taken = [int(encoded.source[i]) for i in order]
+        whole = Partition(None, list(range(len(operations))), VERDICTS[verdict], "frontier search", steps, taken)
+        return [_explain(model, operations, call, ret, whole) if evidence or verdict == codes.OK else whole]
+    return _search(model, encoded, operations, call, ret, limits, evidence)
+
+
+def _search(
+    model: CompiledModel,
+    encoded: Encoded,
+    operations: Sequence[Operation],
+    call: Ints,
+    ret: Ints,
+    limits: Limits,
+    evidence: bool,
+) -> list[Partition]:
+    found = run_search(encoded, call[encoded.source], ret[encoded.source], limits, True)
+    members: list[list[int]] = [[] for _ in encoded.keys]
+    for source, part in zip(encoded.source.tolist(), encoded.part.tolist(), strict=True):
+        members[part].append(source)
+    out = []
+    for p, key in enumerate(encoded.keys):
+        verdict = VERDICTS[int(found.verdicts[p])]
+        order = encoded.source[found.orders[p]].tolist()
+        partition = Partition(key, members[p], verdict, "search", int(found.steps[p]), order)
+        if evidence or verdict is CheckResult.OK:
+            partition = _explain(model, operations, call, ret, partition)
+        out.append(partition)
+    return out
+
+
+def _explain(model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, found: Partition) -> Partition:
+    """Replay an OK's order, and say of an ILLEGAL one what could not come next."""
+    order = found.linearization or []
+    if found.verdict is CheckResult.OK:
+        fault = first_fault(model, operations, call, ret, found.operations, order)
+        if fault:
+            raise AssertionError(f"porcupine: the order found is not a linearisation ({fault}); please report this")
+        return found
+    if found.verdict is CheckResult.UNKNOWN:
+        return found
+    stuck = stuck_after(operations, call, ret, found.operations, order)
+    named = "; ".join(operation_text(model, operations[i]) for i in stuck[:4]) + ("; ..." if len(stuck) > 4 else "")
+    reason = f"after the longest order found ({len(order)} operations) none of these can come next: {named}"
+    return Partition(
+        found.key, found.operations, found.verdict, found.method, found.steps, order, stuck, reason, stuck[:1]
+    )
+
+
+def operation_text(model: Model, operation: Operation) -> str:
+    """An operation with its client and times, in one line."""
+    returned = "never returned" if operation.ret is None else f"{operation.call} to {operation.ret}"
+    if operation.ret is None:
+        returned = f"called at {operation.call}, never returned"
+    text = model.describe_operation(operation.input, None if operation.ret is None else operation.output)
+    return f"{text} by {operation.client_id} ({returned})"

@@ -1,0 +1,197 @@
+"""Runs the compiled searches over encoded histories: budgets, limits, partitions, linearisations."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kernels import codes
+from .kernels.codes import BLIND, ILLEGAL, PENDING, UNKNOWN
+from .kernels.prepare import ORIGIN, WILD, Prepared, prepare
+from .models.base import Encoded
+from .types import CheckResult
+
+Ints = npt.NDArray[np.int64]
+
+VERDICTS = {codes.OK: CheckResult.OK, codes.ILLEGAL: CheckResult.ILLEGAL, codes.UNKNOWN: CheckResult.UNKNOWN}
+FIRST_BUDGET = 2000
+"""Steps that every partition may take in the first round; later rounds allow 16 times as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a check may use: ``deadline`` in ``time.monotonic()`` seconds, ``steps`` per partition, ``memory`` in bytes."""
+
+    deadline: float | None
+    steps: int
+    memory: int
+
+    def expired(self) -> bool:
+        """Whether the time is over."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found in each partition: verdict codes, steps, levels, and orders as places in the columns."""
+
+    verdicts: Ints
+    steps: Ints
+    orders: list[Ints]
+
+
+@contextmanager
+def stopping(limits: Limits) -> Iterator[Ints]:
+    """A flag for a kernel that is set when the time is over."""
+    stop = np.zeros(1, np.int64)
+    if limits.deadline is None:
+        yield stop
+        return
+    timer = threading.Timer(max(0.0, limits.deadline - time.monotonic()), stop.fill, (1,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield stop
+    finally:
+        timer.cancel()
+
+
+def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: bool, step: Any = None) -> Found:
+    """The general search over all partitions, in rounds of rising budgets; stops at the first illegal one.
+
+    Positions are as ``rank_times`` gives them. ``orders`` asks for the orders, covered operations included.
+    """
+    from .kernels.search import search_all
+
+    if step is None:
+        from .kernels.step import step
+    parts = len(encoded.keys)
+    ready = prepare(encoded.part, parts, encoded.f, encoded.a, encoded.b, encoded.flags, call, ret)
+    results = np.full((parts, 5), UNKNOWN, np.int64)
+    results[:, 1:] = 0
+    order = np.zeros(ready.rows.shape[0] + parts, np.int64)
+    budget = min(FIRST_BUDGET, limits.steps)
+    with stopping(limits) as stop:
+        while True:
+            search_all(
+                step, ready.rows, ready.offsets, ready.completed, encoded.states, encoded.depth, encoded.data,
+                encoded.pool, budget, limits.memory, stop, order, results,
+            )  # fmt: skip
+            undecided = results[:, 0] == UNKNOWN
+            if (results[:, 0] == ILLEGAL).any() or not undecided.any() or stop[0] or budget >= limits.steps:
+                break
+            # A search that ended within its budget ran out of memory: no budget helps.
+            if (results[undecided, 1] <= budget).all():
+                break
+            budget = min(budget * 16, limits.steps)
+    found = []
+    for p in range(parts if orders else 0):
+        start = int(ready.offsets[p]) + p
+        chosen = order[start : start + int(results[p, 4])]
+        found.append(_complete(encoded, ready, p, chosen, call, ret) if results[p, 0] == codes.OK else chosen)
+    return Found(results[:, 0], results[:, 1], found)
+
+
+def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, call: Ints, ret: Ints) -> Ints:
+    """The order with what the search leaves out: covered operations and a bag's crashed dequeues."""
+    low = int(ready.offsets[p])
+    done = ready.rows[low : low + int(ready.completed[p]), ORIGIN]
+    covered = np.setdiff1d(done, order)
+    if covered.size:
+        order = _uncover(encoded, order, covered, call, ret)
+    if encoded.monitor == "bag" and (encoded.f == codes.BAG_WILD).any():
+        order = _take_lost(encoded.f, order, call)
+    return order
+
+
+def _uncover(encoded: Encoded, order: Ints, covered: Ints, call: Ints, ret: Ints) -> Ints:
+    """Covered operations go before the first blind one after which nothing returned before they began."""
+    covered = covered[np.argsort(call[covered])]
+    ends = np.minimum.accumulate(ret[order][::-1])[::-1]
+    blind = np.nonzero(encoded.flags[order] & BLIND)[0]
+    before = blind[np.searchsorted(blind, np.searchsorted(ends, call[covered]))]
+    merged: Ints = np.insert(order, before, covered)
+    return merged
+
+
+def _take_lost(f: Ints, order: Ints, call: Ints) -> Ints:
+    """Before a bag is seen empty, as many crashed dequeues as it has elements; earliest first."""
+    lost = np.nonzero(f == codes.BAG_WILD)[0]
+    wild = iter(lost[np.argsort(call[lost])].tolist())
+    out: list[int] = []
+    inside = 0
+    for place in order.tolist():
+        if f[place] == codes.BAG_EMPTY:
+            out.extend(next(wild) for _ in range(inside))
+            inside = 0
+        else:
+            inside += 1 if f[place] == codes.BAG_PUT else -1
+        out.append(place)
+    return np.array(out, np.int64)
+
+
+def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: Limits) -> tuple[int, int, list[int]]:
+    """The frontier search of a FIFO queue: (verdict code, steps, order found or longest partial one)."""
+    from .kernels.fifo_search import fifo_search
+
+    put = encoded.f == codes.FIFO_ENQUEUE
+    tables = []
+    for places in (np.nonzero(put)[0], np.nonzero(~put)[0]):
+        zeros = np.zeros(places.size, np.int64)
+        columns = (encoded.f[places], encoded.a[places], call[places], encoded.flags[places], call[places], ret[places])
+        if not put[places].all():
+            # Crashed dequeues are all alike.
+            columns = (np.where(ret[places] == PENDING, 0, columns[0]), *columns[1:])
+        ready = prepare(zeros, 1, *columns)
+        ready.rows[:, ORIGIN] = places[ready.rows[:, ORIGIN]]
+        ready.rows[:, WILD] = ret[ready.rows[:, ORIGIN]]
+        tables.append(ready)
+    enq, deq = tables
+    out = np.zeros((deq.rows.shape[0] + 1, 2), np.int64)
+    nested = int((encoded.f == codes.FIFO_EMPTY).any())
+    m_enq, m_deq = int(enq.completed[0]), int(deq.completed[0])
+    with stopping(limits) as stop:
+        verdict, steps, _ = fifo_search(
+            enq.rows, m_enq, deq.rows, m_deq, nested, limits.steps, limits.memory, stop, out
+        )
+    pairs = out[1 : 1 + int(out[0, 0])]
+    return int(verdict), int(steps), interleave(pairs, enq.rows[:m_enq, ORIGIN], call, ret, verdict == codes.OK)
+
+
+def interleave(pairs: Ints, enqueues: Ints, call: Ints, ret: Ints, complete: bool) -> list[int]:
+    """One order of the pairs' enqueues and dequeues, and of the enqueues left over if ``complete``.
+
+    Either order is fixed; an operation comes next when nothing that remains returned before it began.
+    """
+    puts = [int(e) for e, _ in pairs if e >= 0]
+    if complete:
+        used = set(puts)
+        puts += [int(e) for e in enqueues if int(e) not in used]
+    takes = [int(d) for _, d in pairs]
+    needs = np.cumsum(pairs[:, 0] >= 0).tolist() if len(pairs) else []
+    put_ends = np.minimum.accumulate(ret[puts][::-1])[::-1].tolist() if puts else []
+    take_ends = np.minimum.accumulate(ret[takes][::-1])[::-1].tolist() if takes else []
+    order: list[int] = []
+    i = j = 0
+    while i < len(puts) or j < len(takes):
+        put_end = put_ends[i] if i < len(puts) else PENDING
+        take_end = take_ends[j] if j < len(takes) else PENDING
+        barrier = j < len(takes) and pairs[j, 0] < 0 and i == needs[j]
+        if j < len(takes) and i >= needs[j] and call[takes[j]] < put_end and (pairs[j, 0] >= 0 or i == needs[j]):
+            order.append(takes[j])
+            j += 1
+        elif i < len(puts) and call[puts[i]] < take_end and not barrier:
+            order.append(puts[i])
+            i += 1
+        else:
+            break  # an incomplete order may end here; replay tells if a complete one did
+    return order
+
+

@@ -1,0 +1,472 @@
+"""The general search: Wing & Gong's, with Lowe's memoisation, on a key of constant size.
+
+Sources: Wing & Gong 1993; Lowe 2017, *Testing for linearizability* (memoised configurations, just-in-time linearisation);
+Athalye's Porcupine (partitions, limits). What is added here:
+
+* a configuration is a row of words: level, state, mask of linearised open operations, mask of *covered* blind operations,
+  mask of crashed operations used; see ``prepare`` for levels and slots;
+* an observation that holds now is taken at once (it never changes the state);
+* a blind operation (a write) that was open when another blind operation was chosen is *covered*: it can be said to have
+  happened just before that one, unseen. It may be passed when it must return, or still be chosen before. So no branch
+  hides writes;
+* a blind operation is chosen only when it is the one that must return next, or some open operation observes it;
+* a configuration that used a superset of the crashed operations of a known, otherwise equal one is dropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from . import signatures as sig
+from .codes import ANY, BAG_EMPTY, BLIND, ILLEGAL, OK, PURE, READ, UNKNOWN, WRITE
+from .pool import COUNT, CTX_SIZE, DEPTH, MAX_NEW_NODES, make_table, tree_get
+from .prepare import A, B, BY_CALL, F, FIRST, FLAGS, ORIGIN, SLOT, START, TWIN, WILD
+
+HEAD = 2  # words of a row before the masks: level, state
+NO_MOVE = -2
+PASS = -1  # the decision to pass an operation that is covered and must return next
+
+# What the functions below share, in ``ctx`` after the pool's part.
+M, SLOTS, WORDS, COVER, CRASH = range(CTX_SIZE, CTX_SIZE + 5)
+
+
+@njit(inline="always")
+def has_bit(row, base, place):  # type: ignore[no-untyped-def]
+    """Whether a bit of the mask that starts at word ``base`` is set."""
+    return (row[base + (place >> 6)] >> (place & 63)) & 1 != 0
+
+
+@njit(inline="always")
+def set_bit(row, base, place):  # type: ignore[no-untyped-def]
+    """Set a bit of a mask."""
+    row[base + (place >> 6)] |= np.int64(1) << (place & 63)
+
+
+@njit(inline="always")
+def clear_bit(row, base, place):  # type: ignore[no-untyped-def]
+    """Clear a bit of a mask."""
+    row[base + (place >> 6)] &= ~(np.int64(1) << (place & 63))
+
+
+@njit(inline="always")
+def apply(step, ops, nodes, table, ctx, data, level, state, o):  # type: ignore[no-untyped-def]
+    """State after operation o at a level, or -1."""
+    f, a = ops[o, F], ops[o, A]
+    # Registers of values are by far the most used, and the call through a pointer costs as much as they do.
+    if f == READ:
+        return a if state == a or state == ANY else np.int64(-1)
+    if f == WRITE:
+        return a
+    return step(nodes, table, ctx, data, ops[level, WILD], state, f, a, ops[o, B])
+
+
+@njit(cache=True)
+def copy_row(target, source):  # type: ignore[no-untyped-def]
+    """Copy a row. A loop, since a slice brings Numba's broadcasting, which takes seconds to compile."""
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@njit(cache=True)
+def copy_rows(target, source, low, high):  # type: ignore[no-untyped-def]
+    """Copy some rows of a table."""
+    for i in range(low, high):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@njit(cache=True)
+def observe(step, ops, nodes, table, ctx, data, row, o, out):  # type: ignore[no-untyped-def]
+    """Take operation o if it is an observation that holds; append it to ``out`` (its first word is its length)."""
+    if not ops[o, FLAGS] & PURE or has_bit(row, HEAD, ops[o, SLOT]):
+        return
+    state = row[1]
+    if ops[o, F] == BAG_EMPTY:
+        # Taken at once only if it needs no crashed dequeue.
+        if state != 0 and tree_get(nodes, ctx, state, 0) != nodes[state, 2]:
+            return
+    elif apply(step, ops, nodes, table, ctx, data, row[0], state, o) != state:
+        return
+    set_bit(row, HEAD, ops[o, SLOT])
+    if out.size > 1:
+        out[0] += 1
+        out[out[0]] = o
+
+
+@njit(cache=True)
+def settle(step, ops, nodes, table, ctx, data, row, opened, out):  # type: ignore[no-untyped-def]
+    """Take every observation that holds, pass every operation that is linearised. ``opened`` (slot to rank, or -1)
+    is at the row's level before and after."""
+    k = row[0]
+    n = 0
+    at = 0  # what has opened lately is observed below; at first, all that is open
+    fresh = opened.size
+    while True:
+        for i in range(at, fresh):
+            o = opened[i] if n == 0 else ops[i, BY_CALL]
+            if n:
+                opened[ops[o, SLOT]] = o
+            if o >= 0:
+                observe(step, ops, nodes, table, ctx, data, row, o, out)
+        if k == ctx[M]:
+            return
+        s = ops[k, SLOT]
+        if not has_bit(row, HEAD, s):
+            return
+        clear_bit(row, HEAD, s)
+        if ctx[COVER]:
+            clear_bit(row, HEAD + ctx[WORDS], s)
+        opened[s] = -1
+        n += 1
+        at = ops[k, START]
+        k += 1
+        row[0] = k
+        fresh = ops[k, START] if k < ctx[M] else at
+
+
+@njit(cache=True)
+def open_first(ops, ctx, opened):  # type: ignore[no-untyped-def]
+    """Bring ``opened`` to level 0."""
+    opened.fill(-1)
+    if ctx[M]:
+        for i in range(ops[0, START]):
+            o = ops[i, BY_CALL]
+            opened[ops[o, SLOT]] = o
+
+
+@njit(cache=True)
+def move_back(ops, ctx, opened, level, target):  # type: ignore[no-untyped-def]
+    """Bring ``opened`` from a level back to an earlier one."""
+    while level > target:
+        if level < ctx[M]:
+            for i in range(ops[level - 1, START], ops[level, START]):
+                opened[ops[ops[i, BY_CALL], SLOT]] = -1
+        level -= 1
+        opened[ops[level, SLOT]] = level
+
+
+@njit(cache=True)
+def assign_slots(ops, m):  # type: ignore[no-untyped-def]
+    """Give each operation the last freed slot; returns how many there are."""
+    free = np.empty(m + 1, np.int64)
+    n_free = 0
+    used = 0
+    at = 0
+    for level in range(m):
+        while at < ops[level, START]:
+            o = ops[at, BY_CALL]
+            if n_free:
+                n_free -= 1
+                ops[o, SLOT] = free[n_free]
+            else:
+                ops[o, SLOT] = used
+                used += 1
+            at += 1
+        free[n_free] = ops[level, SLOT]
+        n_free += 1
+    return used
+
+
+@njit(cache=True)
+def next_candidate(ops, ctx, row, opened, cursor):  # type: ignore[no-untyped-def]
+    """The next operation to try, from ``cursor`` on: open ranks by their return, then crashed ones; -1 when there is none."""
+    m = ctx[M]
+    if cursor < m:
+        best = m
+        for s in range(ctx[SLOTS]):
+            o = opened[s]
+            if cursor <= o < best and not has_bit(row, HEAD, s):
+                best = o
+        if best < m:
+            return best
+        cursor = m
+    for o in range(cursor, ops.shape[0]):
+        if ops[o, FIRST] <= row[0] and not has_bit(row, ctx[CRASH], o - m):
+            twin = ops[o, TWIN]
+            if twin < 0 or has_bit(row, ctx[CRASH], twin - m):
+                return o
+    return np.int64(-1)
+
+
+@njit(cache=True)
+def next_move(ops, ctx, row, opened, mark):  # type: ignore[no-untyped-def]
+    """The next decision to try in a frame, whose ``mark[0]`` says where to go on: PASS, an operation, or NO_MOVE."""
+    if mark[0] == PASS:
+        mark[0] = 0
+        if ctx[COVER] and has_bit(row, HEAD + ctx[WORDS], ops[row[0], SLOT]):
+            return np.int64(PASS)
+    o = next_candidate(ops, ctx, row, opened, mark[0])
+    if o < 0:
+        return np.int64(NO_MOVE)
+    mark[0] = o + 1
+    return o
+
+
+@njit(cache=True)
+def observed(step, ops, nodes, table, ctx, data, row, opened, chosen, state):  # type: ignore[no-untyped-def]
+    """Whether some operation that could come next would see the state that a blind operation leaves."""
+    m = ctx[M]
+    for i in range(ctx[SLOTS] + ops.shape[0] - m):
+        if i < ctx[SLOTS]:
+            o = opened[i]
+            if o < 0 or has_bit(row, HEAD, i):
+                continue
+        else:
+            o = m + i - ctx[SLOTS]
+            if ops[o, FIRST] > row[0] or has_bit(row, ctx[CRASH], o - m):
+                continue
+        if o != chosen and not ops[o, FLAGS] & BLIND and apply(step, ops, nodes, table, ctx, data, row[0], state, o) != -1:
+            return True
+    return False
+
+
+@njit(cache=True)
+def choose(ops, ctx, row, child, o, state, opened):  # type: ignore[no-untyped-def]
+    """Write into ``child`` the row that follows ``row`` when operation o is linearised and leaves ``state``."""
+    copy_row(child, row)
+    child[1] = state
+    covers = HEAD + ctx[WORDS]
+    if o >= ctx[M]:
+        set_bit(child, ctx[CRASH], o - ctx[M])
+    else:
+        set_bit(child, HEAD, ops[o, SLOT])
+        if ctx[COVER]:
+            clear_bit(child, covers, ops[o, SLOT])
+    if ctx[COVER] and ops[o, FLAGS] & BLIND:
+        for s in range(ctx[SLOTS]):
+            other = opened[s]
+            if other >= 0 and ops[other, FLAGS] & BLIND and not has_bit(child, HEAD, s):
+                set_bit(child, covers, s)
+
+
+@njit(inline="always")
+def hash_row(row, length):  # type: ignore[no-untyped-def]
+    """A mixed hash of the first words of a row."""
+    h = np.uint64(0x9E3779B97F4A7C15)
+    for i in range(length):
+        h = (h ^ np.uint64(row[i])) * np.uint64(0xC2B2AE3D27D4EB4F)
+        h ^= h >> np.uint64(29)
+    h *= np.uint64(0x9E3779B97F4A7C15)
+    return h ^ (h >> np.uint64(32))
+
+
+@njit(cache=True)
+def known(rows, seen, row, crash):  # type: ignore[no-untyped-def]
+    """Place in ``seen`` for a new row, or -1 if a known one, equal but for crashed operations, used no more of these."""
+    size = np.uint64(seen.size - 1)
+    place = hash_row(row, crash) & size
+    while seen[place] != 0:
+        old = seen[place] - 1
+        i = 0
+        while i < crash and rows[old, i] == row[i]:
+            i += 1
+        if i == crash:
+            while i < row.size and not rows[old, i] & ~row[i]:
+                i += 1
+            if i == row.size:
+                return np.int64(-1)
+        place = (place + np.uint64(1)) & size
+    return np.int64(place)
+
+
+@njit(cache=True)
+def larger_seen(rows, n_rows, size, crash):  # type: ignore[no-untyped-def]
+    """A larger table of the known rows."""
+    seen = np.zeros(size, np.int32)
+    mask = np.uint64(size - 1)
+    for i in range(n_rows):
+        place = hash_row(rows[i], crash) & mask
+        while seen[place] != 0:
+            place = (place + np.uint64(1)) & mask
+        seen[place] = i + 1
+    return seen
+
+
+@njit(inline="always")
+def doubled(old, used):  # type: ignore[no-untyped-def]
+    """A copy of the first ``used`` rows with twice the room."""
+    new = np.empty((old.shape[0] * 2, old.shape[1]), np.int64)
+    copy_rows(new, old, 0, used)
+    return new
+
+
+@njit(cache=True)
+def retrace(step, ops, nodes, table, ctx, data, state, decisions, top, opened, row, child, out):  # type: ignore[no-untyped-def]
+    """Write the order that decisions stand for, with the observations, into ``out[1:]``, its length into ``out[0]``; returns
+    the state after it. Covered operations are not in it."""
+    out[0] = 0
+    row.fill(0)
+    row[1] = state
+    open_first(ops, ctx, opened)
+    settle(step, ops, nodes, table, ctx, data, row, opened, out)
+    for i in range(top):
+        o = decisions[i, 1]
+        if o == PASS:
+            set_bit(row, HEAD, ops[row[0], SLOT])
+            settle(step, ops, nodes, table, ctx, data, row, opened, out)
+            continue
+        # Its nodes exist since the search: there is room for them.
+        after = apply(step, ops, nodes, table, ctx, data, row[0], row[1], o)
+        choose(ops, ctx, row, child, o, after, opened)
+        out[0] += 1
+        out[out[0]] = o
+        copy_row(row, child)
+        settle(step, ops, nodes, table, ctx, data, row, opened, out)
+    return row[1]
+
+
+@njit(cache=True)
+def set_up(ops, m, ctx):  # type: ignore[no-untyped-def]
+    """Fill ``ctx``; returns the width of a row."""
+    ctx[M] = m
+    ctx[SLOTS] = assign_slots(ops, m)
+    ctx[WORDS] = (ctx[SLOTS] + 63) >> 6
+    ctx[COVER] = 0
+    for o in range(m):
+        if ops[o, FLAGS] & BLIND:
+            ctx[COVER] = 1
+            break
+    ctx[CRASH] = HEAD + ctx[WORDS] * (1 + ctx[COVER])
+    return ctx[CRASH] + ((ops.shape[0] - m + 63) >> 6)
+
+
+@njit(cache=True)
+def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, order):  # type: ignore[no-untyped-def]
+    """Search one partition (rows of ``prepare``, ``m`` of them completed) from ``state``.
+
+    Returns (verdict, steps, level reached, state after the order). ``order`` gets [length, rank...]: the linearisation found,
+    without covered operations, or the longest partial one. ``pool``: the first nodes. ``stop[0]``, set by another thread, ends it with UNKNOWN.
+    """
+    ctx = np.zeros(CTX_SIZE + 5, np.int64)
+    ctx[COUNT] = pool.shape[0]
+    ctx[DEPTH] = depth
+    width = set_up(ops, m, ctx)
+    crash = ctx[CRASH]
+    size = 256
+    while size < pool.shape[0] + 4 * MAX_NEW_NODES:
+        size *= 2
+    nodes = np.zeros((size, 3), np.int64)
+    copy_rows(nodes, pool, 0, pool.shape[0])
+    table = make_table(nodes, ctx[COUNT], 2 * size)
+    opened = np.empty(max(ctx[SLOTS], 1), np.int64)
+    open_first(ops, ctx, opened)
+    nothing = np.zeros(1, np.int64)
+
+    frames = np.zeros((64, width), np.int64)
+    marks = np.zeros((64, 2), np.int64)  # of a frame: where to go on with candidates, the operation chosen
+    rows = np.empty((64, width), np.int64)
+    seen = np.zeros(256, np.int32)
+    n_rows = 0
+    marks[0, 0] = PASS
+    frames[0, 1] = state
+    settle(step, ops, nodes, table, ctx, data, frames[0], opened, nothing)
+    top = 0
+    best = np.int64(-1)
+    best_marks = np.zeros((1, 2), np.int64)
+    best_top = 0
+    shared = 0  # how many of best_marks are still the current path's
+    steps = np.int64(0)
+    verdict = OK
+    while frames[top, 0] < m:
+        level = frames[top, 0]
+        o = next_move(ops, ctx, frames[top], opened, marks[top])
+        if o == NO_MOVE:
+            if level > best:
+                best = level
+                if top > best_marks.shape[0]:
+                    best_marks = np.zeros((2 * top, 2), np.int64)
+                    shared = 0
+                copy_rows(best_marks, marks, shared, top)
+                best_top = top
+                shared = top
+            if top == 0:
+                verdict = ILLEGAL
+                break
+            top -= 1
+            shared = min(shared, top)
+            move_back(ops, ctx, opened, level, frames[top, 0])
+            continue
+        steps += 1
+        if steps > max_steps or (steps & 255 == 0 and stop[0] != 0):
+            verdict = UNKNOWN
+            break
+        if ctx[COUNT] + MAX_NEW_NODES > nodes.shape[0]:
+            nodes = doubled(nodes, ctx[COUNT])
+            table = make_table(nodes, ctx[COUNT], 2 * nodes.shape[0])
+        after = frames[top, 1]
+        if o != PASS:
+            after = apply(step, ops, nodes, table, ctx, data, level, frames[top, 1], o)
+            if after == -1 or (o >= m and after == frames[top, 1]):
+                continue
+            if (
+                ops[o, FLAGS] & BLIND
+                and o != level
+                and not observed(step, ops, nodes, table, ctx, data, frames[top], opened, o, after)
+            ):
+                continue
+        if top + 2 > frames.shape[0]:
+            frames = doubled(frames, top + 1)
+            marks = doubled(marks, top + 1)
+        child = frames[top + 1]
+        if o == PASS:
+            copy_row(child, frames[top])
+            set_bit(child, HEAD, ops[level, SLOT])
+        else:
+            choose(ops, ctx, frames[top], child, o, after, opened)
+        settle(step, ops, nodes, table, ctx, data, child, opened, nothing)
+        place = known(rows, seen, child, crash)
+        if place < 0:
+            move_back(ops, ctx, opened, child[0], level)
+            continue
+        if n_rows == rows.shape[0]:
+            if (rows.size + frames.size + nodes.size) * 24 + seen.size * 4 > max_bytes:
+                verdict = UNKNOWN
+                break
+            rows = doubled(rows, n_rows)
+        copy_row(rows[n_rows], child)
+        n_rows += 1
+        seen[place] = n_rows
+        if n_rows * 2 > seen.size:
+            seen = larger_seen(rows, n_rows, seen.size * 4, crash)
+        marks[top, 1] = o
+        top += 1
+        marks[top, 0] = PASS
+    if frames[top, 0] > best:
+        best = frames[top, 0]
+        best_marks = marks
+        best_top = top
+    final = retrace(
+        step, ops, nodes, table, ctx, data, state, best_marks, best_top, opened, np.zeros(width, np.int64), frames[top], order
+    )
+    return verdict, steps, best, final
+
+
+@njit(
+    types.void(
+        sig.STEP, sig.ROWS, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.I64, sig.COLUMN, sig.ROWS_IN, sig.I64, sig.I64, sig.COLUMN,
+        sig.BUFFER, sig.ROWS,
+    ),
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def search_all(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
+    """Search every partition whose ``results[p, 0]`` is UNKNOWN, and stop at the first illegal one.
+
+    ``results[p]`` gets verdict, steps, level reached, state after the order, length of the order; ``order``, from place
+    ``offsets[p] + p`` on, the order as ORIGIN indices (see ``search``).
+    """
+    for p in range(completed.size):
+        if results[p, 0] != UNKNOWN:
+            continue
+        low, high = offsets[p], offsets[p + 1]
+        part = ops[low:high]
+        out = order[low + p : high + p + 1]
+        found = search(step, part, completed[p], states[p], depth, data, pool, max_steps, max_bytes, stop, out)
+        results[p, 0], results[p, 1], results[p, 2], results[p, 3] = found
+        n = out[0]
+        for i in range(n):
+            out[i] = part[out[i + 1], ORIGIN]
+        results[p, 4] = n
+        if results[p, 0] == ILLEGAL or stop[0] != 0:
+            return

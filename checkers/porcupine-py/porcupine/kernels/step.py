@@ -1,0 +1,214 @@
+"""The compiled sequential specifications: one ``step`` for all built-in models.
+
+``step`` returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers: values
+of a register or counter, or ids of hash-consed structures (``pool``). ``wild`` is the number of dequeues that never returned
+and that began by now (bags only). Operations of negative value ids never reach it: encoders validate.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from . import signatures as sig
+from .codes import (
+    ANY,
+    APPEND_TEXT,
+    BAG_EMPTY,
+    BAG_PUT,
+    BAG_TAKE,
+    CAS,
+    CAS_FAILED,
+    COUNTER_ADD,
+    COUNTER_ADD_GET,
+    COUNTER_READ,
+    DEAD,
+    LOCK_NOT_OWNER,
+    LOCK_REFUSED,
+    LOCK_RELEASE,
+    LOG_APPEND,
+    LOG_BEYOND,
+    LOG_READ_ALL,
+    NEVER,
+    PQ_EMPTY,
+    PQ_INSERT,
+    PQ_POP,
+    PQ_POP_ANY,
+    READ,
+    SET_ADD,
+    SET_HAS,
+    SET_LACKS,
+    SET_READ,
+    SET_REMOVE,
+    STACK_EMPTY,
+    STACK_POP,
+    STACK_POP_ANY,
+    STACK_PUSH,
+    UNSEEN,
+    WRITE,
+)
+from .pool import find, intern, tree_get, tree_min, tree_set
+
+OWNER_SHIFT = 20
+"""A lock's first word is owner << 20 | depth of re-entrance."""
+
+
+@njit(cache=True)
+def register_step(nodes, table, data, state, f, a, b):  # type: ignore[no-untyped-def]
+    """Registers of values or texts."""
+    if f == READ:
+        return a if state == a or state == ANY else NEVER
+    if f == WRITE:
+        return a
+    if f == CAS:
+        return b if state == a or state == ANY else NEVER
+    if f == CAS_FAILED:
+        return state if state != a else NEVER
+    # APPEND_TEXT: a = start of the piece in ``data``, b = its length
+    node = state
+    for place in range(a, a + b):
+        if node < 0:
+            return DEAD
+        node = find(nodes, table, node, data[place])
+    return node if node >= 0 else DEAD
+
+
+@njit(cache=True)
+def set_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
+    """Sets; b of an add or remove: 1 it changed the set, 0 it did not, UNSEEN not told."""
+    if f == SET_READ:
+        return state if state == a else NEVER
+    has = tree_get(nodes, ctx, state, a)
+    if f == SET_HAS:
+        return state if has else NEVER
+    if f == SET_LACKS:
+        return NEVER if has else state
+    changes = has == 0 if f == SET_ADD else has != 0
+    if b != UNSEEN and (b == 1) != changes:
+        return NEVER
+    if not changes:
+        return state
+    return tree_set(nodes, table, ctx, state, a, 1 if f == SET_ADD else 0)
+
+
+@njit(cache=True)
+def bag_step(nodes, table, ctx, wild, state, f, a):  # type: ignore[no-untyped-def]
+    """Bags. Leaf 0 counts the crashed dequeues used: they only ever help to make the bag empty, so that is when
+    they are taken."""
+    if f == BAG_PUT:
+        return tree_set(nodes, table, ctx, state, a, tree_get(nodes, ctx, state, a) + 1)
+    if f == BAG_TAKE:
+        have = tree_get(nodes, ctx, state, a)
+        if have == 0:
+            return NEVER
+        return tree_set(nodes, table, ctx, state, a, have - 1)
+    used = tree_get(nodes, ctx, state, 0)
+    left = nodes[state, 2] - used if state != 0 else 0
+    if left == 0:
+        return state
+    if used + left > wild:
+        return NEVER
+    return tree_set(nodes, table, ctx, 0, 0, used + left)
+
+
+@njit(cache=True)
+def priority_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-def]
+    """Priority queues: the smallest id goes first."""
+    if f == PQ_INSERT:
+        return tree_set(nodes, table, ctx, state, a, tree_get(nodes, ctx, state, a) + 1)
+    if f == PQ_EMPTY:
+        return state if state == 0 else NEVER
+    if state == 0:
+        return NEVER
+    first = tree_min(nodes, ctx, state)
+    if f == PQ_POP and first != a:
+        return NEVER
+    return tree_set(nodes, table, ctx, state, first, tree_get(nodes, ctx, state, first) - 1)
+
+
+@njit(cache=True)
+def stack_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-def]
+    """Stacks."""
+    if f == STACK_PUSH:
+        return intern(nodes, table, ctx, state, a, nodes[state, 2] + 1)
+    if f == STACK_EMPTY:
+        return state if state == 0 else NEVER
+    if state == 0 or (f == STACK_POP and nodes[state, 1] != a):
+        return NEVER
+    return nodes[state, 0]
+
+
+@njit(cache=True)
+def lock_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
+    """Locks. a = owner << 20 | deepest re-entrance; b = fencing token, or UNSEEN. A token must exceed the last one; that of
+    a crashed acquire (b = 0) is the least it can be."""
+    limit = a & ((1 << OWNER_SHIFT) - 1)
+    owner = a >> OWNER_SHIFT
+    held = nodes[state, 0]
+    token = nodes[state, 1]
+    mine = held != 0 and held >> OWNER_SHIFT == owner
+    depth = held & ((1 << OWNER_SHIFT) - 1)
+    can = held == 0 or (mine and depth < limit)
+    if f == LOCK_REFUSED:
+        return NEVER if can else state
+    if f == LOCK_NOT_OWNER:
+        return NEVER if mine else state
+    if f == LOCK_RELEASE:
+        if not mine:
+            return NEVER
+        held = held - 1 if depth > 1 else 0
+        if held == 0 and token == 0:
+            return 0  # the empty node, which is not in the table
+        return intern(nodes, table, ctx, held, token, 0)
+    if not can:
+        return NEVER
+    if b == 0:
+        token += 1
+    elif b != UNSEEN:
+        if b <= token:
+            return NEVER
+        token = b
+    return intern(nodes, table, ctx, (owner << OWNER_SHIFT) + depth + 1, token, 0)
+
+
+@njit(cache=True)
+def log_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
+    """Logs: append a at offset b (or UNSEEN); read a at offset b; read all (a = the list); offset b is beyond the end."""
+    length = nodes[state, 2]
+    if f == LOG_APPEND:
+        if b != UNSEEN and b != length:
+            return NEVER
+        return intern(nodes, table, ctx, state, a, length + 1)
+    if f == LOG_READ_ALL:
+        return state if state == a else NEVER
+    if f == LOG_BEYOND:
+        return state if b >= length else NEVER
+    if b >= length:
+        return NEVER
+    node = state
+    for _ in range(length - 1 - b):
+        node = nodes[node, 0]
+    return state if nodes[node, 1] == a else NEVER
+
+
+@njit(sig.STEP_SIGNATURE, cache=True)
+def step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
+    """State after operation (f, a, b), or NEVER."""
+    if f <= APPEND_TEXT:
+        return register_step(nodes, table, data, state, f, a, b)
+    if f <= SET_READ:
+        return set_step(nodes, table, ctx, state, f, a, b)
+    if f <= BAG_EMPTY:
+        return bag_step(nodes, table, ctx, wild, state, f, a)
+    if f <= PQ_POP_ANY:
+        return priority_step(nodes, table, ctx, state, f, a)
+    if f <= STACK_POP_ANY:
+        return stack_step(nodes, table, ctx, state, f, a)
+    if f <= LOCK_NOT_OWNER:
+        return lock_step(nodes, table, ctx, state, f, a, b)
+    if f <= COUNTER_ADD_GET:
+        if f == COUNTER_ADD:
+            return state + a
+        if f == COUNTER_READ:
+            return state if state == a else NEVER
+        return b if state + a == b else NEVER
+    return log_step(nodes, table, ctx, state, f, a, b)

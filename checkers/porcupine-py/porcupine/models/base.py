@@ -1,0 +1,189 @@
+"""What a model is, and how a compiled one hands its operations to the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..types import Operation, PorcupineError
+
+Ints = npt.NDArray[np.int64]
+
+
+def freeze(value: Any) -> Any:
+    """A hashable form of a value from JSON or EDN: lists become tuples, sets frozensets, mappings sorted tuples of pairs."""
+    if isinstance(value, list | tuple):
+        return tuple(freeze(v) for v in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(freeze(v) for v in value)
+    if isinstance(value, dict):
+        return ("{}", *sorted(((freeze(k), freeze(v)) for k, v in value.items()), key=repr))
+    return value
+
+
+class Model:
+    """A sequential specification: what one client at a time would see.
+
+    Override ``init`` and ``step`` (or ``steps``, when an operation has several outcomes); the rest has defaults. States must
+    be hashable and compare by ``==``, or ``key`` must turn them into something that is: that is Porcupine's *equal* and *hash*.
+    Never change a state in place.
+    """
+
+    name: ClassVar[str] = "model"
+
+    def init(self) -> Any:
+        """The state before the first operation."""
+        raise NotImplementedError(f"{type(self).__name__} has no init()")
+
+    def step(self, state: Any, input: Any, output: Any) -> tuple[bool, Any]:
+        """Whether the state admits the operation, and the state after it.
+
+        ``output`` is NO_OUTPUT if the operation never returned: answer what it would do to the state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither step() nor steps()")
+
+    def steps(self, state: Any, input: Any, output: Any) -> Iterable[Any]:
+        """All states that the operation may lead to; none if the state does not admit it."""
+        admitted, after = self.step(state, input, output)
+        return (after,) if admitted else ()
+
+    def key(self, state: Any) -> Hashable:
+        """A hashable value that two states share only if they are equal."""
+        hashable: Hashable = state
+        return hashable
+
+    def partition(self, operations: Sequence[Operation]) -> list[list[int]]:
+        """Indices of independent parts: the history is linearizable if and only if each part is (Herlihy & Wing 1990,
+        locality). By default one part."""
+        return [list(range(len(operations)))]
+
+    def describe_operation(self, input: Any, output: Any) -> str:
+        """An operation in a person's words."""
+        return f"{input!r} -> {output!r}"
+
+    def describe_state(self, state: Any) -> str:
+        """A state in a person's words."""
+        return repr(state)
+
+
+@dataclass(slots=True)
+class Encoded:
+    """Operations of a compiled model as columns (see ``kernels.codes``); one place per operation that matters.
+
+    ``source`` gives each one's index in the sequence it came from, ``part`` its partition. ``states`` are first states,
+    ``pool`` the first nodes, ``data`` the texts that operations point to. ``monitor`` names the monitor that may decide,
+    ``values`` the value that each id stands for.
+    """
+
+    part: Ints
+    f: Ints
+    a: Ints
+    b: Ints
+    flags: Ints
+    source: Ints
+    keys: list[Any]
+    states: Ints
+    depth: int = 1
+    data: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    pool: Ints = field(default_factory=lambda: np.zeros((1, 3), np.int64))
+    monitor: str = ""
+    values: list[Any] = field(default_factory=list)
+
+
+class Ids:
+    """Dense ids for values, in order of first sight."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.ids: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        frozen = freeze(value)
+        try:
+            return self.ids.setdefault(frozen, len(self.ids) + self.first)
+        except TypeError:
+            raise PorcupineError(f"value {value!r} can't be compared with others (it is not hashable)") from None
+
+    def values(self) -> list[Any]:
+        """Values by id."""
+        return [None] * self.first + list(self.ids)
+
+
+class Builder:
+    """Collects encoded operations."""
+
+    def __init__(self) -> None:
+        self.part: list[int] = []
+        self.f: list[int] = []
+        self.a: list[int] = []
+        self.b: list[int] = []
+        self.flags: list[int] = []
+        self.source: list[int] = []
+
+    def add(self, part: int, source: int, f: int, a: int = 0, b: int = 0, flags: int = 0) -> None:
+        """One operation."""
+        self.part.append(part)
+        self.source.append(source)
+        self.f.append(f)
+        self.a.append(a)
+        self.b.append(b)
+        self.flags.append(flags)
+
+    def done(self, keys: list[Any], first_state: int = 0, **rest: Any) -> Encoded:
+        """The columns."""
+        columns = (np.array(c, np.int64) for c in (self.part, self.f, self.a, self.b, self.flags, self.source))
+        return Encoded(*columns, keys, np.full(len(keys), first_state, np.int64), **rest)
+
+
+class CompiledModel(Model):
+    """A model that also has a compiled form. ``functions`` are the names that it knows, of which ``input[0]`` is one."""
+
+    functions: ClassVar[dict[str, int]] = {}
+    """Each function's number of arguments."""
+
+    def encode(self, operations: Sequence[Operation]) -> Encoded:
+        """The operations as columns, partitions included. Raises PorcupineError for an operation that it does not know."""
+        raise NotImplementedError(f"{type(self).__name__} has no encode()")
+
+    def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
+        """(input, output) of a Jepsen operation: ``kind`` is how it ended, "ok", "fail" or "info"; None if it did not happen
+        and observed nothing. Raises PorcupineError for an unknown function or a value of the wrong form."""
+        raise NotImplementedError(f"{type(self).__name__} has no from_history()")
+
+    def arguments(self, operation: Operation) -> tuple[Any, ...]:
+        """The input, validated: a tuple of a known function and its arguments."""
+        given = operation.input
+        if not isinstance(given, tuple) or not given or given[0] not in self.functions:
+            raise PorcupineError(f"model {self.name}: unknown operation {given!r}; known: {', '.join(self.functions)}")
+        if len(given) - 1 != self.functions[given[0]]:
+            raise PorcupineError(f"model {self.name}: {given!r} needs {self.functions[given[0]]} argument(s)")
+        return given
+
+    def known(self, f: str) -> str:
+        """The function's name, validated."""
+        if f not in self.functions:
+            raise PorcupineError(f'model {self.name}: unknown f "{f}"; known: {", ".join(self.functions)}')
+        return f
+
+    def describe_operation(self, input: Any, output: Any) -> str:
+        """As a call: ``read() -> 3``."""
+        if not isinstance(input, tuple):
+            return f"{input!r} -> {output!r}"
+        call = f"{input[0]}({', '.join(map(repr, input[1:]))})"
+        return call if output is None and input[0] in self.silent() else f"{call} -> {output!r}"
+
+    def silent(self) -> frozenset[str]:
+        """Functions whose output says nothing when it is None."""
+        return frozenset()
+
+
+def by_key(operations: Sequence[Operation], key: Callable[[Operation], Any]) -> list[list[int]]:
+    """Indices grouped by a key, in order of first sight."""
+    groups: dict[Any, list[int]] = {}
+    for i, operation in enumerate(operations):
+        groups.setdefault(freeze(key(operation)), []).append(i)
+    return list(groups.values())

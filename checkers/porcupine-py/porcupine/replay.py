@@ -1,0 +1,60 @@
+"""Replays an order of operations against a plain model: the check on the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .kernels.codes import PENDING
+from .models.base import Ints, Model
+from .types import NO_OUTPUT, Operation
+
+
+def first_fault(
+    model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, members: Sequence[int], order: Sequence[int]
+) -> str:
+    """What is wrong with a linearisation of ``members``, or "" if nothing is.
+
+    It must hold every operation that returned, once; respect the order of time; and the model must admit each operation.
+    """
+    if len(set(order)) != len(order) or not set(order) <= set(members):
+        return "an operation is in it twice, or is none of the history's"
+    missing = {i for i in members if ret[i] != PENDING} - set(order)
+    if missing:
+        return f"operation {min(missing)} is missing"
+    latest = -1
+    states = {model.key(s): s for s in (model.init(),)}
+    for i in order:
+        if ret[i] < latest:
+            return f"operation {i} returned before one that is placed before it began"
+        latest = max(latest, int(call[i]))
+        operation = operations[i]
+        output = NO_OUTPUT if operation.ret is None else operation.output
+        following = [after for s in states.values() for after in model.steps(s, operation.input, output)]
+        states = {model.key(s): s for s in following}
+        if not states:
+            return f"no state admits operation {i}"
+    return ""
+
+
+def states_along(model: Model, operations: Sequence[Operation], order: Sequence[int]) -> list[str]:
+    """The state before the first operation of an order and after each, in words; shorter if some operation is not admitted."""
+    states = [model.init()]
+    out = [model.describe_state(states[0])]
+    for i in order:
+        operation = operations[i]
+        output = NO_OUTPUT if operation.ret is None else operation.output
+        found = {model.key(after): after for s in states for after in model.steps(s, operation.input, output)}
+        if not found:
+            break
+        states = list(found.values())
+        out.append(" or ".join(model.describe_state(s) for s in states[:3]))
+    return out
+
+
+def stuck_after(
+    operations: Sequence[Operation], call: Ints, ret: Ints, members: Sequence[int], order: Sequence[int]
+) -> list[int]:
+    """The completed operations that could come next after a partial order, as far as time goes; by their return."""
+    placed = set(order)
+    left = sorted((i for i in members if i not in placed and ret[i] != PENDING), key=lambda i: int(ret[i]))
+    return [i for i in left if call[i] < ret[left[0]]]
