@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .kernels import codes
-from .kernels.codes import BLIND, ILLEGAL, PENDING, UNKNOWN
+from .kernels.codes import BLIND, ILLEGAL, PENDING, PURE, UNKNOWN
 from .kernels.prepare import ORIGIN, WILD, Prepared, prepare
 from .models.base import Encoded
 from .types import CheckResult
@@ -87,6 +87,8 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
             undecided = results[:, 0] == UNKNOWN
             if (results[:, 0] == ILLEGAL).any() or not undecided.any() or stop[0] or budget >= limits.steps:
                 break
+            if refute(encoded, ready, results, call, ret, limits, budget, step, stop):
+                break
             # A search that ended within its budget ran out of memory: no budget helps.
             if (results[undecided, 1] <= budget).all():
                 break
@@ -99,11 +101,87 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
     return Found(results[:, 0], results[:, 1], found)
 
 
+WINDOWS = (16, 32, 64, 256)
+"""Lengths of the windows tried, in completed operations."""
+WINDOW_SHARE = 4
+"""A window may take the round's budget divided by this."""
+
+
+def refute(
+    encoded: Encoded,
+    ready: Prepared,
+    results: Ints,
+    call: Ints,
+    ret: Ints,
+    limits: Limits,
+    budget: int,
+    step: Any,
+    stop: Ints,
+) -> bool:
+    """Try to show an undecided register illegal by a short window before the operation where the search stuck.
+
+    The window starts from an unknown value (ANY) and may use, or not, every operation open at its ends: it admits all that the
+    whole history admits, so if it is illegal, so is the whole. Sets the verdict, and says whether it did.
+    """
+    if encoded.f.max() > codes.APPEND_TEXT:
+        return False
+    for p in np.nonzero(results[:, 0] == UNKNOWN)[0]:
+        for length in WINDOWS:
+            places = window(ready, int(p), int(results[p, 2]), length, call, ret)
+            if places is None or stop[0]:
+                break
+            found = _search_window(encoded, *places, limits, budget // WINDOW_SHARE, step, stop)
+            results[p, 1] += found[1]
+            if found[0] == ILLEGAL:
+                results[p, 0] = ILLEGAL
+                return True
+    return False
+
+
+def window(
+    ready: Prepared, p: int, level: int, length: int, call: Ints, ret: Ints
+) -> tuple[Ints, Ints, Ints] | None:
+    """Places, calls and returns of the operations of a window that ends with the operation of rank ``level``; None if it would reach
+    back to the start."""
+    low, m = int(ready.offsets[p]), int(ready.completed[p])
+    first = min(level, m - 1) - length
+    if first <= 0:
+        return None
+    rows = ready.rows[low : int(ready.offsets[p + 1]), ORIGIN]
+    begins, ends = ret[rows[first - 1]], ret[rows[min(level, m - 1)]]
+    places = rows[(ret[rows] > begins) & (call[rows] < ends)]
+    returns = np.where((call[places] < begins) | (ret[places] > ends), PENDING, ret[places])
+    return places, call[places], returns
+
+
+def _search_window(
+    encoded: Encoded, places: Ints, calls: Ints, returns: Ints, limits: Limits, budget: int, step: Any, stop: Ints
+) -> Ints:
+    """Results of the search of a window."""
+    from .kernels.search import search_all
+
+    # An observation that is optional is of no use.
+    useful = (returns != PENDING) | (encoded.flags[places] & PURE == 0)
+    places, calls, returns = places[useful], calls[useful], returns[useful]
+    columns = (encoded.f[places], encoded.a[places], encoded.b[places], encoded.flags[places])
+    ready = prepare(np.zeros(places.size, np.int64), 1, *columns, calls, returns)
+    results = np.array([[UNKNOWN, 0, 0, 0, 0]], np.int64)
+    order = np.zeros(places.size + 1, np.int64)
+    search_all(
+        step, ready.rows, ready.offsets, ready.completed, np.array([codes.ANY]), encoded.depth, encoded.data,
+        encoded.pool, budget, limits.memory, stop, order, results,
+    )  # fmt: skip
+    found: Ints = results[0]
+    return found
+
+
 def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, call: Ints, ret: Ints) -> Ints:
     """The order with what the search leaves out: covered operations and a bag's crashed dequeues."""
     low = int(ready.offsets[p])
     done = ready.rows[low : low + int(ready.completed[p]), ORIGIN]
-    covered = np.setdiff1d(done, order)
+    taken = np.zeros(encoded.f.size, np.bool_)
+    taken[order] = True
+    covered = done[~taken[done]]
     if covered.size:
         order = _uncover(encoded, order, covered, call, ret)
     if encoded.monitor == "bag" and (encoded.f == codes.BAG_WILD).any():

@@ -54,8 +54,8 @@ def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call
     wild = f == BAG_WILD
     crashed = (ret == PENDING) & ~wild
     done = ret != PENDING
-    span = np.int64(2 * f.size + 2)
     done_at = np.nonzero(done)[0]
+    span = np.int64(max(call.max(initial=0), ret[done_at].max(initial=0)) + 2)
     key = part[done_at] * span + ret[done_at]
     order = done_at[np.argsort(key)]
     returns = part[order] * span + ret[order]

@@ -64,6 +64,8 @@ def register_step(nodes, table, data, state, f, a, b):  # type: ignore[no-untype
     if f == CAS_FAILED:
         return state if state != a else NEVER
     # APPEND_TEXT: a = start of the piece in ``data``, b = its length
+    if state == ANY:
+        return ANY
     node = state
     for place in range(a, a + b):
         if node < 0:
