@@ -16,7 +16,7 @@ from .models import CompiledModel, Model
 from .models.base import Encoded, Ints
 from .monitoring import describe, run_monitor
 from .plain import search as plain_search
-from .replay import first_fault, stuck_after
+from .replay import admitted, first_fault, open_after, states_after
 from .types import CheckResult, Event, Operation, Partition, PorcupineError, Result
 
 DEFAULT_MEMORY = 2 << 30
@@ -204,11 +204,19 @@ def _explain(model: Model, operations: Sequence[Operation], call: Ints, ret: Int
         return found
     if found.verdict is CheckResult.UNKNOWN:
         return found
-    stuck = stuck_after(operations, call, ret, found.operations, order)
-    named = "; ".join(operation_text(model, operations[i]) for i in stuck[:4]) + ("; ..." if len(stuck) > 4 else "")
-    reason = f"after the longest order found ({len(order)} operations) none of these can come next: {named}"
+    left = open_after(operations, call, ret, found.operations, order)
+    states = states_after(model, operations, order)
+    stuck = [i for i in left if not admitted(model, operations[i], states)]
+    state = " or ".join(model.describe_state(s) for s in states[:3])
+    if len(state) > 200:
+        state = state[:200] + "..."
+    due = operation_text(model, operations[left[0]]) if left else "an operation"
+    reason = (
+        f"{due} can't be placed: the longest order found has {len(order)} operations and ends in state {state}; "
+        f"no order of the operations open then admits it"
+    )
     return Partition(
-        found.key, found.operations, found.verdict, found.method, found.steps, order, stuck, reason, stuck[:1]
+        found.key, found.operations, found.verdict, found.method, found.steps, order, stuck, reason, left[:1]
     )
 
 

@@ -97,7 +97,7 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
     for p in range(parts if orders else 0):
         start = int(ready.offsets[p]) + p
         chosen = order[start : start + int(results[p, 4])]
-        found.append(_complete(encoded, ready, p, chosen, call, ret) if results[p, 0] == codes.OK else chosen)
+        found.append(_complete(encoded, ready, p, chosen, int(results[p, 2]), call, ret))
     return Found(results[:, 0], results[:, 1], found)
 
 
@@ -175,10 +175,12 @@ def _search_window(
     return found
 
 
-def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, call: Ints, ret: Ints) -> Ints:
-    """The order with what the search leaves out: covered operations and a bag's crashed dequeues."""
+def _complete(
+    encoded: Encoded, ready: Prepared, p: int, order: Ints, level: int, call: Ints, ret: Ints
+) -> Ints:
+    """The order, which reaches a level, with what the search leaves out: covered operations, a bag's crashed dequeues."""
     low = int(ready.offsets[p])
-    done = ready.rows[low : low + int(ready.completed[p]), ORIGIN]
+    done = ready.rows[low : low + level, ORIGIN]
     taken = np.zeros(encoded.f.size, np.bool_)
     taken[order] = True
     covered = done[~taken[done]]

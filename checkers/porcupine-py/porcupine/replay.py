@@ -27,13 +27,31 @@ def first_fault(
         if ret[i] < latest:
             return f"operation {i} returned before one that is placed before it began"
         latest = max(latest, int(call[i]))
-        operation = operations[i]
-        output = NO_OUTPUT if operation.ret is None else operation.output
-        following = [after for s in states.values() for after in model.steps(s, operation.input, output)]
+        output = outcome(operations[i])
+        following = [after for s in states.values() for after in model.steps(s, operations[i].input, output)]
         states = {model.key(s): s for s in following}
         if not states:
             return f"no state admits operation {i}"
     return ""
+
+
+def outcome(operation: Operation) -> object:
+    """The output that ``Model.step`` is given."""
+    return NO_OUTPUT if operation.ret is None else operation.output
+
+
+def admitted(model: Model, operation: Operation, states: Sequence[object]) -> bool:
+    """Whether some of the states admits an operation."""
+    return any(True for s in states for _ in model.steps(s, operation.input, outcome(operation)))
+
+
+def states_after(model: Model, operations: Sequence[Operation], order: Sequence[int]) -> list[object]:
+    """The states that an order may end in; none if it is not admitted."""
+    states: list[object] = [model.init()]
+    for i in order:
+        following = [after for s in states for after in model.steps(s, operations[i].input, outcome(operations[i]))]
+        states = list({model.key(s): s for s in following}.values())
+    return states
 
 
 def states_along(model: Model, operations: Sequence[Operation], order: Sequence[int]) -> list[str]:
@@ -41,17 +59,15 @@ def states_along(model: Model, operations: Sequence[Operation], order: Sequence[
     states = [model.init()]
     out = [model.describe_state(states[0])]
     for i in order:
-        operation = operations[i]
-        output = NO_OUTPUT if operation.ret is None else operation.output
-        found = {model.key(after): after for s in states for after in model.steps(s, operation.input, output)}
-        if not found:
+        following = [after for s in states for after in model.steps(s, operations[i].input, outcome(operations[i]))]
+        if not following:
             break
-        states = list(found.values())
+        states = list({model.key(s): s for s in following}.values())
         out.append(" or ".join(model.describe_state(s) for s in states[:3]))
     return out
 
 
-def stuck_after(
+def open_after(
     operations: Sequence[Operation], call: Ints, ret: Ints, members: Sequence[int], order: Sequence[int]
 ) -> list[int]:
     """The completed operations that could come next after a partial order, as far as time goes; by their return."""

@@ -1,0 +1,34 @@
+"""Logs of Jepsen, as Porcupine's tests hold them: ``INFO  jepsen.util - 3<tab>:ok<tab>:read<tab>nil``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..types import PorcupineError
+from .edn import parse_edn
+from .rows import Row
+
+_LINE = re.compile(r".*\bjepsen\.util - (\S+)\s+:(\w+)\s+:(\S+)\s*(.*)")
+
+
+def log_rows(text: str, name: str) -> Iterator[Row]:
+    """Rows of a log; lines that other parts of Jepsen wrote are passed over."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if "jepsen.util - " not in line:
+            if line.strip() and "jepsen" not in line:
+                raise PorcupineError(f"{name}:{number}: not a line of a Jepsen log: {line.strip()[:40]!r}")
+            continue
+        found = _LINE.fullmatch(line.rstrip())
+        if found is None:
+            raise PorcupineError(f"{name}:{number}: an operation is expected after jepsen.util: {line.strip()[:60]!r}")
+        process, kind, f, value = found.groups()
+        try:
+            client: int | str = int(process)
+        except ValueError:
+            client = process
+        # Of info, the value is the reason; of others, it must be there, else the line was cut.
+        if not value:
+            raise PorcupineError(f"{name}:{number}: the value is missing")
+        parsed = None if kind == "info" else parse_edn(value, name, number)
+        yield Row(number, client, kind, f, parsed)
