@@ -22,7 +22,8 @@ Ints = npt.NDArray[np.int64]
 
 VERDICTS = {codes.OK: CheckResult.OK, codes.ILLEGAL: CheckResult.ILLEGAL, codes.UNKNOWN: CheckResult.UNKNOWN}
 FIRST_BUDGET = 2000
-"""Steps that every partition may take in the first round; later rounds allow 16 times as many."""
+"""Steps that every partition may take in the first round, besides two per operation of the longest; later rounds allow 16
+times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
     results = np.full((parts, 5), UNKNOWN, np.int64)
     results[:, 1:] = 0
     order = np.zeros(ready.rows.shape[0] + parts, np.int64)
-    budget = min(FIRST_BUDGET, limits.steps)
+    longest = int(np.diff(ready.offsets).max(initial=0))
+    budget = min(FIRST_BUDGET + 2 * longest, limits.steps)
     with stopping(limits) as stop:
         while True:
             search_all(

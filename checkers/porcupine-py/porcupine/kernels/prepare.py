@@ -49,6 +49,25 @@ def rank_times(call: npt.NDArray[np.generic], ret: npt.NDArray[np.generic], pend
     return position[:n].copy(), out
 
 
+def argsort_distinct(key: Ints) -> Ints:
+    """As ``np.argsort``, of keys that all differ and are not negative; linear where they are dense."""
+    if key.size == 0 or int(key.max()) > 8 * key.size:
+        return np.argsort(key)
+    at = np.full(int(key.max()) + 1, -1, np.int64)
+    at[key] = np.arange(key.size)
+    return at[at >= 0]
+
+
+def count_below(ascending: Ints, keys: Ints) -> Ints:
+    """As ``np.searchsorted``, of ascending keys that all differ and are not negative; linear where they are dense."""
+    if ascending.size == 0 or int(ascending[-1]) > 8 * ascending.size:
+        return np.searchsorted(ascending, keys).astype(np.int64)
+    below = np.zeros(int(ascending[-1]) + 2, np.int64)
+    below[ascending + 1] = 1
+    np.cumsum(below, out=below)
+    return below[np.minimum(keys, below.size - 1)]
+
+
 def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call: Ints, ret: Ints) -> Prepared:
     """Rows for the search; ``part`` holds partition numbers below ``parts``, positions are as ``rank_times`` gives them."""
     wild = f == BAG_WILD
@@ -57,7 +76,7 @@ def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call
     done_at = np.nonzero(done)[0]
     span = np.int64(max(call.max(initial=0), ret[done_at].max(initial=0)) + 2)
     key = part[done_at] * span + ret[done_at]
-    order = done_at[np.argsort(key)]
+    order = done_at[argsort_distinct(key)]
     returns = part[order] * span + ret[order]
     crashed_at = np.nonzero(crashed)[0]
     crashed_at = crashed_at[
@@ -76,7 +95,7 @@ def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call
             rows[at, column] = values[source]
         rows[at, ORIGIN] = source
         began = part[source] * span + call[source]
-        rows[at, FIRST] = np.searchsorted(returns, began) - done_start[part[source]]
+        rows[at, FIRST] = count_below(returns, began) - done_start[part[source]]
     _levels(rows, place, part[order], order, call, span, completed, offsets, done_start)
     _twins(rows, crash_place, crashed_at, part, f, a, b, offsets)
     if wild.any():
@@ -97,7 +116,7 @@ def _levels(
     offsets: Ints,
     done_start: Ints,
 ) -> None:
-    by_call = np.argsort(part * span + call[order])
+    by_call = argsort_distinct(part * span + call[order])
     rows[place, BY_CALL] = by_call - done_start[part]
     opening = np.bincount(rows[place, FIRST] + done_start[part], minlength=place.size)[: place.size]
     total = np.cumsum(opening)
