@@ -104,7 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table; 1 if a verdict is wrong (a slow machine is no failure)."""
     options = argparse.ArgumentParser(prog="python -m porcupine.bench", description=__doc__)
     options.add_argument("--size", type=float, default=1.0, help="factor on the number of operations")
-    options.add_argument("--growth", type=int, default=1_000_000, metavar="N", help="largest history of the growth lines")
+    options.add_argument(
+        "--growth", type=int, default=1_000_000, metavar="N", help="largest history of the growth lines"
+    )
     chosen = options.parse_args(arguments)
     began = time.perf_counter()
     for warm in (generate.queue(200, 4, 1), generate.queue(200, 4, 1, 3)):

@@ -16,7 +16,7 @@ from .models import CompiledModel, Model
 from .models.base import Encoded, Ints
 from .monitoring import describe, run_monitor
 from .plain import search as plain_search
-from .replay import admitted, first_fault, open_after, states_after
+from .replay import admitted, first_fault, open_after, outcome, states_after
 from .types import CheckResult, Event, Operation, Partition, PorcupineError, Result
 
 DEFAULT_MEMORY = 2 << 30
@@ -32,8 +32,8 @@ def check_operations(
 ) -> CheckResult:
     """Whether a history is linearizable: OK, ILLEGAL, or UNKNOWN when a limit was reached first.
 
-    ``timeout`` in seconds, ``max_steps`` per partition, ``max_memory`` in bytes. Raises PorcupineError for operations that the
-    model does not know. See ``check_operations_verbose`` for the evidence.
+    ``timeout`` in seconds, ``max_steps`` per partition, ``max_memory`` in bytes. Raises PorcupineError for operations
+    that the model does not know. See ``check_operations_verbose`` for the evidence.
     """
     return check_operations_verbose(
         model, operations, timeout=timeout, max_steps=max_steps, max_memory=max_memory, evidence=False
@@ -52,8 +52,8 @@ def check_operations_verbose(
 ) -> Result:
     """As ``check_operations``, with the evidence.
 
-    ``monitors=False`` leaves all to the search (an OK then comes with its linearisation). A compiled model's linearisation is
-    replayed against the plain model before it is believed.
+    ``monitors=False`` leaves all to the search (an OK then comes with its linearisation). A compiled model's
+    linearisation is replayed against the plain model before it is believed.
     """
     began = time.monotonic()
     limits = Limits(None if timeout is None else began + timeout, max_steps or 1 << 62, max_memory)
@@ -65,13 +65,12 @@ def check_operations_verbose(
     verdicts = {p.verdict for p in parts}
     worst = (v for v in (CheckResult.ILLEGAL, CheckResult.UNKNOWN) if v in verdicts)
     steps = sum(p.steps for p in parts)
-    return Result(
-        next(worst, CheckResult.OK), model.name, len(operations), parts, steps, time.monotonic() - began
-    )
+    return Result(next(worst, CheckResult.OK), model.name, len(operations), parts, steps, time.monotonic() - began)
 
 
 def check_events(model: Model, events: Sequence[Event], **limits: Any) -> CheckResult:
-    """As ``check_operations``, for a sequence of calls and returns in order of time; a call without a return never returned."""
+    """As ``check_operations``, for a sequence of calls and returns in order of time; a call without a return never
+    returned."""
     return check_operations(model, pair_events(events), **limits)
 
 
@@ -81,8 +80,8 @@ def check_events_verbose(model: Model, events: Sequence[Event], **limits: Any) -
 
 
 def pair_events(events: Sequence[Event]) -> list[Operation]:
-    """Operations of a sequence of events, in order of their calls. Raises PorcupineError for a return without a call, or an id
-    called twice."""
+    """Operations of a sequence of events, in order of their calls. Raises PorcupineError for a return without a call,
+    or an id called twice."""
     opened: dict[Any, int] = {}
     returned: dict[int, tuple[int, Any]] = {}
     for at, event in enumerate(events):
@@ -179,7 +178,7 @@ def _search(
     limits: Limits,
     evidence: bool,
 ) -> list[Partition]:
-    found = run_search(encoded, call[encoded.source], ret[encoded.source], limits, True)
+    found = run_search(encoded, call[encoded.source], ret[encoded.source], limits, True, model.kernel())
     members: list[list[int]] = [[] for _ in encoded.keys]
     for source, part in zip(encoded.source.tolist(), encoded.part.tolist(), strict=True):
         members[part].append(source)
@@ -225,5 +224,5 @@ def operation_text(model: Model, operation: Operation) -> str:
     returned = "never returned" if operation.ret is None else f"{operation.call} to {operation.ret}"
     if operation.ret is None:
         returned = f"called at {operation.call}, never returned"
-    text = model.describe_operation(operation.input, None if operation.ret is None else operation.output)
+    text = model.describe_operation(operation.input, outcome(operation))
     return f"{text} by {operation.client_id} ({returned})"

@@ -37,16 +37,22 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check",
         help="check files of histories",
-        description="Prints FILE: ok|illegal|unknown. Exit status: 0 all ok, 1 some illegal, 2 some unknown, 3 bad input.",
+        description="Prints FILE: ok|illegal|unknown. Exit status: 0 all ok, 1 illegal, 2 unknown, 3 bad input.",
     )
     check.add_argument("--model", required=True, help=f"one of {', '.join(MODELS)}")
     check.add_argument("--format", help=f"one of {', '.join(FORMATS)}; told from the content by default")
     check.add_argument("--timeout", type=_seconds, metavar="S", help="seconds per file, then the verdict is unknown")
     check.add_argument(
-        "--memory", type=_seconds, metavar="MB", default=DEFAULT_MEMORY / 1e6, help="for the search (default %(default).0f)"
+        "--memory",
+        type=_seconds,
+        metavar="MB",
+        default=DEFAULT_MEMORY / 1e6,
+        help="for the search (default %(default).0f)",
     )
     check.add_argument("--minimal", action="store_true", help="show a minimal illegal sub-history")
-    check.add_argument("--html", type=Path, metavar="OUT", help="write a picture; a directory if several files are given")
+    check.add_argument(
+        "--html", type=Path, metavar="OUT", help="write a picture; a directory if several files are given"
+    )
     check.add_argument("files", nargs="+", metavar="FILE")
     return top
 
@@ -92,7 +98,8 @@ def _check_file(model: CompiledModel, file: str, options: argparse.Namespace) ->
 def _line(file: str, result: Result, read: float) -> str:
     parts = len(result.partitions)
     return (
-        f"{file}: {result.verdict.value}  {result.operations} operations, {parts} partition{'' if parts == 1 else 's'}, "
+        f"{file}: {result.verdict.value}  {result.operations} operations, "
+        f"{parts} partition{'' if parts == 1 else 's'}, "
         f"{result.steps} steps, read {read:.3f} s, checked {result.seconds:.3f} s"
     )
 

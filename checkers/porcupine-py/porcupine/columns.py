@@ -26,7 +26,8 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class ColumnsResult:
-    """Verdicts per partition, by partition number; ``pattern`` and ``rows`` tell what a monitor found, if one decided."""
+    """Verdicts per partition, by partition number; ``pattern`` and ``rows`` tell what a monitor found, if one
+    decided."""
 
     verdict: CheckResult
     partitions: list[CheckResult]
@@ -48,9 +49,10 @@ def check_queue_columns(
 ) -> ColumnsResult:
     """Check a FIFO queue, or a bag if ``unordered``.
 
-    ``f``: ENQUEUE, DEQUEUE or DEQUEUE_EMPTY; ``value``: any integers or objects (texts); ``call``, ``ret``: times or positions, ``ret``
-    NEVER (-1) for a crash. Positions 0 ... 2n-1, each used once, are taken as they are, which saves a sort; so are integer
-    values from 1 to about n. Raises PorcupineError for columns of different lengths or unknown codes.
+    ``f``: ENQUEUE, DEQUEUE or DEQUEUE_EMPTY; ``value``: any integers or objects (texts); ``call``, ``ret``: times or
+    positions, ``ret`` NEVER (-1) for a crash. Positions 0 ... 2n-1, each used once, are taken as they are, which
+    saves a sort; so are integer values from 1 to about n. Raises PorcupineError for columns of different lengths or
+    unknown codes.
     """
     began = time.monotonic()
     codes_f = _integers(f, "f")
@@ -94,9 +96,9 @@ def check_register_columns(
 ) -> ColumnsResult:
     """Check registers with compare-and-set, one per partition.
 
-    ``f``: READ (0), WRITE (1), CAS (2) that matched or crashed, CAS_FAILED (3) that did not match; ``value``: integers, 0 the
-    first value of a register (for CAS: the one expected, with ``new`` the one set); ``partition``: integers from 0. Times as
-    in ``check_queue_columns``.
+    ``f``: READ (0), WRITE (1), CAS (2) that matched or crashed, CAS_FAILED (3) that did not match; ``value``:
+    integers, 0 the first value of a register (for CAS: the one expected, with ``new`` the one set); ``partition``:
+    integers from 0. Times as in ``check_queue_columns``.
     """
     began = time.monotonic()
     codes_f = _integers(f, "f")
@@ -158,7 +160,7 @@ def _array(column: Any) -> npt.NDArray[Any]:
 
 def _integers(column: Any, name: str, size: int | None = None) -> Ints:
     array = _array(column)
-    if array.ndim != 1 or array.dtype.kind not in "iub" and array.size:
+    if array.ndim != 1 or (array.dtype.kind not in "iub" and array.size):
         raise PorcupineError(f"column {name}: one-dimensional integers expected, not {array.dtype}")
     if size is not None and array.size != size:
         raise PorcupineError(f"column {name} has {array.size} rows, f has {size}")
@@ -196,7 +198,7 @@ def _dense(value: Any, size: int) -> tuple[Ints, int]:
         raise PorcupineError(f"column value has {array.size} rows, f has {size}")
     if array.dtype.kind in "iu" and size:
         low, high = int(array.min()), int(array.max())
-        if 1 <= low and high <= 2 * size + 16:
+        if low >= 1 and high <= 2 * size + 16:
             return np.ascontiguousarray(array, np.int64), high
         if high - low <= 8 * size + 16:
             return np.ascontiguousarray(array - low + 1, np.int64), high - low + 1

@@ -22,13 +22,14 @@ Ints = npt.NDArray[np.int64]
 
 VERDICTS = {codes.OK: CheckResult.OK, codes.ILLEGAL: CheckResult.ILLEGAL, codes.UNKNOWN: CheckResult.UNKNOWN}
 FIRST_BUDGET = 2000
-"""Steps that every partition may take in the first round, besides two per operation of the longest; later rounds allow 16
-times as many."""
+"""Steps that every partition may take in the first round, besides two per operation of the longest; later rounds
+allow 16 times as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a check may use: ``deadline`` in ``time.monotonic()`` seconds, ``steps`` per partition, ``memory`` in bytes."""
+    """What a check may use: ``deadline`` in ``time.monotonic()`` seconds, ``steps`` per partition, ``memory`` in
+    bytes."""
 
     deadline: float | None
     steps: int
@@ -122,8 +123,8 @@ def refute(
 ) -> bool:
     """Try to show an undecided register illegal by a short window before the operation where the search stuck.
 
-    The window starts from an unknown value (ANY) and may use, or not, every operation open at its ends: it admits all that the
-    whole history admits, so if it is illegal, so is the whole. Sets the verdict, and says whether it did.
+    The window starts from an unknown value (ANY) and may use, or not, every operation open at its ends: it admits all
+    that the whole history admits, so if it is illegal, so is the whole. Sets the verdict, and says whether it did.
     """
     if encoded.f.max() > codes.APPEND_TEXT:
         return False
@@ -140,11 +141,9 @@ def refute(
     return False
 
 
-def window(
-    ready: Prepared, p: int, level: int, length: int, call: Ints, ret: Ints
-) -> tuple[Ints, Ints, Ints] | None:
-    """Places, calls and returns of the operations of a window that ends with the operation of rank ``level``; None if it would reach
-    back to the start."""
+def window(ready: Prepared, p: int, level: int, length: int, call: Ints, ret: Ints) -> tuple[Ints, Ints, Ints] | None:
+    """Places, calls and returns of the operations of a window that ends with the operation of rank ``level``; None if
+    it would reach back to the start."""
     low, m = int(ready.offsets[p]), int(ready.completed[p])
     first = min(level, m - 1) - length
     if first <= 0:
@@ -177,10 +176,9 @@ def _search_window(
     return found
 
 
-def _complete(
-    encoded: Encoded, ready: Prepared, p: int, order: Ints, level: int, call: Ints, ret: Ints
-) -> Ints:
-    """The order, which reaches a level, with what the search leaves out: covered operations, a bag's crashed dequeues."""
+def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, level: int, call: Ints, ret: Ints) -> Ints:
+    """The order, which reaches a level, with what the search leaves out: covered operations, a bag's crashed
+    dequeues."""
     low = int(ready.offsets[p])
     done = ready.rows[low : low + level, ORIGIN]
     taken = np.zeros(encoded.f.size, np.bool_)
@@ -275,5 +273,3 @@ def interleave(pairs: Ints, enqueues: Ints, call: Ints, ret: Ints, complete: boo
         else:
             break  # an incomplete order may end here; replay tells if a complete one did
     return order
-
-

@@ -1,4 +1,5 @@
-"""Makes histories of a correct object under load, for benchmarks: linearizable by construction, or spoilt in one place."""
+"""Makes histories of a correct object under load, for benchmarks: linearizable by construction, or spoilt in one
+place."""
 
 from __future__ import annotations
 

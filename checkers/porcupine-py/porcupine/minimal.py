@@ -1,8 +1,8 @@
 """A minimal illegal sub-history: what is left when nothing more can be removed (Zeller & Hildebrandt 2002, ddmin).
 
-An operation goes together with the observations that depend on it: a read is not kept when the only write of its value is
-removed, since it would be illegal for the want of that. Where values do not tell what an observation depends on (counters,
-locks, logs, texts), it depends on every change that began before it returned.
+An operation goes together with the observations that depend on it: a read is not kept when the only write of its
+value is removed, since it would be illegal for the want of that. Where values do not tell what an observation depends
+on (counters, locks, logs, texts), it depends on every change that began before it returned.
 """
 
 from __future__ import annotations

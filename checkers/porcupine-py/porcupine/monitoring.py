@@ -80,9 +80,7 @@ def monitor_register(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int) -> 
     since = np.full(n_values, -1, np.int64)
     since[0] = 0
     later = np.where(ret == PENDING, PENDING, ret + 1)
-    pattern, *places = (
-        int(x) for x in register_monitor(f, a, call + 1, later, since, n_values, 2 * call.size + 2)
-    )
+    pattern, *places = (int(x) for x in register_monitor(f, a, call + 1, later, since, n_values, 2 * call.size + 2))
     if pattern == NOT_DISTINCT:
         return None
     return Finding(pattern, REGISTER_WORDS.get(pattern, ""), [p for p in places if p >= 0])

@@ -66,7 +66,11 @@ def search(
                 path.pop()
             continue
         steps += 1
-        if steps > max_steps or len(seen) > max_states or (deadline and steps % 64 == 0 and time.monotonic() > deadline):
+        if (
+            steps > max_steps
+            or len(seen) > max_states
+            or (deadline and steps % 64 == 0 and time.monotonic() > deadline)
+        ):
             return Searched(CheckResult.UNKNOWN, steps, best)
         rank, after = following
         mask |= 1 << rank

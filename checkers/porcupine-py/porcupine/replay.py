@@ -14,7 +14,8 @@ def first_fault(
 ) -> str:
     """What is wrong with a linearisation of ``members``, or "" if nothing is.
 
-    It must hold every operation that returned, once; respect the order of time; and the model must admit each operation.
+    It must hold every operation that returned, once; respect the order of time; and the model must admit each
+    operation.
     """
     if len(set(order)) != len(order) or not set(order) <= set(members):
         return "an operation is in it twice, or is none of the history's"
@@ -55,7 +56,8 @@ def states_after(model: Model, operations: Sequence[Operation], order: Sequence[
 
 
 def states_along(model: Model, operations: Sequence[Operation], order: Sequence[int]) -> list[str]:
-    """The state before the first operation of an order and after each, in words; shorter if some operation is not admitted."""
+    """The state before the first operation of an order and after each, in words; shorter if some operation is not
+    admitted."""
     states = [model.init()]
     out = [model.describe_state(states[0])]
     for i in order:

@@ -34,9 +34,9 @@ NO_OUTPUT = _NoOutput()
 class Operation:
     """One operation: who called it, with what, what came back, and when.
 
-    ``call`` and ``ret`` are times or positions of any one unit; ``ret`` None says that the operation never returned (it
-    crashed: it may or may not have happened, at any time after its call), and ``output`` then says nothing. Equal times count as
-    overlapping. Inputs of the built-in models are tuples, ``("write", 3)``; see each model.
+    ``call`` and ``ret`` are times or positions of any one unit; ``ret`` None says that the operation never returned
+    (it crashed: it may or may not have happened, at any time after its call), and ``output`` then says nothing. Equal
+    times count as overlapping. Inputs of the built-in models are tuples, ``("write", 3)``; see each model.
     """
 
     client_id: Hashable
@@ -48,8 +48,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A call or a return, in a history given as a sequence: ``kind`` is "call" or "return", ``value`` the input or the output,
-    ``id`` joins the two."""
+    """A call or a return, in a history given as a sequence: ``kind`` is "call" or "return", ``value`` the input or
+    the output, ``id`` joins the two."""
 
     kind: str
     id: Hashable
@@ -61,10 +61,10 @@ class Event:
 class Partition:
     """What was found about one partition; operations are indices into the checked sequence.
 
-    ``key`` tells the partition (a kv key, a set's element; None when there is one only). ``linearization`` is the order found
-    (OK), or the longest partial order that the search reached; None if a monitor decided. ``stuck`` are the operations that
-    could come next there, none of which the state admits. ``reason`` says why an ILLEGAL partition is, ``culprits`` which
-    operations show it. ``method`` names the algorithm that decided.
+    ``key`` tells the partition (a kv key, a set's element; None when there is one only). ``linearization`` is the
+    order found (OK), or the longest partial order that the search reached; None if a monitor decided. ``stuck`` are
+    the operations that could come next there, none of which the state admits. ``reason`` says why an ILLEGAL
+    partition is, ``culprits`` which operations show it. ``method`` names the algorithm that decided.
     """
 
     key: Any

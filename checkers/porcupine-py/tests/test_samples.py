@@ -65,7 +65,10 @@ def test_the_command_prints_a_verdict_per_file_and_gives_the_worst_as_status(cap
     ("text", "message"),
     [
         ('{"process": 0, "type": "invoke", "f": "read", "value": null}\n{"process": 0, "type"', ":2: not JSON"),
-        ('{"process": 0, "type": "ok", "f": "read", "value": 1}\n', ":1: process 0 completes read, but has invoked nothing"),
+        (
+            '{"process": 0, "type": "ok", "f": "read", "value": 1}\n',
+            ":1: process 0 completes read, but has invoked nothing",
+        ),
         (
             '{"process": 0, "type": "invoke", "f": "read"}\n{"process": 0, "type": "invoke", "f": "read"}\n',
             ":2: process 0 invokes read while its operation of line 1 is open",

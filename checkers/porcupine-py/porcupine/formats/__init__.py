@@ -14,11 +14,13 @@ from .logs import log_rows
 from .rows import operations_of
 
 FORMATS = ("jsonl", "edn", "porcupine-kv", "jepsen-log", "parquet")
-"""Names for ``read_history``. EDN reads Jepsen's and Knossos' histories; Porcupine's kv files are EDN, a map per line."""
+"""Names for ``read_history``. EDN reads Jepsen's and Knossos' histories; Porcupine's kv files are EDN, a map per
+line."""
 
 
 def read_history(path: str | Path, model: CompiledModel, format: str | None = None) -> list[Operation]:
-    """Operations of a file, for a model; times are line numbers' order. Gzip is accepted; the format is told from the content.
+    """Operations of a file, for a model; times are line numbers' order. Gzip is accepted; the format is told from the
+    content.
 
     Raises PorcupineError, with file and line, for anything that is not a history of the model's operations.
     """

@@ -139,7 +139,9 @@ def edn_rows(text: str, name: str) -> Iterator[Row]:
         missing = [field for field in ("process", "type", "f") if field not in item]
         if missing:
             raise PorcupineError(f"{name}:{line}: :{missing[0]} is missing")
-        yield Row(line, item["process"], str(item["type"]), str(item["f"]), with_key(item.get("key"), item.get("value")))
+        yield Row(
+            line, item["process"], str(item["type"]), str(item["f"]), with_key(item.get("key"), item.get("value"))
+        )
     tokens.advance()
     if tokens.kind:
         raise tokens.fail(f"unexpected {tokens.token!r} after the history")

@@ -1,7 +1,7 @@
 """Parquet files in Stormproof's schema of a history. Needs pyarrow (the extra ``arrow``).
 
-Columns: run, index, time, process (-1: nemesis), type (0 invoke, 1 ok, 2 fail, 3 info), f, key (-1: none), value (-1: none, -2:
-JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), text. One run per file.
+Columns: run, index, time, process (-1: nemesis), type (0 invoke, 1 ok, 2 fail, 3 info), f, key (-1: none), value (-1:
+none, -2: JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), text. One run per file.
 """
 
 from __future__ import annotations

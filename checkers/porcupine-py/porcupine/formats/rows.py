@@ -39,7 +39,8 @@ def operations_of(rows: Iterable[Row], model: CompiledModel, name: str) -> list[
             if row.process in opened:
                 before = opened[row.process][1].line
                 raise PorcupineError(
-                    f"{name}:{row.line}: process {row.process} invokes {row.f} while its operation of line {before} is open"
+                    f"{name}:{row.line}: process {row.process} invokes {row.f} "
+                    f"while its operation of line {before} is open"
                 )
             opened[row.process] = (len(found), row)
             found.append((time, None))
@@ -49,7 +50,8 @@ def operations_of(rows: Iterable[Row], model: CompiledModel, name: str) -> list[
         place, begun = opened.pop(row.process)
         if begun.f != row.f:
             raise PorcupineError(
-                f"{name}:{row.line}: process {row.process} completes {row.f}, but invoked {begun.f} in line {begun.line}"
+                f"{name}:{row.line}: process {row.process} completes {row.f}, "
+                f"but invoked {begun.f} in line {begun.line}"
             )
         found[place] = (found[place][0], _operation(model, name, begun, row, found[place][0], time))
     for place, begun in opened.values():
@@ -57,9 +59,7 @@ def operations_of(rows: Iterable[Row], model: CompiledModel, name: str) -> list[
     return [operation for _, operation in found if operation is not None]
 
 
-def _operation(
-    model: CompiledModel, name: str, begun: Row, ended: Row | None, call: int, ret: int
-) -> Operation | None:
+def _operation(model: CompiledModel, name: str, begun: Row, ended: Row | None, call: int, ret: int) -> Operation | None:
     kind = "info" if ended is None else ended.type
     got = ended.value if ended is not None and ended.type == "ok" else None
     try:

@@ -1,15 +1,16 @@
 """FIFO queues with duplicate values: search over pairs of frontiers.
 
-After Lee & Mathur 2025, arXiv 2509.05586 (queues with duplicates). In a linearisation the i-th enqueue matches the i-th
-dequeue, so the search extends an order of enqueues and an order of dequeues together, one matching pair at a time. Which
-values are queued follows from how far the two are, so a configuration is a pair of frontiers and the number of
-configurations is polynomial for a given number of processes.
+After Lee & Mathur 2025, arXiv 2509.05586 (queues with duplicates). In a linearisation the i-th enqueue matches the
+i-th dequeue, so the search extends an order of enqueues and an order of dequeues together, one matching pair at a
+time. Which values are queued follows from how far the two are, so a configuration is a pair of frontiers and the
+number of configurations is polynomial for a given number of processes.
 
-Let T be the earliest return of the dequeues (of a value, or that saw empty) not placed yet, TE that of the enqueues. A pair
-(e, d) may come next if e was invoked before T and TE, and d before T: so no operation is placed before one that had returned
-when it began, save that an enqueue may be left behind by a dequeue, which is what queues are for. An observation of empty,
-invoked before T and TE, holds if moreover every enqueue left returns after the last invocation among placed dequeues; then
-it is taken at once. Of two enqueues of one value the one that returns first is the better choice.
+Let T be the earliest return of the dequeues (of a value, or that saw empty) not placed yet, TE that of the enqueues.
+A pair (e, d) may come next if e was invoked before T and TE, and d before T: so no operation is placed before one
+that had returned when it began, save that an enqueue may be left behind by a dequeue, which is what queues are for.
+An observation of empty, invoked before T and TE, holds if moreover every enqueue left returns after the last
+invocation among placed dequeues; then it is taken at once. Of two enqueues of one value the one that returns first is
+the better choice.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from numba import njit, types
 from . import signatures as sig
 from .codes import FIFO_EMPTY, ILLEGAL, OK, PENDING, UNKNOWN
 from .pool import CTX_SIZE
-from .prepare import A, B, BY_CALL, F, ORIGIN, SLOT, START, WILD
+from .prepare import BY_CALL, ORIGIN, SLOT, START, WILD, A, B, F
 from .search import (
-    M,
     SLOTS,
+    M,
     assign_slots,
     clear_bit,
     copy_row,
@@ -93,8 +94,8 @@ def settle_pair(enq, deq, ctx_e, ctx_d, row, base_d, open_e, open_d, out):  # ty
 
 @njit(cache=True)
 def best_enqueue(enq, ctx_e, row, open_e, crash_base, value, limit, low):  # type: ignore[no-untyped-def]
-    """The unplaced enqueue of a value (any, if it is negative), invoked before ``limit``, of the least rank from ``low`` on;
-    -1 if there is none. Crashed ones rank last."""
+    """The unplaced enqueue of a value (any, if it is negative), invoked before ``limit``, of the least rank from
+    ``low`` on; -1 if there is none. Crashed ones rank last."""
     best = enq.shape[0]
     for s in range(ctx_e[SLOTS]):
         o = open_e[s]
@@ -131,7 +132,12 @@ def next_pair(enq, deq, ctx_e, ctx_d, row, open_e, open_d, base_d, crash_base, c
             twin = False
             for s in range(ctx_d[SLOTS]):
                 o = open_d[s]
-                if 0 <= o < best and deq[o, F] != FIFO_EMPTY and deq[o, A] == deq[best, A] and not has_bit(row, base_d, s):
+                if (
+                    0 <= o < best
+                    and deq[o, F] != FIFO_EMPTY
+                    and deq[o, A] == deq[best, A]
+                    and not has_bit(row, base_d, s)
+                ):
                     twin = True
             if twin:
                 continue
@@ -173,7 +179,8 @@ def place_pair(enq, deq, ctx_e, ctx_d, row, child, base_d, crash_base, pair):  #
 
 @njit(cache=True)
 def chains(enq, deq, ctx_e, ctx_d, decisions, top, base_d, crash_base, width, out):  # type: ignore[no-untyped-def]
-    """Write what decisions stand for, observations included, into ``out[1:]`` as pairs of ranks; ``out[0, 0]`` is its length."""
+    """Write what decisions stand for, observations included, into ``out[1:]`` as pairs of ranks; ``out[0, 0]`` is its
+    length."""
     out[0, 0] = 0
     row = np.zeros(width, np.int64)
     child = np.zeros(width, np.int64)
@@ -206,9 +213,9 @@ def chains(enq, deq, ctx_e, ctx_d, decisions, top, base_d, crash_base, width, ou
 def fifo_search(enq, m_enq, deq, m_deq, nested, max_steps, max_bytes, stop, out):  # type: ignore[no-untyped-def]
     """Search one queue: rows of ``prepare`` for the enqueues and the dequeues, with B the call and WILD the return.
 
-    Returns (verdict, steps, level of dequeues reached). ``nested``: whether to try all equal dequeues, which matters if some
-    dequeue saw empty. ``out`` gets [[length, 0], [enqueue, dequeue]...]: the pairs placed, as ORIGIN indices; -1 for the
-    enqueue of an observation of empty.
+    Returns (verdict, steps, level of dequeues reached). ``nested``: whether to try all equal dequeues, which matters
+    if some dequeue saw empty. ``out`` gets [[length, 0], [enqueue, dequeue]...]: the pairs placed, as ORIGIN indices;
+    -1 for the enqueue of an observation of empty.
     """
     ctx_e = np.zeros(CTX_SIZE + 5, np.int64)
     ctx_d = np.zeros(CTX_SIZE + 5, np.int64)
@@ -241,7 +248,18 @@ def fifo_search(enq, m_enq, deq, m_deq, nested, max_steps, max_bytes, stop, out)
     verdict = np.int64(OK)
     while frames[top, KD] < m_deq:
         cursor = next_pair(
-            enq, deq, ctx_e, ctx_d, frames[top], open_e, open_d, base_d, crash_base, cursors[top, 0], nested, chosen[top]
+            enq,
+            deq,
+            ctx_e,
+            ctx_d,
+            frames[top],
+            open_e,
+            open_d,
+            base_d,
+            crash_base,
+            cursors[top, 0],
+            nested,
+            chosen[top],
         )
         if cursor < 0:
             level_e, level_d = frames[top, KE], frames[top, KD]

@@ -1,10 +1,10 @@
 """Monitor of FIFO queues and bags whose values are distinct, in linear time.
 
-Sources: Abdulla, Grahn, Jonsson, Krishna & Mishra, arXiv 2509.17795, and Lee & Mathur, arXiv 2410.04581; extended here to
-crashed operations and observations of empty.
+Sources: Abdulla, Grahn, Jonsson, Krishna & Mishra, arXiv 2509.17795, and Lee & Mathur, arXiv 2410.04581; extended
+here to crashed operations and observations of empty.
 
-Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel returns a
-pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
+Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel
+returns a pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def empty_windows(f, a, events, call, ret, put, empty, put_at, take_at):  # type
                 inside -= 1
         good[p + 1] = good[p] + (1 if inside == 0 and lost <= crashed else 0)
     for i in range(f.size):
-        # The gap after event p is counted in good[p + 1]; an observation may use those after its call, before its return.
+        # The gap after event p is counted in good[p + 1]; an observation may use those after its call, before its
+        # return.
         if f[i] == empty and ret[i] != PENDING and good[ret[i]] == good[call[i]]:
             return np.int64(NOT_EMPTY), np.int64(i), none, none
     return np.int64(0), none, none, none
@@ -111,9 +112,9 @@ def empty_windows(f, a, events, call, ret, put, empty, put_at, take_at):  # type
 def queue_monitor(f, a, call, ret, n_values, n_events):  # type: ignore[no-untyped-def]
     """A FIFO queue or a bag (their codes tell); values are 1 ... n_values, positions below ``n_events``.
 
-    Patterns: FRESH a value taken but never put; TWICE taken twice; EARLY taken before it was put; ORDER (b, a): b was put after
-    a and gone before anyone began to take a; STUCK: b was taken though more values lay before it than crashed dequeues may
-    have taken; NOT_EMPTY: seen empty when it can't have been.
+    Patterns: FRESH a value taken but never put; TWICE taken twice; EARLY taken before it was put; ORDER (b, a): b was
+    put after a and gone before anyone began to take a; STUCK: b was taken though more values lay before it than
+    crashed dequeues may have taken; NOT_EMPTY: seen empty when it can't have been.
     """
     none = np.int64(-1)
     fifo = True

@@ -2,8 +2,8 @@
 
 Source: Gibbons & Korach 1997, *Testing shared memories*, section 4.
 
-Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel returns a
-pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
+Positions are ranks of events in time (``rank_times``), all different, PENDING for a return that never came. A kernel
+returns a pattern (0: linearizable) and three places in the input that show it, -1 where there is none.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FUTURE, ZONES, INSIDE = range(11, 14)
 def register_monitor(f, a, call, ret, since, n_clusters, n_events):  # type: ignore[no-untyped-def]
     """A register; f 0 reads, 1 writes; ``a`` is the number of a cluster (a value of a partition).
 
-    ``since[cluster]`` is a free position before its partition for the value that the register has at first, else -1: it counts as
-    written there. Patterns: FRESH a value read but never written; FUTURE read before it was written; ZONES two values that each had to hold at some time
-    of the other's span; INSIDE a value that can only have held while another had to. All positions are of one sequence in which
-    partitions do not interleave.
+    ``since[cluster]`` is a free position before its partition for the value that the register has at first, else -1:
+    it counts as written there. Patterns: FRESH a value read but never written; FUTURE read before it was written;
+    ZONES two values that each had to hold at some time of the other's span; INSIDE a value that can only have held
+    while another had to. All positions are of one sequence in which partitions do not interleave.
     """
     none = np.int64(-1)
     write_at = np.full(n_clusters, -1, np.int64)

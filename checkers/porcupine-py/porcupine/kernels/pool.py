@@ -1,12 +1,13 @@
 """Hash-consed pairs: the same contents always have the same id, so that states compare in one instruction.
 
-A node is a pair (x, y) of integers with an auxiliary integer (a length or a sum). Node 0 is the empty structure at every
-level. Lists are chains (rest, value); sets and bags are perfect binary trees over dense value ids whose leaves are counts,
-copied along one path per update (Driscoll et al. 1989, *Making data structures persistent*; Filliâtre & Conchon 2006 on
-hash-consing). Contents decide the id, exactly; no probabilistic hashing is involved.
+A node is a pair (x, y) of integers with an auxiliary integer (a length or a sum). Node 0 is the empty structure at
+every level. Lists are chains (rest, value); sets and bags are perfect binary trees over dense value ids whose leaves
+are counts, copied along one path per update; counts are stored negated, which keeps leaves apart from ids of nodes
+(Driscoll et al. 1989, *Making data structures persistent*; Filliâtre & Conchon 2006 on hash-consing). Contents decide
+the id, exactly; no probabilistic hashing is involved.
 
-The kernels pass three arrays: ``nodes`` (a row per node: x, y, aux, unused), ``table`` (open addressing, ids) and ``ctx``
-(number of nodes, depth of trees, scratch space).
+The kernels pass three arrays: ``nodes`` (a row per node: x, y, aux, unused), ``table`` (open addressing, ids) and
+``ctx`` (number of nodes, depth of trees, scratch space).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def tree_get(nodes, ctx, root, index):  # type: ignore[no-untyped-def]
     node = root
     for level in range(ctx[DEPTH] - 1, -1, -1):
         node = nodes[node, (index >> level) & 1]
-    return node
+    return -node
 
 
 @njit(cache=True)
@@ -89,7 +90,7 @@ def tree_set(nodes, table, ctx, root, index, value):  # type: ignore[no-untyped-
     for level in range(ctx[DEPTH] - 1, -1, -1):
         ctx[PATH + level] = node
         node = nodes[node, (index >> level) & 1]
-    node = value
+    node = -value
     for level in range(ctx[DEPTH]):
         above = ctx[PATH + level]
         x = nodes[above, 0]
@@ -101,7 +102,7 @@ def tree_set(nodes, table, ctx, root, index, value):  # type: ignore[no-untyped-
         if x == 0 and y == 0:
             node = 0
         else:
-            node = intern(nodes, table, ctx, x, y, x + y if level == 0 else nodes[x, 2] + nodes[y, 2])
+            node = intern(nodes, table, ctx, x, y, -x - y if level == 0 else nodes[x, 2] + nodes[y, 2])
     return node
 
 

@@ -1,7 +1,8 @@
 """Turns operations into the rows that the search walks; NumPy only, all partitions at once.
 
-In each partition, completed operations are renumbered by their return (their *rank*); level k means that every operation of
-rank below k is linearised and rank k is not. Crashed operations follow, grouped in classes of equal ones, earliest first.
+In each partition, completed operations are renumbered by their return (their *rank*); level k means that every
+operation of rank below k is linearised and rank k is not. Crashed operations follow, grouped in classes of equal
+ones, earliest first.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ F, A, B, FLAGS, SLOT, FIRST, TWIN, ORIGIN, BY_CALL, START, WILD, WIDTH = range(1
 class Prepared:
     """Rows of all partitions. ``offsets[p]`` is the first row of partition p, of which ``completed[p]`` are completed.
 
-    F, A, B, FLAGS as given; FIRST: the level from which the operation may be linearised; TWIN: of a crashed operation, an
-    equal one that is used before it, or -1; ORIGIN: its index in the input; BY_CALL: ranks in order of invocation;
-    START[k]: how many of these may be linearised by level k; WILD[k]: crashed dequeues of a bag that began by level k.
+    F, A, B, FLAGS as given; FIRST: the level from which the operation may be linearised; TWIN: of a crashed
+    operation, an equal one that is used before it, or -1; ORIGIN: its index in the input; BY_CALL: ranks in order of
+    invocation; START[k]: how many of these may be linearised by level k; WILD[k]: crashed dequeues of a bag that
+    began by level k.
     """
 
     rows: Ints
@@ -33,11 +35,13 @@ class Prepared:
     completed: Ints
 
 
-def rank_times(call: npt.NDArray[np.generic], ret: npt.NDArray[np.generic], pending: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def rank_times(
+    call: npt.NDArray[np.generic], ret: npt.NDArray[np.generic], pending: npt.NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
     """Different positions for all calls and returns, in order of time; of equal times, calls come first.
 
-    That makes operations that touch concurrent, as their order is not known (Porcupine's issue 40). A pending operation's
-    position of return is PENDING.
+    That makes operations that touch concurrent, as their order is not known (Porcupine's issue 40). A pending
+    operation's position of return is PENDING.
     """
     n = call.size
     times = np.concatenate((call, ret[~pending]))
@@ -69,7 +73,8 @@ def count_below(ascending: Ints, keys: Ints) -> Ints:
 
 
 def prepare(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints, call: Ints, ret: Ints) -> Prepared:
-    """Rows for the search; ``part`` holds partition numbers below ``parts``, positions are as ``rank_times`` gives them."""
+    """Rows for the search; ``part`` holds partition numbers below ``parts``, positions are as ``rank_times`` gives
+    them."""
     wild = f == BAG_WILD
     crashed = (ret == PENDING) & ~wild
     done = ret != PENDING

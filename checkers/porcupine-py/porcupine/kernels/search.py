@@ -1,10 +1,10 @@
 """The general search: Wing & Gong's, with Lowe's memoisation, on a key of constant size.
 
-Sources: Wing & Gong 1993; Lowe 2017, *Testing for linearizability* (memoised configurations, just-in-time linearisation);
-Athalye's Porcupine (partitions, limits). What is added here:
+Sources: Wing & Gong 1993; Lowe 2017, *Testing for linearizability* (memoised configurations, just-in-time
+linearisation); Athalye's Porcupine (partitions, limits). What is added here:
 
-* a configuration is a row of words: level, state, mask of linearised open operations, mask of *covered* blind operations,
-  mask of crashed operations used; see ``prepare`` for levels and slots;
+* a configuration is a row of words: level, state, mask of linearised open operations, mask of *covered* blind
+  operations, mask of crashed operations used; see ``prepare`` for levels and slots;
 * an observation that holds now is taken at once (it never changes the state);
 * a blind operation (a write) that was open when another blind operation was chosen is *covered*: it can be said to have
   happened just before that one, unseen. It may be passed when it must return, or still be chosen before. So no branch
@@ -21,7 +21,7 @@ from numba import njit, types
 from . import signatures as sig
 from .codes import ANY, BAG_EMPTY, BLIND, ILLEGAL, OK, PURE, READ, UNKNOWN, WRITE
 from .pool import COUNT, CTX_SIZE, DEPTH, MAX_NEW_NODES, make_table, tree_get
-from .prepare import A, B, BY_CALL, F, FIRST, FLAGS, ORIGIN, SLOT, START, TWIN, WILD
+from .prepare import BY_CALL, FIRST, FLAGS, ORIGIN, SLOT, START, TWIN, WILD, A, B, F
 
 HEAD = 2  # words of a row before the masks: level, state
 NO_MOVE = -2
@@ -55,7 +55,7 @@ def apply(step, ops, nodes, table, ctx, data, level, state, o):  # type: ignore[
     f, a = ops[o, F], ops[o, A]
     # Registers of values are by far the most used, and the call through a pointer costs as much as they do.
     if f == READ:
-        return a if state == a or state == ANY else np.int64(-1)
+        return a if state in (a, ANY) else np.int64(-1)
     if f == WRITE:
         return a
     return step(nodes, table, ctx, data, ops[level, WILD], state, f, a, ops[o, B])
@@ -170,7 +170,8 @@ def assign_slots(ops, m):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def next_candidate(ops, ctx, row, opened, cursor):  # type: ignore[no-untyped-def]
-    """The next operation to try, from ``cursor`` on: open ranks by their return, then crashed ones; -1 when there is none."""
+    """The next operation to try, from ``cursor`` on: open ranks by their return, then crashed ones; -1 when there is
+    none."""
     m = ctx[M]
     if cursor < m:
         best = m
@@ -216,7 +217,11 @@ def observed(step, ops, nodes, table, ctx, data, row, opened, chosen, state):  #
             o = m + i - ctx[SLOTS]
             if ops[o, FIRST] > row[0] or has_bit(row, ctx[CRASH], o - m):
                 continue
-        if o != chosen and not ops[o, FLAGS] & BLIND and apply(step, ops, nodes, table, ctx, data, row[0], state, o) != -1:
+        if (
+            o != chosen
+            and not ops[o, FLAGS] & BLIND
+            and apply(step, ops, nodes, table, ctx, data, row[0], state, o) != -1
+        ):
             return True
     return False
 
@@ -253,7 +258,8 @@ def hash_row(row, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def known(rows, seen, row, crash):  # type: ignore[no-untyped-def]
-    """Place in ``seen`` for a new row, or -1 if a known one, equal but for crashed operations, used no more of these."""
+    """Place in ``seen`` for a new row, or -1 if a known one, equal but for crashed operations, used no more of
+    these."""
     size = np.uint64(seen.size - 1)
     place = hash_row(row, crash) & size
     while seen[place] != 0:
@@ -293,8 +299,8 @@ def doubled(old, used):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def retrace(step, ops, nodes, table, ctx, data, state, decisions, top, opened, row, child, out):  # type: ignore[no-untyped-def]
-    """Write the order that decisions stand for, with the observations, into ``out[1:]``, its length into ``out[0]``; returns
-    the state after it. Covered operations are not in it."""
+    """Write the order that decisions stand for, with the observations, into ``out[1:]``, its length into ``out[0]``;
+    returns the state after it. Covered operations are not in it."""
     out[0] = 0
     row.fill(0)
     row[1] = state
@@ -335,8 +341,9 @@ def set_up(ops, m, ctx):  # type: ignore[no-untyped-def]
 def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, order):  # type: ignore[no-untyped-def]
     """Search one partition (rows of ``prepare``, ``m`` of them completed) from ``state``.
 
-    Returns (verdict, steps, level reached, state after the order). ``order`` gets [length, rank...]: the linearisation found,
-    without covered operations, or the longest partial one. ``pool``: the first nodes. ``stop[0]``, set by another thread, ends it with UNKNOWN.
+    Returns (verdict, steps, level reached, state after the order). ``order`` gets [length, rank...]: the
+    linearisation found, without covered operations, or the longest partial one. ``pool``: the first nodes.
+    ``stop[0]``, set by another thread, ends it with UNKNOWN.
     """
     ctx = np.zeros(CTX_SIZE + 5, np.int64)
     ctx[COUNT] = pool.shape[0]
@@ -437,15 +444,27 @@ def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, o
         best_marks = marks
         best_top = top
     final = retrace(
-        step, ops, nodes, table, ctx, data, state, best_marks, best_top, opened, np.zeros(width, np.int64), frames[top], order
+        step,
+        ops,
+        nodes,
+        table,
+        ctx,
+        data,
+        state,
+        best_marks,
+        best_top,
+        opened,
+        np.zeros(width, np.int64),
+        frames[top],
+        order,
     )
     return verdict, steps, best, final
 
 
 @njit(
     types.void(
-        sig.STEP, sig.ROWS, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.I64, sig.COLUMN, sig.ROWS_IN, sig.I64, sig.I64, sig.COLUMN,
-        sig.BUFFER, sig.ROWS,
+        sig.STEP, sig.ROWS, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.I64, sig.COLUMN, sig.ROWS_IN, sig.I64, sig.I64,
+        sig.COLUMN, sig.BUFFER, sig.ROWS,
     ),
     cache=True,
     nogil=True,

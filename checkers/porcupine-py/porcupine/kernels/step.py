@@ -1,8 +1,8 @@
 """The compiled sequential specifications: one ``step`` for all built-in models.
 
-``step`` returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers: values
-of a register or counter, or ids of hash-consed structures (``pool``). ``wild`` is the number of dequeues that never returned
-and that began by now (bags only). Operations of negative value ids never reach it: encoders validate.
+``step`` returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers:
+values of a register or counter, or ids of hash-consed structures (``pool``). ``wild`` is the number of dequeues that
+never returned and that began by now (bags only). Operations of negative value ids never reach it: encoders validate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from .codes import (
     SET_HAS,
     SET_LACKS,
     SET_READ,
-    SET_REMOVE,
     STACK_EMPTY,
     STACK_POP,
     STACK_POP_ANY,
@@ -56,11 +55,11 @@ OWNER_SHIFT = 20
 def register_step(nodes, table, data, state, f, a, b):  # type: ignore[no-untyped-def]
     """Registers of values or texts."""
     if f == READ:
-        return a if state == a or state == ANY else NEVER
+        return a if state in (a, ANY) else NEVER
     if f == WRITE:
         return a
     if f == CAS:
-        return b if state == a or state == ANY else NEVER
+        return b if state in (a, ANY) else NEVER
     if f == CAS_FAILED:
         return state if state != a else NEVER
     # APPEND_TEXT: a = start of the piece in ``data``, b = its length
@@ -141,8 +140,8 @@ def stack_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def lock_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Locks. a = owner << 20 | deepest re-entrance; b = fencing token, or UNSEEN. A token must exceed the last one; that of
-    a crashed acquire (b = 0) is the least it can be."""
+    """Locks. a = owner << 20 | deepest re-entrance; b = fencing token, or UNSEEN. A token must exceed the last one;
+    that of a crashed acquire (b = 0) is the least it can be."""
     limit = a & ((1 << OWNER_SHIFT) - 1)
     owner = a >> OWNER_SHIFT
     held = nodes[state, 0]
@@ -174,7 +173,8 @@ def lock_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def
 
 @njit(cache=True)
 def log_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
-    """Logs: append a at offset b (or UNSEEN); read a at offset b; read all (a = the list); offset b is beyond the end."""
+    """Logs: append a at offset b (or UNSEEN); read a at offset b; read all (a = the list); offset b is beyond the
+    end."""
     length = nodes[state, 2]
     if f == LOG_APPEND:
         if b != UNSEEN and b != length:

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..types import Operation, PorcupineError
+from ..types import NO_OUTPUT, Operation, PorcupineError
 
 Ints = npt.NDArray[np.int64]
 
 
 def freeze(value: Any) -> Any:
-    """A hashable form of a value from JSON or EDN: lists become tuples, sets frozensets, mappings sorted tuples of pairs."""
+    """A hashable form of a value from JSON or EDN: lists become tuples, sets frozensets, mappings sorted tuples of
+    pairs."""
     if isinstance(value, list | tuple):
         return tuple(freeze(v) for v in value)
     if isinstance(value, set | frozenset):
@@ -28,9 +29,9 @@ def freeze(value: Any) -> Any:
 class Model:
     """A sequential specification: what one client at a time would see.
 
-    Override ``init`` and ``step`` (or ``steps``, when an operation has several outcomes); the rest has defaults. States must
-    be hashable and compare by ``==``, or ``key`` must turn them into something that is: that is Porcupine's *equal* and *hash*.
-    Never change a state in place.
+    Override ``init`` and ``step`` (or ``steps``, when an operation has several outcomes); the rest has defaults.
+    States must be hashable and compare by ``==``, or ``key`` must turn them into something that is: that is
+    Porcupine's *equal* and *hash*. Never change a state in place.
     """
 
     name: ClassVar[str] = "model"
@@ -62,8 +63,8 @@ class Model:
         return [list(range(len(operations)))]
 
     def describe_operation(self, input: Any, output: Any) -> str:
-        """An operation in a person's words."""
-        return f"{input!r} -> {output!r}"
+        """An operation in a person's words; ``output`` is NO_OUTPUT if it never returned."""
+        return repr(input) if output is NO_OUTPUT else f"{input!r} -> {output!r}"
 
     def describe_state(self, state: Any) -> str:
         """A state in a person's words."""
@@ -74,9 +75,9 @@ class Model:
 class Encoded:
     """Operations of a compiled model as columns (see ``kernels.codes``); one place per operation that matters.
 
-    ``source`` gives each one's index in the sequence it came from, ``part`` its partition. ``states`` are first states,
-    ``pool`` the first nodes, ``data`` the texts that operations point to. ``monitor`` names the monitor that may decide,
-    ``values`` the value that each id stands for.
+    ``source`` gives each one's index in the sequence it came from, ``part`` its partition. ``states`` are first
+    states, ``pool`` the first nodes, ``data`` the texts that operations point to. ``monitor`` names the monitor that
+    may decide, ``values`` the value that each id stands for.
     """
 
     part: Ints
@@ -135,23 +136,33 @@ class Builder:
 
     def done(self, keys: list[Any], first_state: int = 0, **rest: Any) -> Encoded:
         """The columns."""
-        columns = (np.array(c, np.int64) for c in (self.part, self.f, self.a, self.b, self.flags, self.source))
-        return Encoded(*columns, keys, np.full(len(keys), first_state, np.int64), **rest)
+        part, f, a, b, flags, source = (
+            np.array(c, np.int64) for c in (self.part, self.f, self.a, self.b, self.flags, self.source)
+        )
+        states = np.full(len(keys), first_state, np.int64)
+        return Encoded(part, f, a, b, flags, source, keys, states, **rest)
 
 
 class CompiledModel(Model):
-    """A model that also has a compiled form. ``functions`` are the names that it knows, of which ``input[0]`` is one."""
+    """A model that also has a compiled form. ``functions`` are the names that it knows, of which ``input[0]`` is
+    one."""
 
     functions: ClassVar[dict[str, int]] = {}
     """Each function's number of arguments."""
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        """The operations as columns, partitions included. Raises PorcupineError for an operation that it does not know."""
+        """The operations as columns, partitions included. Raises PorcupineError for an operation that it does not
+        know."""
         raise NotImplementedError(f"{type(self).__name__} has no encode()")
 
+    def kernel(self) -> Any:
+        """The compiled step (``compile_step``), or None for the built-in one, which knows the codes of
+        ``kernels.codes``."""
+        return None
+
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
-        """(input, output) of a Jepsen operation: ``kind`` is how it ended, "ok", "fail" or "info"; None if it did not happen
-        and observed nothing. Raises PorcupineError for an unknown function or a value of the wrong form."""
+        """(input, output) of a Jepsen operation: ``kind`` is how it ended, "ok", "fail" or "info"; None if it did not
+        happen and observed nothing. Raises PorcupineError for an unknown function or a value of the wrong form."""
         raise NotImplementedError(f"{type(self).__name__} has no from_history()")
 
     def arguments(self, operation: Operation) -> tuple[Any, ...]:
@@ -172,9 +183,11 @@ class CompiledModel(Model):
     def describe_operation(self, input: Any, output: Any) -> str:
         """As a call: ``read() -> 3``."""
         if not isinstance(input, tuple):
-            return f"{input!r} -> {output!r}"
+            return super().describe_operation(input, output)
         call = f"{input[0]}({', '.join(map(repr, input[1:]))})"
-        return call if output is None and input[0] in self.silent() else f"{call} -> {output!r}"
+        return (
+            call if output is NO_OUTPUT or (output is None and input[0] in self.silent()) else f"{call} -> {output!r}"
+        )
 
     def silent(self) -> frozenset[str]:
         """Functions whose output says nothing when it is None."""

@@ -15,8 +15,8 @@ from .registers import pair
 
 
 class Set(CompiledModel):
-    """A set: ``("add", v)`` and ``("remove", v)`` -> None, or True / False for whether the set changed; ``("contains", v)``
-    -> bool; ``("read",)`` -> all elements."""
+    """A set: ``("add", v)`` and ``("remove", v)`` -> None, or True / False for whether the set changed;
+    ``("contains", v)`` -> bool; ``("read",)`` -> all elements."""
 
     name: ClassVar[str] = "set"
     functions: ClassVar[dict[str, int]] = {"add": 1, "remove": 1, "contains": 1, "read": 0}
@@ -98,7 +98,7 @@ def _trees(reads: list[tuple[int, list[int]]], depth: int) -> tuple[Any, list[in
     ids: dict[tuple[int, int], int] = {}
     roots = []
     for _, elements in reads:
-        level = dict.fromkeys(elements, 1)
+        level = dict.fromkeys(elements, -1)  # leaves are counts, negated
         for height in range(depth):
             above: dict[int, int] = {}
             for index in level:
@@ -106,7 +106,7 @@ def _trees(reads: list[tuple[int, list[int]]], depth: int) -> tuple[Any, list[in
                 node = ids.get((x, y))
                 if node is None:
                     node = ids[x, y] = len(rows)
-                    rows.append((x, y, x + y if height == 0 else rows[x][2] + rows[y][2]))
+                    rows.append((x, y, -x - y if height == 0 else rows[x][2] + rows[y][2]))
                 above[index >> 1] = node
             level = above
         roots.append(level.get(0, 0))
@@ -175,18 +175,35 @@ class FifoQueue(_Container):
 
 
 class UnorderedQueue(FifoQueue):
-    """A queue without order (a bag): ``("enqueue", v)``, ``("dequeue",)`` -> any v in it, or None when it saw it empty."""
+    """A queue without order (a bag): ``("enqueue", v)``, ``("dequeue",)`` -> any v in it, or None when it saw it
+    empty."""
 
     name: ClassVar[str] = "unordered-queue"
     unordered: ClassVar[bool] = True
 
+    def init(self) -> Any:
+        return frozenset()
+
     def steps(self, state: Any, input: Any, output: Any) -> Iterable[Any]:
+        # A state holds (v, 0), (v, 1) ... for the copies of v.
         if input[0] == "enqueue":
-            return (tuple(sorted((*state, freeze(input[1])), key=repr)),)
+            value = freeze(input[1])
+            return (state | {(value, _copies(state, value))},)
         if output is None:
             return () if state else (state,)
-        taken = set(state) if output is NO_OUTPUT else {freeze(output)} & set(state)
-        return tuple((*state[: state.index(v)], *state[state.index(v) + 1 :]) for v in taken)
+        wanted = {v for v, _ in state} if output is NO_OUTPUT else {freeze(output)}
+        return tuple(state - {(v, _copies(state, v) - 1)} for v in wanted if (v, 0) in state)
+
+    def describe_state(self, state: Any) -> str:
+        return "{" + ", ".join(sorted(repr(v) for v, _ in state)) + "}"
+
+
+def _copies(state: Any, value: Any) -> int:
+    """How many copies of a value a bag holds."""
+    count = 0
+    while (value, count) in state:
+        count += 1
+    return count
 
 
 class Stack(_Container):
@@ -220,14 +237,19 @@ class Stack(_Container):
 
 
 class PriorityQueue(_Container):
-    """A priority queue: ``("insert", v)``, ``("delete-min",)`` -> the smallest v, or None when it saw it empty. Values must
-    compare with each other by ``<``."""
+    """A priority queue: ``("insert", v)``, ``("delete-min",)`` -> the smallest v, or None when it saw it empty.
+    Values must compare with each other by ``<``."""
 
     name: ClassVar[str] = "priority-queue"
     functions: ClassVar[dict[str, int]] = {"insert": 1, "delete-min": 0}
     put: ClassVar[str] = "insert"
     take: ClassVar[str] = "delete-min"
-    aliases: ClassVar[dict[str, str]] = {"enqueue": "insert", "dequeue": "delete-min", "add": "insert", "pop": "delete-min"}
+    aliases: ClassVar[dict[str, str]] = {
+        "enqueue": "insert",
+        "dequeue": "delete-min",
+        "add": "insert",
+        "pop": "delete-min",
+    }
 
     def step(self, state: Any, input: Any, output: Any) -> tuple[bool, Any]:
         if input[0] == "insert":
@@ -237,8 +259,12 @@ class PriorityQueue(_Container):
         return output is NO_OUTPUT or (output is not None and freeze(output) == state[0]), state[1:]
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        values = {freeze(o.input[1]) for o in operations if self.arguments(o)[0] == "insert" and self.stored(o, bool) >= 0}
-        values |= {freeze(o.output) for o in operations if len(o.input) == 1 and o.ret is not None and o.output is not None}
+        values = {
+            freeze(o.input[1]) for o in operations if self.arguments(o)[0] == "insert" and self.stored(o, bool) >= 0
+        }
+        values |= {
+            freeze(o.output) for o in operations if len(o.input) == 1 and o.ret is not None and o.output is not None
+        }
         try:
             ids = {value: i for i, value in enumerate(sorted(values))}
         except TypeError as error:

@@ -105,8 +105,8 @@ class FencedLock(Lock):
 
 
 class Counter(CompiledModel):
-    """A counter, 0 at first: ``("add", n)``, ``("inc",)``, ``("dec",)``; ``("read",)`` -> value; ``("add-and-get", n)`` -> value
-    after; ``("get-and-add", n)`` -> value before. Integers below 2**40."""
+    """A counter, 0 at first: ``("add", n)``, ``("inc",)``, ``("dec",)``; ``("read",)`` -> value; ``("add-and-get",
+    n)`` -> value after; ``("get-and-add", n)`` -> value before. Integers below 2**40."""
 
     name: ClassVar[str] = "counter"
     functions: ClassVar[dict[str, int]] = {"add": 1, "inc": 0, "dec": 0, "read": 0, "add-and-get": 1, "get-and-add": 1}
@@ -159,8 +159,8 @@ class Counter(CompiledModel):
 
 
 class Log(CompiledModel):
-    """An append-only log: ``("append", v)`` -> its offset (from 0), or None if not told; ``("read", offset)`` -> the value there,
-    or None when it is beyond the end; ``("read", None)`` -> all values."""
+    """An append-only log: ``("append", v)`` -> its offset (from 0), or None if not told; ``("read", offset)`` -> the
+    value there, or None when it is beyond the end; ``("read", None)`` -> all values."""
 
     name: ClassVar[str] = "log"
     functions: ClassVar[dict[str, int]] = {"append": 1, "read": 1}
@@ -226,7 +226,9 @@ class Log(CompiledModel):
         f = self.known(f)
         if kind == "fail":
             return None
-        told = isinstance(got, list | tuple) and len(got) == 2 and type(got[0]) is int and freeze(got[1]) == freeze(sent)
+        told = (
+            isinstance(got, list | tuple) and len(got) == 2 and type(got[0]) is int and freeze(got[1]) == freeze(sent)
+        )
         if f == "append":
             return ("append", sent), got[0] if told and kind == "ok" else None
         if sent is None or kind != "ok":

@@ -84,7 +84,8 @@ def encode_value_operation(
 
 
 class CasRegister(Register):
-    """A register with compare-and-set: ``("cas", old, new)`` -> True if it matched and was set, False if it did not match."""
+    """A register with compare-and-set: ``("cas", old, new)`` -> True if it matched and was set, False if it did not
+    match."""
 
     name: ClassVar[str] = "cas-register"
     functions: ClassVar[dict[str, int]] = {"read": 0, "write": 1, "cas": 2}
