@@ -73,7 +73,9 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
     from .kernels.search import search_all
 
     if step is None:
-        from .kernels.step import step
+        from .kernels.step import step_for
+
+        step = step_for(int(encoded.f.max(initial=0)))
     parts = len(encoded.keys)
     ready = prepare(encoded.part, parts, encoded.f, encoded.a, encoded.b, encoded.flags, call, ret)
     results = np.full((parts, 5), UNKNOWN, np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .check import check_operations_verbose
 from .models import Model, freeze
@@ -102,7 +102,18 @@ class _Shrinker:
                 high = middle
             else:
                 low = middle + 1
-        return until(high) if self.illegal(until(high)) else members
+        kept = until(high)
+        return self.without_late(kept, returns[high - 1]) if self.illegal(kept) else members
+
+    def without_late(self, members: list[int], end: float) -> list[int]:
+        """Without the operations that return after ``end``, if it does not matter whether they happened."""
+        for late in [i for i in members if (ret := self.operations[i].ret) is not None and ret > end]:
+            doubted = [replace(self.operations[i], ret=None) if i == late else self.operations[i] for i in members]
+            left = max(self.deadline - time.monotonic(), 0.001)
+            verdict = check_operations_verbose(self.model, doubted, timeout=left, evidence=False).verdict
+            if verdict is CheckResult.ILLEGAL:
+                members = [i for i in members if i != late]
+        return members
 
     def changes(self, i: int) -> bool:
         """Whether an operation may change the state, going by its name."""

@@ -148,7 +148,7 @@ def random_history(rng: random.Random, model, name, *, n, processes, distinct, c
     operations = []
     started = 0
     keyed = {}
-    values = None if distinct else rng.choice([1, 2, 3])
+    values = None if distinct else rng.choice([1, 2, 3, 7])
 
     def tick():
         nonlocal clock

@@ -1,6 +1,6 @@
 """Operation codes and flags shared by the encoders (Python) and the kernels (compiled).
 
-Codes are unique over all models, so that one compiled ``step`` serves them all.
+Codes are unique over all models.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""The compiled sequential specifications: one ``step`` for all built-in models.
+"""The compiled sequential specifications: one step for each family of built-in models.
 
-``step`` returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers:
+A step returns the state after an operation, or NEVER (-1) when the state does not admit it. States are integers:
 values of a register or counter, or ids of hash-consed structures (``pool``). ``wild`` is the number of dequeues that
 never returned and that began by now (bags only). Operations of negative value ids never reach it: encoders validate.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from numba import njit
 
@@ -13,9 +15,9 @@ from . import signatures as sig
 from .codes import (
     ANY,
     APPEND_TEXT,
-    BAG_EMPTY,
     BAG_PUT,
     BAG_TAKE,
+    BAG_WILD,
     CAS,
     CAS_FAILED,
     COUNTER_ADD,
@@ -52,7 +54,7 @@ OWNER_SHIFT = 20
 
 
 @njit(cache=True)
-def register_step(nodes, table, data, state, f, a, b):  # type: ignore[no-untyped-def]
+def register_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Registers of values or texts."""
     if f == READ:
         return a if state in (a, ANY) else NEVER
@@ -74,7 +76,7 @@ def register_step(nodes, table, data, state, f, a, b):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def set_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
+def set_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Sets; b of an add or remove: 1 it changed the set, 0 it did not, UNSEEN not told."""
     if f == SET_READ:
         return state if state == a else NEVER
@@ -92,7 +94,7 @@ def set_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def bag_step(nodes, table, ctx, wild, state, f, a):  # type: ignore[no-untyped-def]
+def bag_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Bags. Leaf 0 counts the crashed dequeues used: they only ever help to make the bag empty, so that is when
     they are taken."""
     if f == BAG_PUT:
@@ -112,7 +114,7 @@ def bag_step(nodes, table, ctx, wild, state, f, a):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True)
-def priority_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-def]
+def priority_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Priority queues: the smallest id goes first."""
     if f == PQ_INSERT:
         return tree_set(nodes, table, ctx, state, a, tree_get(nodes, ctx, state, a) + 1)
@@ -127,7 +129,7 @@ def priority_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True)
-def stack_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-def]
+def stack_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Stacks."""
     if f == STACK_PUSH:
         return intern(nodes, table, ctx, state, a, nodes[state, 2] + 1)
@@ -139,7 +141,7 @@ def stack_step(nodes, table, ctx, state, f, a):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def lock_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
+def lock_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Locks. a = owner << 20 | deepest re-entrance; b = fencing token, or UNSEEN. A token must exceed the last one;
     that of a crashed acquire (b = 0) is the least it can be."""
     limit = a & ((1 << OWNER_SHIFT) - 1)
@@ -172,7 +174,7 @@ def lock_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True)
-def log_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
+def log_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
     """Logs: append a at offset b (or UNSEEN); read a at offset b; read all (a = the list); offset b is beyond the
     end."""
     length = nodes[state, 2]
@@ -192,25 +194,31 @@ def log_step(nodes, table, ctx, state, f, a, b):  # type: ignore[no-untyped-def]
     return state if nodes[node, 1] == a else NEVER
 
 
-@njit(sig.STEP_SIGNATURE, cache=True)
-def step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
-    """State after operation (f, a, b), or NEVER."""
-    if f <= APPEND_TEXT:
-        return register_step(nodes, table, data, state, f, a, b)
-    if f <= SET_READ:
-        return set_step(nodes, table, ctx, state, f, a, b)
-    if f <= BAG_EMPTY:
-        return bag_step(nodes, table, ctx, wild, state, f, a)
-    if f <= PQ_POP_ANY:
-        return priority_step(nodes, table, ctx, state, f, a)
-    if f <= STACK_POP_ANY:
-        return stack_step(nodes, table, ctx, state, f, a)
-    if f <= LOCK_NOT_OWNER:
-        return lock_step(nodes, table, ctx, state, f, a, b)
-    if f <= COUNTER_ADD_GET:
-        if f == COUNTER_ADD:
-            return state + a
-        if f == COUNTER_READ:
-            return state if state == a else NEVER
-        return b if state + a == b else NEVER
-    return log_step(nodes, table, ctx, state, f, a, b)
+@njit(cache=True)
+def counter_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
+    """Counters: add a; read a; add a and get b."""
+    if f == COUNTER_ADD:
+        return state + a
+    if f == COUNTER_READ:
+        return state if state == a else NEVER
+    return b if state + a == b else NEVER
+
+
+_FAMILIES = (
+    (APPEND_TEXT, register_step),
+    (SET_READ, set_step),
+    (BAG_WILD, bag_step),
+    (PQ_POP_ANY, priority_step),
+    (STACK_POP_ANY, stack_step),
+    (LOCK_NOT_OWNER, lock_step),
+    (COUNTER_ADD_GET, counter_step),
+    (LOG_BEYOND, log_step),
+)
+
+
+def step_for(f: int) -> Any:
+    """The step of the family that a code belongs to, compiled, or loaded from the cache, when it is first asked for."""
+    step: Any = next(step for last, step in _FAMILIES if f <= last)
+    if not step.signatures:
+        step.compile(sig.STEP_SIGNATURE)
+    return step
