@@ -26,8 +26,8 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class ColumnsResult:
-    """Verdicts per partition, by partition number; ``pattern`` and ``rows`` tell what a monitor found, if one
-    decided."""
+    """Verdicts per partition, by partition number (UNKNOWN also for those not reached after the first ILLEGAL one);
+    ``pattern`` and ``rows`` tell what a monitor found, if one decided."""
 
     verdict: CheckResult
     partitions: list[CheckResult]

@@ -62,8 +62,13 @@ def monitor_queue(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int, n_even
     return Finding(pattern, QUEUE_WORDS.get(pattern, ""), [p for p in places if p >= 0])
 
 
+def end_of(call: Ints, ret: Ints) -> int:
+    """One more than the last position. Operations that were left out may leave gaps, so it is not 2n."""
+    return int(max(call.max(initial=0), ret[ret != PENDING].max(initial=0))) + 1
+
+
 def _queue(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
-    return monitor_queue(encoded.f, encoded.a, call, ret, len(encoded.values), 2 * call.size + 1)
+    return monitor_queue(encoded.f, encoded.a, call, ret, len(encoded.values), end_of(call, ret))
 
 
 def _register(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
@@ -80,7 +85,7 @@ def monitor_register(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int) -> 
     since = np.full(n_values, -1, np.int64)
     since[0] = 0
     later = np.where(ret == PENDING, PENDING, ret + 1)
-    pattern, *places = (int(x) for x in register_monitor(f, a, call + 1, later, since, n_values, 2 * call.size + 2))
+    pattern, *places = (int(x) for x in register_monitor(f, a, call + 1, later, since, n_values, end_of(call, ret) + 1))
     if pattern == NOT_DISTINCT:
         return None
     return Finding(pattern, REGISTER_WORDS.get(pattern, ""), [p for p in places if p >= 0])

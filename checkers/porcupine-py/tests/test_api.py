@@ -72,6 +72,13 @@ def test_queues_agree_with_the_definition(name, operations):
     assert check_operations_verbose(model, operations, monitors=False).verdict is expected
 
 
+def test_positions_left_by_crashed_reads_are_within_bounds():
+    reads = [at(i, ("read",), None, i, None) for i in range(5000)]
+    operations = [*reads, at(-1, ("write", 1), None, 6000, 6001), at(-2, ("read",), 1, 6002, 6003)]
+    assert check("register", operations).verdict is OK
+    assert check("register", [*operations, at(-3, ("read",), None, 6004, 6005)]).verdict is ILLEGAL
+
+
 def test_equal_times_overlap():
     operations = [at(0, ("write", 1), None, 0, 5), at(1, ("read",), None, 5, 6)]
     assert check("register", operations).verdict is OK
