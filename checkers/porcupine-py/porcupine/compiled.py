@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,11 @@ class Limits:
     steps: int
     memory: int
 
-    def expired(self) -> bool:
-        """Whether the time is over."""
-        return self.deadline is not None and time.monotonic() >= self.deadline
+    def after_loading(self, began: float) -> Limits:
+        """The same, not counting the time since ``began``: that of compiling a kernel, or loading it, at its first use."""
+        if self.deadline is None:
+            return self
+        return replace(self, deadline=self.deadline + time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,14 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
 
     Positions are as ``rank_times`` gives them. ``orders`` asks for the orders, covered operations included.
     """
+    began = time.monotonic()
     from .kernels.search import search_all
 
     if step is None:
         from .kernels.step import step_for
 
         step = step_for(int(encoded.f.max(initial=0)))
+    limits = limits.after_loading(began)
     parts = len(encoded.keys)
     ready = prepare(encoded.part, parts, encoded.f, encoded.a, encoded.b, encoded.flags, call, ret)
     results = np.full((parts, 5), UNKNOWN, np.int64)
@@ -221,8 +225,10 @@ def _take_lost(f: Ints, order: Ints, call: Ints) -> Ints:
 
 def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: Limits) -> tuple[int, int, list[int]]:
     """The frontier search of a FIFO queue: (verdict code, steps, order found or longest partial one)."""
+    began = time.monotonic()
     from .kernels.fifo_search import fifo_search
 
+    limits = limits.after_loading(began)
     put = encoded.f == codes.FIFO_ENQUEUE
     tables = []
     for places in (np.nonzero(put)[0], np.nonzero(~put)[0]):

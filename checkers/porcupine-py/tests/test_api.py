@@ -1,5 +1,9 @@
 import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -380,3 +384,16 @@ def test_minimal_history_of_a_lost_update():
     smallest = porcupine.minimal_history(model, operations, timeout=20)
     assert smallest.proven and smallest.operations[-1] == 20
     assert porcupine.check_operations(model, [operations[i] for i in smallest.operations]) is ILLEGAL
+
+
+def test_compiling_does_not_count_against_the_timeout(tmp_path):
+    code = (
+        "import porcupine\n"
+        "from porcupine import Operation as O\n"
+        "ops = [O(0, ('write', 1), None, 0, 1), O(1, ('cas', 1, 2), True, 2, 3), O(1, ('read',), 2, 4, 5)]\n"
+        "print(porcupine.check_operations(porcupine.model_named('cas-register'), ops, timeout=0.2).value)\n"
+    )
+    root = str(Path(porcupine.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "ok\n"
