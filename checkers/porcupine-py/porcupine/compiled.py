@@ -36,7 +36,8 @@ class Limits:
     memory: int
 
     def after_loading(self, began: float) -> Limits:
-        """The same, not counting the time since ``began``: that of compiling a kernel, or loading it, at its first use."""
+        """The same, not counting the time since ``began``: that of compiling a kernel, or loading it, at its first
+        use."""
         if self.deadline is None:
             return self
         return replace(self, deadline=self.deadline + time.monotonic() - began)
@@ -96,10 +97,9 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
             undecided = results[:, 0] == UNKNOWN
             if (results[:, 0] == ILLEGAL).any() or not undecided.any() or stop[0] or budget >= limits.steps:
                 break
-            if refute(encoded, ready, results, call, ret, limits, budget, step, stop):
-                break
             # A search that ended within its budget ran out of memory: no budget helps.
-            if (results[undecided, 1] <= budget).all():
+            exhausted = bool((results[undecided, 1] <= budget).all())
+            if refute(encoded, ready, results, call, ret, limits, budget, step, stop) or exhausted:
                 break
             budget = min(budget * 16, limits.steps)
     found = []
