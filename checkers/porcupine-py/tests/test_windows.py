@@ -1,4 +1,4 @@
-"""A window that is illegal must mean that the whole history is: small histories never reach the rounds that try windows."""
+"""A window that is illegal must mean that the whole history is. Small histories never reach the rounds with windows."""
 
 import random
 

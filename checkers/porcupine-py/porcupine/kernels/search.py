@@ -360,10 +360,15 @@ def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, o
     open_first(ops, ctx, opened)
     nothing = np.zeros(1, np.int64)
 
-    frames = np.zeros((64, width), np.int64)
-    marks = np.zeros((64, 2), np.int64)  # of a frame: where to go on with candidates, the operation chosen
-    rows = np.empty((64, width), np.int64)
-    seen = np.zeros(256, np.int32)
+    # As many rows as operations is what a history takes that needs little search; untouched memory costs nothing.
+    room = max(64, min(m, max_bytes // (64 * width)))
+    frames = np.zeros((room, width), np.int64)
+    marks = np.zeros((room, 2), np.int64)  # of a frame: where to go on with candidates, the operation chosen
+    rows = np.empty((room, width), np.int64)
+    places = 256
+    while places < 2 * room:
+        places *= 2
+    seen = np.zeros(places, np.int32)
     n_rows = 0
     marks[0, 0] = PASS
     frames[0, 1] = state
