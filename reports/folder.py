@@ -130,6 +130,12 @@ def sequence(data: Any) -> Sequence[Any]:
     return data if isinstance(data, list | tuple) else ()
 
 
+def named_options(test: Mapping[str, Any]) -> list[str]:
+    """The options of a test whose values are words (``partitions=unspecified``): those that tell runs apart."""
+    options = mapping(test.get("options")).items()
+    return [f"{name}={value}" for name, value in options if isinstance(value, str) and value != "any"]
+
+
 def number(data: Any) -> float | None:
     """``data`` if it is a number, otherwise None."""
     return data if isinstance(data, int | float) and not isinstance(data, bool) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HistoryError
-from reports.folder import VERDICTS, mapping, number, read_object, sequence
+from reports.folder import VERDICTS, mapping, named_options, number, read_object, sequence
 from reports.pack import shorten
 from reports.page import render, write_page
 
@@ -130,7 +130,7 @@ def _row(run_dir: Path) -> IndexRow:
         nemesis=",".join(str(name) for name in sequence(test.get("nemesis"))) or "none",
         backend=_text(mapping(run.get("backend")), "name"),
         seed=_text(test, "seed"),
-        options=shorten(" ".join(f"{name}={value}" for name, value in mapping(test.get("options")).items())),
+        options=shorten(" ".join(named_options(test))),
         started=_text(run, "started"),
         status=status,
         anomalies=_counts(mapping(verdict.get("anomalies"))),

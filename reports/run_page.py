@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.history.ledger import FaultWindow
-from reports.folder import VERDICTS, Ints, RunFolder, mapping, number, read_run, sequence
+from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, number, read_run, sequence
 from reports.nodelogs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
@@ -86,7 +86,7 @@ def run_report(folder: RunFolder) -> str:
         "notes": folder.notes,
         "facts": headline_facts(verdict, faults, duration),
         "checks": checks,
-        "gates": gate_rows(folder.run),
+        "gates": gate_rows(folder.run, verdict),
         "promises": frozenset(str(name) for name in sequence(folder.run.get("promises"))),
         "faults": faults,
         "duration": duration,
@@ -158,7 +158,7 @@ def headline_facts(
 
 
 def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -> list[CheckGroup]:
-    """Checks in the order of their weight: violated ones that decide first, then the others as stored."""
+    """Checks in the order of their weight: those that decide first, among them the violated ones."""
     groups: list[CheckGroup] = []
     for at, item in enumerate(mapping(c) for c in sequence(verdict.get("checks"))):
         name = str(item.get("check") or f"check {at + 1}")
@@ -174,11 +174,12 @@ def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -
                 verdict=str(item.get("verdict")) if item.get("verdict") in VERDICTS else "none",
                 count=int(number(item.get("count")) or 0),
                 summary=str(item.get("summary") or ""),
-                figures=flat(mapping(item.get("figures"))),
+                figures=flat({k: v for k, v in mapping(item.get("figures")).items() if k != "gates"}),
                 anomalies=tuple(anomalies),
             )
         )
-    return sorted(groups, key=lambda g: (-VERDICTS.index(g.verdict) if g.verdict in VERDICTS else 0, not g.decides))
+    severity = {word: at for at, word in enumerate(reversed(VERDICTS))}
+    return sorted(groups, key=lambda group: (not group.decides, severity.get(group.verdict, len(severity))))
 
 
 def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) -> Anomaly:
@@ -223,9 +224,15 @@ def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> lis
     return rows
 
 
-def gate_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The coverage gates that this run set itself."""
-    return list(flat(mapping(run.get("gates"))))
+def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, str, str, bool | None]]:
+    """(name, wanted, found, met) of each coverage gate; ``met`` is None where no check has looked."""
+    results: Mapping[str, Any] = {}
+    for item in map(mapping, sequence(verdict.get("checks"))):
+        results = mapping(mapping(item.get("figures")).get("gates")) or results
+    if not results:
+        return [(name, wanted, "—", None) for name, wanted in flat(mapping(run.get("gates")))]
+    rows = ((str(name).replace("_", " "), mapping(result)) for name, result in results.items())
+    return [(name, plain(r.get("wanted")), shorten(plain(r.get("found"))), bool(r.get("met"))) for name, r in rows]
 
 
 def tested(folder: RunFolder) -> str:
@@ -234,9 +241,15 @@ def tested(folder: RunFolder) -> str:
     if not test:
         return ""
     faults = ", ".join(str(name) for name in sequence(test.get("nemesis"))) or "no faults"
-    options = [f"{name}={value}" for name, value in mapping(test.get("options")).items()]
     nodes = f"{test.get('nodes', '?')} nodes" + (f" on {backend}" if backend else "")
-    parts = [test.get("design"), test.get("workload"), faults, nodes, f"seed {test.get('seed', '?')}", *options[:4]]
+    parts = [
+        test.get("design"),
+        test.get("workload"),
+        faults,
+        nodes,
+        f"seed {test.get('seed', '?')}",
+        *named_options(test)[:4],
+    ]
     return shorten(" · ".join(str(part) for part in parts if part))
 
 

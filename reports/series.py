@@ -13,7 +13,7 @@ from reports.spans import Spans, client_functions
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
 TARGET_BUCKETS = 120
-LEAST_PER_BUCKET = 60
+LEAST_PER_BUCKET = 40
 """Operations a bucket holds on average at least: fewer make noise of a curve."""
 MAX_FUNCTIONS = 4
 FINAL_FUNCTIONS = frozenset({"drain", "depth"})
@@ -37,7 +37,7 @@ class Series:
     width: float
     buckets: int
     latency: dict[str, list[list[float | None]]]
-    rate: dict[str, list[float]]
+    rate: dict[str, list[float | None]]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the page."""
@@ -66,16 +66,17 @@ def run_series(history: History, spans: Spans) -> Series:
     latency_ms = (spans.end - spans.start) / 1e6
     ok = spans.type == 1
     latency: dict[str, list[list[float | None]]] = {}
-    rate: dict[str, list[float]] = {}
+    rate: dict[str, list[float | None]] = {}
     functions = [c for c in client_functions(history, spans) if history.f_names[c] not in FINAL_FUNCTIONS]
+    main = np.isin(spans.f, functions)
+    over = int(place[main].max(initial=0)) + 1  # the drain follows: no line of zeros there
     for code in functions[:MAX_FUNCTIONS]:
         mine = ok & (spans.f == code)
         latency[history.f_names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
-        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, width)
-    main = np.isin(spans.f, functions)
+        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, over, width)
     quiet = np.array([name == QUIET_ERROR for name in history.error_names] + [False])
-    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, width)
-    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, width)
+    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, over, width)
+    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, over, width)
     return Series(width, buckets, latency, rate)
 
 
@@ -92,5 +93,6 @@ def bucket_quantiles(place: npt.NDArray[np.int64], sample: Floats, buckets: int)
     return lines
 
 
-def _rates(place: npt.NDArray[np.int64], buckets: int, width: float) -> list[float]:
-    return [round(float(n) / width, 2) for n in np.bincount(place, minlength=buckets)]
+def _rates(place: npt.NDArray[np.int64], buckets: int, over: int, width: float) -> list[float | None]:
+    counts = np.bincount(place, minlength=buckets)
+    return [round(float(n) / width, 2) if at < over else None for at, n in enumerate(counts)]

@@ -77,7 +77,9 @@ class Anomaly:
     def title(self) -> str:
         """What a person calls it."""
         where = f" on {self.noun} {self.key}" if self.key is not None and self.key >= 0 else ""
-        return f"{self.kind}: message {self.value}{where}" if self.value else f"{self.kind}{where}"
+        if self.value:
+            return f"{self.kind}: message {self.value}{where}"
+        return f"{self.kind}: {self.detail[0][1]}{where}" if self.detail else f"{self.kind}{where}"
 
     @property
     def window(self) -> tuple[float, float] | None:
@@ -186,16 +188,17 @@ def _sentence(op: Operation) -> str:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """A nested mapping as (dotted name, text) pairs."""
+    """A nested mapping as (name, text) pairs; names of inner mappings follow the outer name after a slash."""
     pairs: list[tuple[str, str]] = []
     for name, value in data.items():
-        label = f"{prefix}{name}"
+        label = f"{prefix}{name}".replace("_", " ")
         if isinstance(value, Mapping) and value:
-            pairs.extend(flat(value, f"{label}."))
+            pairs.extend(flat(value, f"{label} / "))
         elif isinstance(value, list | tuple):
             pairs.append((label, shorten(", ".join(str(item) for item in value))))
         else:
-            pairs.append((label, shorten(plain(value))))
+            # No thousands parted: the number may be a process id.
+            pairs.append((label, str(value) if type(value) is int else shorten(plain(value))))
     return tuple(pairs)
 
 
