@@ -201,6 +201,10 @@ class Links:
         for peer in self._heard:
             self._heard[peer] = min(now, self._heard[peer] + seconds)
 
+    def forget(self, peer: str) -> None:
+        """The peer has said that it stops: as if it had never been heard."""
+        self._heard.pop(peer, None)
+
     def cut_silent(self) -> None:
         """Cut every link that has been silent for too long."""
         for peer, link in list(self._links.items()):
