@@ -43,7 +43,7 @@ def how_to_launch() -> Launch:
     if missing:
         packages = sorted({_PACKAGES[tool] for tool in missing})
         return Launch(None, f"{', '.join(missing)} not found",
-                      f"run: {_as_root()}apt-get install {' '.join(packages)}")
+                      f"run: {as_root()}apt-get install {' '.join(packages)}")
     reasons = []
     for label, prefix in _ways():
         why_not = _try(prefix)
@@ -101,5 +101,6 @@ def _mend() -> str:
     return "run it as root, or let this user call sudo without a password"
 
 
-def _as_root() -> str:
+def as_root() -> str:
+    """What goes before a command that only root may run: ``sudo `` or nothing."""
     return "" if os.geteuid() == 0 else "sudo "
