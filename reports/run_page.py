@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.history.ledger import FaultWindow
-from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, number, read_run, sequence
+from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, number, parse_time, read_run, sequence
 from reports.nodelogs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
@@ -25,7 +25,7 @@ FILES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl", "undo.js
 
 STATUS_SENTENCES = {
     "running": "This run has no verdict yet: it was still running, or was cut off, when this page was written.",
-    "recorded": "This run is recorded but not checked yet: `stormproof check` decides it.",
+    "recorded": "This run is recorded but not checked yet: stormproof check decides it.",
     "broken": "The harness failed, so this run decides nothing about the system.",
 }
 
@@ -127,7 +127,7 @@ def headline(folder: RunFolder) -> tuple[str, str]:
         sentence = str(folder.verdict.get("sentence") or "")
         return (word if word in VERDICTS else "none"), sentence or "The verdict came without a sentence."
     status = str(folder.run.get("status") or "")
-    sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: `stormproof check` decides it.")
+    sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: stormproof check decides it.")
     failure = folder.run.get("failure")
     return "none", f"{sentence} {failure}" if failure else sentence
 
@@ -241,7 +241,8 @@ def tested(folder: RunFolder) -> str:
     if not test:
         return ""
     faults = ", ".join(str(name) for name in sequence(test.get("nemesis"))) or "no faults"
-    nodes = f"{test.get('nodes', '?')} nodes" + (f" on {backend}" if backend else "")
+    nodes = "1 node" if test.get("nodes") == 1 else f"{test.get('nodes', '?')} nodes"
+    nodes += f" on {backend}" if backend else ""
     parts = [
         test.get("design"),
         test.get("workload"),
@@ -278,7 +279,8 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
         why = backend.get("why")
         rows.insert(3, ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
     if folder.run.get("started"):
-        rows.append(("Started", str(folder.run["started"])))
+        moment = parse_time(folder.run["started"])
+        rows.append(("Started", f"{moment:%Y-%m-%d %H:%M:%S %Z}" if moment else str(folder.run["started"])))
     return rows
 
 

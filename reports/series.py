@@ -13,8 +13,9 @@ from reports.spans import Spans, client_functions
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
 TARGET_BUCKETS = 120
-LEAST_PER_BUCKET = 40
-"""Operations a bucket holds on average at least: fewer make noise of a curve."""
+LEAST_BUCKETS = 30
+LEAST_PER_BUCKET = 15
+"""Operations a bucket of a sparse run holds on average: fewer make noise of a curve."""
 MAX_FUNCTIONS = 4
 FINAL_FUNCTIONS = frozenset({"drain", "depth"})
 """Left out: their burst at the end would flatten the rest."""
@@ -52,7 +53,7 @@ class Series:
 
 def bucket_width(duration_s: float, operations: int) -> float:
     """The round width (seconds) that cuts a run into ``TARGET_BUCKETS`` pieces, or fewer and fuller ones."""
-    pieces = min(TARGET_BUCKETS, max(10, operations // LEAST_PER_BUCKET))
+    pieces = min(TARGET_BUCKETS, max(LEAST_BUCKETS, operations // LEAST_PER_BUCKET))
     wanted = duration_s / pieces
     return float(next((nice for nice in _NICE_SECONDS if nice >= wanted), wanted))
 

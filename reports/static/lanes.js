@@ -7,7 +7,8 @@ function createLanes(model, data, onView, onSelect) {
   const tip = document.body.appendChild(el('div', { class: 'tip', hidden: '' }));
   const classes = classify(model);
   const faultRows = stackFaults(data.faults);
-  const head = AXIS + FAULT_ROW * (Math.max(-1, ...faultRows) + 1);
+  const faultTop = AXIS + (data.phases.length ? PHASE_ROW : 0);
+  const head = faultTop + FAULT_ROW * (Math.max(-1, ...faultRows) + 1);
   const hidden = new Uint8Array(CLASS_MARK + 1);
   const state = { from: 0, to: model.duration, selected: -1, story: new Set(), lanes: [], by: 'thread', colours: null };
   const laneOf = new Int32Array(model.n);
@@ -61,7 +62,8 @@ function createLanes(model, data, onView, onSelect) {
     context.fillStyle = colours.paper;
     context.fillRect(0, 0, width, height);
     paintAxis(context, view, width, height, colours);
-    paintBands(context, view, height, data.faults, faultRows, colours);
+    paintPhases(context, view, data.phases, colours);
+    paintBands(context, view, faultTop, height, data.faults, faultRows, colours);
     context.save();
     context.beginPath();
     context.rect(0, head, width, height - head);
@@ -87,10 +89,11 @@ function createLanes(model, data, onView, onSelect) {
       context.fillText(label, 6, top(at) + LANE / 2);
     }
     context.restore();
-    paintFaults(context, view, data.faults, faultRows, colours);
+    paintFaults(context, view, faultTop, data.faults, faultRows, colours);
     context.fillStyle = colours.muted;
     context.textAlign = 'left';
-    if (data.faults.length) context.fillText('faults', 6, AXIS + FAULT_ROW / 2);
+    if (data.phases.length) context.fillText('phase', 6, AXIS + PHASE_ROW / 2 - 1);
+    if (data.faults.length) context.fillText('faults', 6, faultTop + FAULT_ROW / 2);
   }
 
   function paintMarks(view, top, first, last) {

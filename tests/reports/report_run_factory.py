@@ -217,7 +217,10 @@ def run_json(name: str, seconds: float, clients: int, seed: int, verdict: str) -
         "command": command,
         "versions": {"stormproof": "0.1.0", "python": "3.11.2", "pyspark": "4.3.0", "linux": "6.1.0"},
         "history_sha256": "9f2c" * 16,
-        "phases": [{"name": "main", "start": 0, "end": int(seconds * 0.9 * SECOND)}],
+        "phases": [
+            {"name": name, "start": int(seconds * start * SECOND), "end": int(seconds * end * SECOND)}
+            for name, start, end in (("main", 0, 0.9), ("heal", 0.9, 0.92), ("drain", 0.92, 0.93))
+        ],
         "failure": None,
     }  # fmt: skip
 
