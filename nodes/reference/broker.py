@@ -55,7 +55,7 @@ class ReferenceBroker:
         self._nobody.set()
 
     async def start(self) -> None:
-        """Listen, and start the design.
+        """Listen (port 0 takes a free one; the log names it), and start the design.
 
         Raises:
             ConfigError: the address can't be listened on.
@@ -67,6 +67,8 @@ class ReferenceBroker:
             self.database.close()
             raise ConfigError(f"port: can't listen on {host}:{port} ({error.strerror or error}); "
                               "choose another with `host` and `port`") from error
+        if port == 0:
+            port = self._server.sockets[0].getsockname()[1]
         await self.design.start()
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
