@@ -5,6 +5,7 @@ A run's id begins with its start in UTC, so ids sort by time.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -113,7 +114,8 @@ def write_json(path: Path, data: Any) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
         raise StormproofError(f"can't write {path}: {error.strerror}") from error
 
 
