@@ -95,9 +95,13 @@ def test(
     make_test(backend=wanted or "local", **draft)  # complain about a typing error before probing the machine
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
+    print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
     outcome = run_test(plan, why, Path(pick("store", store, DEFAULT_STORE)), quiet=as_json)
     if as_json:
         print(json.dumps(outcome.to_json()))
+    else:
+        for line in outcome.lines():
+            print(line)
     raise typer.Exit(outcome.exit_code)
 
 

@@ -46,6 +46,16 @@ class Outcome:
         """0 valid, 2 unknown, 1 invalid."""
         return EXIT_OF[self.verdict["verdict"]]
 
+    def lines(self) -> list[str]:
+        """What a person is told."""
+        anomalies = ", ".join(f"{name} {count}" for name, count in self.verdict["anomalies"].items())
+        return [
+            f"{self.verdict['verdict'].upper()}: {self.verdict['sentence']}",
+            f"  anomalies  {anomalies or 'none'}",
+            f"  run        {self.run_dir}",
+            f"  report     {self.report}",
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         return {

@@ -1,0 +1,50 @@
+"""``stormproof heal`` and ``stormproof recover``: what to do after the harness itself was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.backends.cleanup import cleanup
+from harness.errors import UsageError
+from harness.store import Store, is_alive, read_run, recover
+from harness.undo import UndoJournal, pending_undos
+
+
+def heal_store(store_dir: Path) -> list[str]:
+    """Remove what dead runs left on this machine and close their undo journals; a line for each thing done.
+
+    The nodes of both local backends belong to their run, so that their faults end with them. Runs that are alive
+    are left alone.
+    """
+    lines = [f"removed {line}" for line in cleanup()]
+    for run_dir in Store(store_dir).runs():
+        if is_alive(run_dir):
+            continue
+        pending = pending_undos(run_dir)
+        if pending:
+            journal = UndoJournal(run_dir)
+            for undo in pending:
+                journal.done(undo.id)
+                nodes = f" of {', '.join(undo.nodes)}" if undo.nodes else ""
+                lines.append(f"{run_dir.name}: fault undone ({undo.undo}{nodes}): its nodes are gone")
+            journal.close()
+        if read_run(run_dir)["status"] == "running":
+            lines.append(f"{run_dir.name}: unfinished; `stormproof recover` makes its history checkable")
+    return lines
+
+
+def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
+    """Seal the histories of the named runs, or of all that were left unfinished; a line for each.
+
+    Raises:
+        UsageError: a run does not exist or is still under way.
+        HistoryError: a journal is damaged other than at its end.
+    """
+    store = Store(store_dir)
+    runs = [store.resolve(name) for name in names]
+    if not names:
+        if not store_dir.exists():
+            raise UsageError(f"there is no store {store_dir}; name it with --store")
+        runs = [run for run in store.runs() if not is_alive(run) and read_run(run)["status"] == "running"]
+    return [f"{recovery.run_dir.name}: {recovery.note}" for recovery in map(recover, runs)]
