@@ -7,7 +7,7 @@ stores the verdicts and sums them up, as ``stormproof check --all`` does.
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -85,20 +85,11 @@ def _family(pid: int) -> list[int]:
     while unseen:
         current = unseen.pop()
         found.append(current)
-        for task in _listed(f"/proc/{current}/task"):
-            try:
-                text = Path(f"/proc/{current}/task/{task}/children").read_text()
-            except OSError:
-                continue
-            unseen += map(int, text.split())
+        # A task may end while it is looked at.
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{current}/task").iterdir():
+                unseen += map(int, (task / "children").read_text().split())
     return found
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _proportional_mb(pid: int) -> float:
