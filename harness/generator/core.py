@@ -237,8 +237,7 @@ def tell(generator: Generator, test: Test, ctx: Context, event: Op) -> Generator
         raise
     except Exception as error:
         raise GeneratorError(
-            f"generator failed when told of {event}: {type(error).__name__}: {error}; "
-            f"generator: {describe(generator)}"
+            f"generator failed when told of {event}: {type(error).__name__}: {error}; generator: {describe(generator)}"
         ) from error
     if not isinstance(following, Generator):
         raise GeneratorError(f"update answered {describe(following)}, not a generator: {describe(generator)}")

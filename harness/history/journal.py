@@ -82,9 +82,7 @@ class JournalWriter:
             self._oldest = time.monotonic()
         pending.append(op)
         self.rows += 1
-        if len(pending) >= FLUSH_ROWS or (
-            len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS
-        ):
+        if len(pending) >= FLUSH_ROWS or (len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS):
             self.flush()
 
     def flush(self) -> None:
@@ -219,9 +217,7 @@ def read_journal(path: Path) -> JournalContents:
 def _read_header(path: Path, payload: memoryview) -> str:
     header = json.loads(bytes(payload))
     if header.get("schema") != SCHEMA_VERSION:
-        raise HistoryError(
-            f"{path} has schema version {header.get('schema')}, this Stormproof reads {SCHEMA_VERSION}"
-        )
+        raise HistoryError(f"{path} has schema version {header.get('schema')}, this Stormproof reads {SCHEMA_VERSION}")
     return str(header["run"])
 
 

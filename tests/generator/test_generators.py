@@ -379,9 +379,7 @@ def test_a_generator_that_waits_for_nothing_is_told() -> None:
 def test_generators_do_not_change_when_asked() -> None:
     test = Test("none", "none")
     rng = random.Random(5)
-    source = gen.clients(
-        gen.time_limit(5, gen.rate(100, gen.mix([gen.repeat(E), gen.each_thread([D, E])], rng), rng))
-    )
+    source = gen.clients(gen.time_limit(5, gen.rate(100, gen.mix([gen.repeat(E), gen.each_thread([D, E])], rng), rng)))
     ctx = Context.initial(3)
     assert source.op(test, ctx) == source.op(test, ctx)
     assert simulate(gen.limit(50, source), imperfect) == simulate(gen.limit(50, source), imperfect)
