@@ -164,6 +164,8 @@ def inside(store: Path, parts: list[str]) -> Path | None:
     """
     if any(part.startswith(".") or not part.isprintable() or set(part) & set("/\\\0:") for part in parts):
         return None
+    if parts[-1].endswith(".html") and parts != ["index.html"] and not (len(parts) == 2 and parts[1] == "report.html"):
+        return None  # only pages of our own making run in a browser under this address
     path = store.joinpath(*parts)
     if len(str(path)) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
         return None

@@ -156,7 +156,7 @@ def _nemesis(faults: list[tuple[str, str, float, float]], seconds: float) -> lis
 
 def _ledger(faults: list[tuple[str, str, float, float]], seconds: float, hostile: str) -> str:
     targets = {"partition": ("n1", "c1"), "pause": ("n2",), "kill": (hostile or "n1",)}
-    evidence = {
+    evidence: dict[str, dict[str, Any]] = {
         "partition": {"packets_dropped": {"n1": 1312, "n2": 640, "n3": 672}, "links": ["n1->n2", "n1->n3"]},
         "pause": {"state_before": "running", "state_after": "paused", "pid": 4711},
         "kill": {"pid": 4702, "gone": True, "note": hostile},

@@ -48,7 +48,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    size = getattr(request, "param", DESKTOP)
+    size: Any = getattr(request, "param", DESKTOP)
     context = browser.new_context(viewport=size, reduced_motion="reduce")
     watched = Watched(context.new_page())
     watched.page.on("console", lambda message: watched.errors.append(message.text) if message.type == "error" else None)

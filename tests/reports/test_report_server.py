@@ -94,6 +94,7 @@ def test_head_sends_headers_only(server: ThreadingHTTPServer) -> None:
         "/.index-cache.json",
         "/run-1/lock",
         "/run-1/logs/",
+        "/run-1/logs/n1.html",
         "/run-1",
         "/nowhere/report.html",
         "/run-1/%ff.json",
@@ -105,6 +106,7 @@ def test_nothing_outside_the_store_and_nothing_hidden_is_served(
 ) -> None:
     (store / "run-1" / "link.json").symlink_to(store.parent / "secret.json")
     (store / "run-1" / "lock").write_text("1")
+    (store / "run-1" / "logs" / "n1.html").write_text("<script>1</script>")
     ask(server, "/")
     assert ask(server, path)[0] == 404
 
