@@ -151,6 +151,18 @@ def test_a_commit_that_cannot_be_carried_out_does_nothing() -> None:
     assert bench.engine.depths() == {"q": 0}
 
 
+def test_a_message_cannot_be_acknowledged_twice_in_one_transaction() -> None:
+    bench = Bench()
+    bench.open()
+    bench.send("in")
+    message = bench.subscribe()[0]
+    bench.do("begin", tx="t")
+    bench.do("ack", id=message.ack_id, tx="t")
+    bench.do("nack", id=message.ack_id, tx="t")
+    assert "no message awaits" in refusal(bench.do("commit", tx="t"))
+    assert bench.engine.depths() == {"q": 1}
+
+
 @pytest.mark.parametrize(("kind", "args", "reason"), [
     ("ack", {"id": "1-1"}, "no message awaits"),
     ("ack", {"id": "x-" + "9" * 5000}, "no message awaits"),
