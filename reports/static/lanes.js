@@ -226,7 +226,7 @@ function createLanes(model, data, onView, onSelect) {
   readColours();
   themeListeners.push(() => {
     readColours();
-    draw();
+    paint(); // at once: a printer does not wait for the next frame
   });
   setLanes('thread');
   new ResizeObserver(() => box.clientWidth !== width && resize()).observe(box);

@@ -247,7 +247,11 @@ def test_paper_shows_what_the_screen_folds(watched: Watched, store: Path) -> Non
     page = watched.open(store / "run-invalid" / "report.html")
     closed = page.locator("details.anomaly:not([open])").count()
     assert closed > 3
+    page.locator("#theme").click()
+    dark = canvas_hash(page)
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    assert canvas_hash(page) != dark
     assert page.locator("details.anomaly:not([open])").count() == 0
     page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     assert page.locator("details.anomaly:not([open])").count() == closed
