@@ -62,7 +62,6 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     assert [(row["index"], row["value"], row["key"]) for row in rows[1:]] == [(1, -1, -1), (2, -2, -1), (3, 12, 0)]
 
 
-@pytest.mark.requirement("H7")
 def test_a_last_frame_torn_at_any_byte_loses_only_that_frame(tmp_path: Path) -> None:
     path = tmp_path / "journal.bin"
     first, whole = write(path, some_ops(20), some_ops(3, 20))
@@ -214,7 +213,6 @@ while True:
 """
 
 
-@pytest.mark.requirement("H7")
 def test_kill_9_while_recording_leaves_a_readable_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.bin"
     child = subprocess.Popen([sys.executable, "-c", RECORD_FOR_EVER, str(path)], stdout=subprocess.PIPE)

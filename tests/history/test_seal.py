@@ -137,7 +137,6 @@ def test_a_history_of_another_version_is_told(tmp_path: Path) -> None:
         read_history(tmp_path)
 
 
-@pytest.mark.requirement("H19")
 def test_a_history_loads_as_a_data_frame(tmp_path: Path) -> None:
     record(tmp_path, OPS)
     frame = history_frame(tmp_path)
@@ -182,7 +181,6 @@ def test_the_digest_is_what_its_description_says(tmp_path: Path) -> None:
     assert seal(tmp_path).sha256 == sha256(whole).hexdigest()
 
 
-@pytest.mark.requirement("H7")
 def test_json_lines_are_for_people(tmp_path: Path) -> None:
     record(tmp_path, OPS)
     out = io.StringIO()

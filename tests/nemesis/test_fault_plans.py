@@ -21,7 +21,7 @@ def facts(nodes: int = 3, master: str | None = "n1", max_down: int = 1, clients:
         states={name: states.get(name, "running") for name in names},
         master=master,
         max_down=max_down,
-        options={"partition_clients": clients},
+        options={"clients": clients},
     )
 
 

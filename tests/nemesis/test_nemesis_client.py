@@ -129,7 +129,6 @@ async def test_what_is_not_possible_is_recorded_and_skipped(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.requirement("H5")
 async def test_no_impossible_state_over_many_seeds(tmp_path: Path, seed: int) -> None:
     """Random faults in any order, a broker that crashes by itself: only running nodes are hit, max_down holds."""
     rng = random.Random(seed)
