@@ -125,6 +125,9 @@ def headline(folder: RunFolder) -> tuple[str, str]:
     if folder.verdict is not None:
         word = str(folder.verdict.get("verdict"))
         sentence = str(folder.verdict.get("sentence") or "")
+        if sentence.lower().startswith(f"{word}: "):  # the word stands above it
+            sentence = sentence[len(word) + 2 :]
+            sentence = sentence[:1].upper() + sentence[1:]
         return (word if word in VERDICTS else "none"), sentence or "The verdict came without a sentence."
     status = str(folder.run.get("status") or "")
     sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: stormproof check decides it.")
@@ -209,7 +212,7 @@ def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> lis
         took = number(measured.get(window.id))
         recovery = "not measured"
         if window.id in measured:
-            recovery = f"{took:,.2f} s" if took is not None else "did not recover"
+            recovery = f"{took:,.3g} s" if took is not None else "did not recover"
         rows.append(
             FaultRow(
                 window=window,

@@ -70,14 +70,16 @@ def run_series(history: History, spans: Spans) -> Series:
     rate: dict[str, list[float | None]] = {}
     functions = [c for c in client_functions(history, spans) if history.f_names[c] not in FINAL_FUNCTIONS]
     main = np.isin(spans.f, functions)
-    over = int(place[main].max(initial=0)) + 1  # the drain follows: no line of zeros there
+    # No lines of zeros while the cluster starts, nor during the drain.
+    first, last = int(place[main].min(initial=buckets)), int(place[main].max(initial=0))
+    busy = slice(first, last + 1)
     for code in functions[:MAX_FUNCTIONS]:
         mine = ok & (spans.f == code)
         latency[history.f_names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
-        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, over, width)
+        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, busy, width)
     quiet = np.array([name == QUIET_ERROR for name in history.error_names] + [False])
-    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, over, width)
-    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, over, width)
+    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, busy, width)
+    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, busy, width)
     return Series(width, buckets, latency, rate)
 
 
@@ -94,6 +96,8 @@ def bucket_quantiles(place: npt.NDArray[np.int64], sample: Floats, buckets: int)
     return lines
 
 
-def _rates(place: npt.NDArray[np.int64], buckets: int, over: int, width: float) -> list[float | None]:
+def _rates(place: npt.NDArray[np.int64], buckets: int, busy: slice, width: float) -> list[float | None]:
     counts = np.bincount(place, minlength=buckets)
-    return [round(float(n) / width, 2) if at < over else None for at, n in enumerate(counts)]
+    rates: list[float | None] = [None] * buckets
+    rates[busy] = [round(float(n) / width, 2) for n in counts[busy]]
+    return rates

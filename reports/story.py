@@ -147,7 +147,9 @@ class Teller:
             kind=str(data.get("kind") or check),
             key=key,
             value=shorten(value),
-            detail=flat(mapping(data.get("detail"))),
+            detail=flat(
+                {k: v for k, v in mapping(data.get("detail")).items() if k != "faults"}
+            ),  # the story names them
             operations=operations,
             left_off=len(together) - len(shown),
             story=tuple(tell(operations, encoded is not None)),
@@ -188,18 +190,23 @@ def _sentence(op: Operation) -> str:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """A nested mapping as (name, text) pairs; names of inner mappings follow the outer name after a slash."""
+    """A nested mapping as (name, text) pairs: innermost mappings in one text, the names above joined by slashes."""
     pairs: list[tuple[str, str]] = []
     for name, value in data.items():
         label = f"{prefix}{name}".replace("_", " ")
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and not any(isinstance(v, Mapping) for v in value.values()):
+            pairs.append((label, shorten(", ".join(f"{k} {_item(v)}" for k, v in value.items())) or "—"))
+        elif isinstance(value, Mapping):
             pairs.extend(flat(value, f"{label} / "))
-        elif isinstance(value, list | tuple):
-            pairs.append((label, shorten(", ".join(str(item) for item in value))))
         else:
-            # No thousands parted: the number may be a process id.
-            pairs.append((label, str(value) if type(value) is int else shorten(plain(value))))
+            pairs.append((label, shorten(_item(value))))
     return tuple(pairs)
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return str(value) if type(value) is int else plain(value)  # thousands not parted: it may be a process id
 
 
 def plain(value: Any) -> str:

@@ -12,6 +12,7 @@ function createLanes(model, data, onView, onSelect) {
   const hidden = new Uint8Array(CLASS_MARK + 1);
   const state = { from: 0, to: model.duration, selected: -1, story: new Set(), lanes: [], by: 'thread', colours: null };
   const laneOf = new Int32Array(model.n);
+  const proofs = [...new Set(data.anomalies.flatMap((anomaly) => anomaly.proof))].sort((a, b) => a - b);
   let width = 0;
   let height = 0;
   let asked = false;
@@ -99,8 +100,12 @@ function createLanes(model, data, onView, onSelect) {
   function paintMarks(view, top, first, last) {
     const place = (i) => view.left + (clamp((model.start[i] + model.end[i]) / 2, view.from, view.to) - view.from) * view.scale;
     const inView = (i) => laneOf[i] >= first && laneOf[i] < last && model.end[i] >= view.from && model.start[i] <= view.to;
-    for (const anomaly of data.anomalies) {
-      for (const i of anomaly.proof) if (inView(i)) paintMark(context, place(i), top(laneOf[i]) + 3, state.colours.mark, state.colours.paper);
+    const taken = new Set(); // one mark per lane and dozen pixels: more would hide the operations
+    for (const i of proofs) {
+      const spot = `${laneOf[i]}/${Math.round(place(i) / 12)}`;
+      if (!inView(i) || taken.has(spot)) continue;
+      taken.add(spot);
+      paintMark(context, place(i), top(laneOf[i]) + 3, state.colours.mark, state.colours.paper);
     }
     context.strokeStyle = state.colours.ink;
     for (const i of state.story) {

@@ -52,7 +52,7 @@ def test_each_fault_stands_with_its_proof_and_recovery(tmp_path: Path) -> None:
     page = text_of(make_run(tmp_path, operations=600))
     cards = page.split('<article class="fault">')[1:]
     assert ["partition master #1" in cards[0], "pause one #2" in cards[1], "kill master #3" in cards[2]] == [True] * 3
-    assert "packets dropped / n1</dt><dd>1312" in cards[0]
+    assert "packets dropped</dt><dd>n1 1312, n2 640" in cards[0]
     assert "0.84 s" in cards[0]
     assert "did not recover" in cards[2]
     assert all("proven" in card for card in cards)
@@ -179,6 +179,13 @@ def test_a_broken_harness_is_told_with_its_reason(tmp_path: Path) -> None:
     page = text_of(run_dir)
     assert "The harness failed" in page
     assert "node n2 did not answer" in page
+
+
+def test_a_sentence_does_not_repeat_the_verdict_above_it(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=600)
+    verdict = json.loads((run_dir / "verdict.json").read_text()) | {"sentence": "Invalid: two messages were lost."}
+    (run_dir / "verdict.json").write_text(json.dumps(verdict))
+    assert '<p class="sentence">Two messages were lost.</p>' in text_of(run_dir)
 
 
 def test_gates_show_what_was_wanted_and_found(tmp_path: Path) -> None:

@@ -132,11 +132,13 @@ def test_an_anomaly_without_operations_is_named_by_its_detail(tmp_path: Path) ->
 
 
 def test_nested_evidence_becomes_pairs() -> None:
-    assert flat({"a_b": {"n1": 3, "n2": True}, "links": ["x", 2], "none": None}) == (
-        ("a b / n1", "3"),
-        ("a b / n2", "yes"),
+    data = {"a_b": {"n1": 3, "n2": True}, "before": {"n1": {"pid": 4711}}, "links": ["x", 2], "none": None, "no": {}}
+    assert flat(data) == (
+        ("a b", "n1 3, n2 yes"),
+        ("before / n1", "pid 4711"),
         ("links", "x, 2"),
         ("none", "—"),
+        ("no", "—"),
     )
 
 
