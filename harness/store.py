@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HistoryError, StormproofError, UsageError
-from harness.history.journal import JOURNAL
-from harness.history.seal import HISTORY, seal
+from harness.history.journal import JOURNAL, EmptyJournalError
+from harness.history.seal import HISTORY, Sealed, seal
 from harness.spec import Test
 
 RUN_FILE = "run.json"
@@ -226,11 +226,11 @@ def recover(run_dir: Path) -> Recovery:
         run = read_run(run_dir)
         if run["status"] != "running" and ((run_dir / HISTORY).exists() or run["status"] == "broken"):
             return Recovery(run_dir, 0, 0, False, "nothing to recover")
-        if not (run_dir / JOURNAL).exists():
+        sealed = _seal_if_begun(run_dir)
+        if sealed is None:
             note = "the harness ended before the first operation: there is no history"
             update_run(run_dir, status="broken", failure=note)
             return Recovery(run_dir, 0, 0, True, note)
-        sealed = seal(run_dir)
         lost = (
             f"{sealed.dropped_bytes} bytes of a torn last write were dropped"
             if sealed.dropped_bytes
@@ -240,3 +240,12 @@ def recover(run_dir: Path) -> Recovery:
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
         update_run(run_dir, status="recorded", failure=note, **digests)
         return Recovery(run_dir, sealed.rows, sealed.dropped_bytes, True, note)
+
+
+def _seal_if_begun(run_dir: Path) -> Sealed | None:
+    if not (run_dir / JOURNAL).exists():
+        return None
+    try:
+        return seal(run_dir)
+    except EmptyJournalError:
+        return None

@@ -191,8 +191,11 @@ def test_recover_leaves_a_finished_run_alone(store: Store) -> None:
     assert read_run(run_dir)["status"] == "checked"
 
 
-def test_a_run_that_died_before_its_first_operation_is_broken(store: Store) -> None:
+@pytest.mark.parametrize("journal", [None, b"", b"SPJ1", b"SPJ1\x20\0\0\0abcd{"])
+def test_a_run_that_died_before_its_first_operation_is_broken(store: Store, journal: bytes | None) -> None:
     run_dir = store.create(TEST)
+    if journal is not None:
+        (run_dir / "journal.bin").write_bytes(journal)
     assert recover(run_dir).changed
     assert read_run(run_dir)["status"] == "broken"
     assert "there is no history" in read_run(run_dir)["failure"]
