@@ -248,7 +248,7 @@ def _info(run: str, seed: int, sha256: str) -> dict[str, Any]:
         "backend": {"name": "local", "why": "made up"},
         "started": "2026-01-01T00:00:00+00:00",
         "status": "recorded",
-        "history_sha256": sha256,
+        "history_file_sha256": sha256,
         "failure": None,
     }
 
