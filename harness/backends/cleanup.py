@@ -6,28 +6,15 @@ the path of its run folder: what belongs to a lock that is held is alive and sta
 
 from __future__ import annotations
 
-import fcntl
 import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from harness.backends.scratch import remove_scratch, scratch_folders
-
-LOCK_FILE = "lock"
+from harness.errors import StormproofError
+from harness.store import is_alive
 
 _API_LIMIT_S = 30
-
-
-def is_alive(run_dir: Path) -> bool:
-    """Whether a harness holds the run's lock; a run folder that is gone has nobody."""
-    try:
-        with (run_dir / LOCK_FILE).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def cleanup(run_ids: Collection[str] | None = None, own: bool = False) -> list[str]:
@@ -40,7 +27,7 @@ def cleanup(run_ids: Collection[str] | None = None, own: bool = False) -> list[s
     def doomed(run_dir: Path) -> bool:
         if run_ids is not None and run_dir.name not in run_ids:
             return False
-        return (own and run_ids is not None) or not is_alive(run_dir)
+        return (own and run_ids is not None) or not _may_be_alive(run_dir)
 
     removed = []
     for folder, run_dir in scratch_folders():
@@ -49,6 +36,12 @@ def cleanup(run_ids: Collection[str] | None = None, own: bool = False) -> list[s
             removed.append(f"folder {folder}")
     return removed + _clean_docker(doomed)
 
+
+def _may_be_alive(run_dir: Path) -> bool:
+    try:
+        return is_alive(run_dir)
+    except StormproofError:
+        return True  # somebody else's run, whose folder can't be read
 
 def _clean_docker(doomed: Callable[[Path], bool]) -> list[str]:
     import docker  # here, because a fifth of a second is much for who only wants `local`

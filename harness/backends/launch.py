@@ -6,13 +6,14 @@ import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
             "--propagation", "private")
-_CAPABILITIES = "+net_admin,+net_raw,+sys_admin,+dac_override,+kill,+sys_ptrace"
+BY_SUDO = "user namespace through sudo"
 _LIMIT_S = 5.0
 
 # What a run will do: a bridge, a namespace inside this one with its own /proc and host name, an nftables table.
@@ -64,14 +65,16 @@ _PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2",
 def _ways() -> list[tuple[str, tuple[str, ...]]]:
     if os.geteuid() == 0:
         return [("as root", _UNSHARE)]
-    ways: list[tuple[str, tuple[str, ...]]] = [
-        ("user namespace", (_UNSHARE[0], "--user", "--map-root-user", *_UNSHARE[1:]))
-    ]
+    own = (_UNSHARE[0], "--user", "--map-root-user", *_UNSHARE[1:])
+    ways: list[tuple[str, tuple[str, ...]]] = [("user namespace", own)]
     if shutil.which("sudo"):
-        # Stays this user, so that what it writes belongs to him; becoming him clears the parent-death signal.
-        become = ("setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups",
-                  f"--inh-caps={_CAPABILITIES}", f"--ambient-caps={_CAPABILITIES}", "--pdeathsig=KILL")
-        ways.append(("sudo", ("sudo", "-n", "--preserve-env", *_UNSHARE, *become)))
+        # Where only privileged processes may make user namespaces (Ubuntu 24.04), one capability is privilege
+        # enough: it stays this user, to whom everything that is written must belong. sudo drops TMPDIR, and
+        # changing the user drops the parent-death signal that `unshare` needs to take its child along.
+        become = ("sudo", "-n", "--preserve-env", "env", f"TMPDIR={tempfile.gettempdir()}",
+                  "setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups",
+                  "--inh-caps=+sys_admin", "--ambient-caps=+sys_admin", "--pdeathsig=KILL")
+        ways.append((BY_SUDO, (*become, *own)))
     return ways
 
 

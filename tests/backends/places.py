@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,20 +14,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import docker
 import pytest
 from docker.errors import DockerException
 
 from harness.backends import docker as docker_backend
+from harness.store import LOCK_FILE
 
 PROJECT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("backend_child.py")
 NOBODY = 65534
 MARK = "STORMPROOF_TEST_RUN"
 
-_PREFIX = "import json; from harness.backends.local import LocalBackend; print(json.dumps(LocalBackend.launch_prefix()))"
+_ASK = """
+import json
+from harness.backends.local import LocalBackend
+print(json.dumps(LocalBackend.launch_prefix()))
+"""
+
+# The tests run as root already.
+_SUDO = """#!/bin/sh
+[ "$1 $2" = "-n --preserve-env" ] || exit 1
+shift 2
+unset TMPDIR
+exec "$@"
+"""
+
+# What a user of that number who may call sudo would be told.
+_ASK_SUDO = f"""
+import json, os
+os.geteuid = os.getuid = os.getgid = lambda: {NOBODY}
+from harness.backends import launch
+print(json.dumps(dict(launch._ways())[launch.BY_SUDO]))
+"""
 
 
 @dataclass
@@ -40,12 +62,15 @@ class Place:
     python: str
     env: dict[str, str]
     become: list[str]
+    lock: IO[str]
+    user: str
 
     def command(self, *arguments: str) -> list[str]:
         """How the harness starts its child."""
         prefix: list[str] = []
         if self.backend == "local":
-            asked = self.spawn([self.python, "-c", _PREFIX], stdout=subprocess.PIPE)
+            question = ["-c", _ASK_SUDO] if self.user == "sudo" else ["-c", _ASK]
+            asked = self.spawn([self.python, *question], stdout=subprocess.PIPE)
             prefix = json.loads(asked.communicate(timeout=20)[0])
         return [*prefix, self.python, str(self.tmp / "backend_child.py"), self.backend, str(self.run_dir), *arguments]
 
@@ -86,8 +111,8 @@ class Place:
         found = [f"process {pid}: {cmdline(pid)}" for pid in self.processes()]
         found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if self.run in line]
         found += [f"folder {path}" for path in self.tmp.glob("stormproof-*")]
-        found += [f"link {name}" for name in os.listdir("/sys/class/net")
-                  if name in (docker_backend.bridge_name(self.run), "stormproof0")]
+        found += [f"link {path.name}" for path in Path("/sys/class/net").iterdir()
+                  if path.name in (docker_backend.bridge_name(self.run), "stormproof0")]
         found += [f"netns {path}" for path in Path("/run/netns").glob("*") if "stormproof" in path.name]
         if self.backend == "docker":
             label = {"label": f"stormproof.run={self.run}"}
@@ -116,6 +141,7 @@ def docker_missing() -> str | None:
 PLACES = [
     pytest.param("local-root", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
     "local-user",
+    pytest.param("local-sudo", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
     pytest.param("docker", marks=pytest.mark.docker),
 ]
 
@@ -126,7 +152,7 @@ def make_place(name: str) -> Iterator[Place]:
     backend, _, user = name.partition("-")
     if backend == "docker" and (missing := docker_missing()):
         pytest.skip(missing)
-    other = user == "user" and os.geteuid() == 0
+    other = user != "root" and backend == "local" and os.geteuid() == 0
     run = f"test-{uuid.uuid4().hex[:12]}"
     tmp = Path(tempfile.mkdtemp(prefix="backends-"))  # pytest's own folders are closed to other users
     try:
@@ -139,15 +165,24 @@ def make_place(name: str) -> Iterator[Place]:
         env = {**os.environ, "PYTHONPATH": str(tmp), "TMPDIR": str(tmp), MARK: run,
                "PYTHONDONTWRITEBYTECODE": "1"}
         become: list[str] = []
+        python = sys.executable
         if other:
             env["HOME"] = str(tmp)
             # setpriv looks for its program with root's capabilities still; env doesn't.
             become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env"]
+            python = open_python(become)
+            if user == "sudo":
+                become = []
+                (tmp / "sudo").write_text(_SUDO)
+                (tmp / "sudo").chmod(0o755)
+                env["PATH"] = f"{tmp}:{env['PATH']}"
             for path in (tmp, *tmp.rglob("*")):
                 os.chown(path, NOBODY, NOBODY)
-        python = open_python(become) if other else sys.executable
-        place = Place(backend, run, tmp, run_dir, python, env, become)
-        yield place
+        # As the harness does for as long as it lives: else a cleanup beside this test takes the run away.
+        with (run_dir / LOCK_FILE).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            place = Place(backend, run, tmp, run_dir, python, env, become, lock, user)
+            yield place
         assert place.leftovers() == []
     finally:
         shutil.rmtree(tmp)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from places import Place, make_place
 
 from harness.backends import docker as docker_backend
-from harness.backends.cleanup import LOCK_FILE, cleanup
+from harness.backends.cleanup import cleanup
 from harness.backends.docker import DockerBackend
 from harness.errors import BackendError
 from harness.spec import Test
@@ -48,8 +47,6 @@ def test_kill_leaves_nothing_but_data(
     """Kill the child, or the `unshare` that started it (in Docker's case they are the same process)."""
     child, pid = place.waiting()
     assert (pid == child.pid) == (place.backend == "docker")
-    lock = (place.run_dir / LOCK_FILE).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
     os.kill(pid if victim == "child" else child.pid, signal.SIGKILL)
     child.wait(30)
     asyncio.run(gone(place))
@@ -59,7 +56,7 @@ def test_kill_leaves_nothing_but_data(
     assert before
     assert all(what.split()[0] in ("folder", "container", "network", "link") for what in before)
     assert cleanup([place.run]) == [] and place.leftovers() == before, "its harness is alive"
-    lock.close()
+    place.lock.close()
     assert cleanup(["another"]) == [] and place.leftovers() == before
     removed = cleanup([place.run])
     assert {what.split()[0] for what in removed} == {"container", "network"} if place.backend == "docker" else {
@@ -79,12 +76,11 @@ async def gone(place: Place) -> None:
 def test_owner_cleans_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with make_place("docker" if os.geteuid() else "local-root") as place:
         child, pid = place.waiting()
-        with (place.run_dir / LOCK_FILE).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            os.kill(pid, signal.SIGKILL)
-            child.wait(30)
-            monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
-            assert cleanup([place.run], own=True)
+        os.kill(pid, signal.SIGKILL)
+        child.wait(30)
+        monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
+        assert cleanup([place.run]) == []
+        assert cleanup([place.run], own=True)
 
 
 @pytest.mark.docker
