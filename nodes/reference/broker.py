@@ -40,6 +40,7 @@ class ReferenceBroker:
     def __init__(self, config: Config, runtime: Runtime) -> None:
         self.config = config
         self.runtime = runtime
+        self.port = config.port
         self.limits = Limits.from_options(config.options)
         self.database: sqlite3.Connection = runtime.open_database(DATABASE)
         self.engine: Engine = StoreEngine(self.database, self.limits)
@@ -68,7 +69,7 @@ class ReferenceBroker:
             raise ConfigError(f"port: can't listen on {host}:{port} ({error.strerror or error}); "
                               "choose another with `host` and `port`") from error
         if port == 0:
-            port = self._server.sockets[0].getsockname()[1]
+            port = self.port = self._server.sockets[0].getsockname()[1]
         await self.design.start()
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,13 @@ class RawClient:
 
     def abort(self) -> None:
         self.writer.transport.abort()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that can only be looked at."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def works(port: int, queue: str = "neighbour") -> None:

@@ -358,5 +358,5 @@ class BrokerMachine(RuleBasedStateMachine):
         assert list(self.node.engine.connections().items()) == [(c, m.reliable) for c, m in self.clients.items()]
 
 
-BrokerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+BrokerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestBrokerMachine = BrokerMachine.TestCase
