@@ -98,6 +98,7 @@ def run_report(folder: RunFolder) -> str:
         "logs": logs,
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
+        "clock_known": "clock_zero" in folder.run,
         "has_history": history is not None,
     }
     data: dict[str, Any] = {
@@ -154,7 +155,8 @@ def headline_facts(
         facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
     proven = sum(row.window.proven for row in faults)
     if faults:
-        facts.append(("Faults", str(len(faults)), f"{proven} proven" if proven < len(faults) else "all proven"))
+        remark = "all proven" if proven == len(faults) > 1 else f"{proven or 'none'} proven"
+        facts.append(("Faults", str(len(faults)), remark))
     if duration:
         facts.append(("Duration", f"{duration:,.1f} s", ""))
     return facts

@@ -195,7 +195,8 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ..
     for name, value in data.items():
         label = f"{prefix}{name}".replace("_", " ")
         if isinstance(value, Mapping) and not any(isinstance(v, Mapping) for v in value.values()):
-            pairs.append((label, shorten(", ".join(f"{k} {_item(v)}" for k, v in value.items())) or "—"))
+            mark = "; " if any(isinstance(v, list | tuple) for v in value.values()) else ", "
+            pairs.append((label, shorten(mark.join(f"{k} {_item(v)}" for k, v in value.items())) or "—"))
         elif isinstance(value, Mapping):
             pairs.extend(flat(value, f"{label} / "))
         else:

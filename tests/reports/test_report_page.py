@@ -171,6 +171,19 @@ def test_an_unsealed_run_names_the_command_that_seals_it(tmp_path: Path) -> None
     assert "stormproof recover run-1" in text_of(run_dir)
 
 
+def test_log_lines_stand_on_the_clock_of_the_history(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=600)
+    (run_dir / "logs" / "n1.log").write_text("7.5 2026-05-01T10:00:04.250Z view 3 installed\n")
+    logs = page_data(text_of(run_dir))["logs"]
+    assert isinstance(logs, list)
+    assert logs[0] == {"node": "n1", "lines": [[1, 4.25, "view 3 installed"]]}
+    run = json.loads((run_dir / "run.json").read_text())
+    assert "come some seconds late" not in text_of(run_dir)
+    del run["clock_zero"]
+    (run_dir / "run.json").write_text(json.dumps(run))
+    assert "come some seconds late" in text_of(run_dir)
+
+
 def test_a_broken_harness_is_told_with_its_reason(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=600)
     (run_dir / "verdict.json").unlink()
