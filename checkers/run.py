@@ -105,7 +105,7 @@ class Run:
         empty = self.empty.astype(np.int8)
         busy, found_empty = kernels.last_words(h.role, h.kind, queue, h.partner, empty, bound)
         reasons = {}
-        for number in np.flatnonzero((busy >= 0) & (found_empty <= busy)):
+        for number in np.flatnonzero((busy > kernels.UNTOUCHED) & (found_empty <= busy)):
             if busy[number] >= h.rows:
                 reason = "an operation was still open when the history ended"
             elif found_empty[number] < 0:

@@ -178,6 +178,8 @@ def test_depth() -> None:
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "left-in-queue")
     assert outcome("depth", sent(0, A), drained()).verdict == UNKNOWN
     assert outcome("depth", sent(0, A), depth(1)).verdict == UNKNOWN
+    never_drained = outcome("depth", taken(1, None, "fail", error="empty"), depth(1))
+    assert never_drained.verdict == UNKNOWN
     reread = outcome("depth", sent(0, A), taken(1, A), drained(), depth(1), depth(0))
     assert reread.verdict == VALID
 

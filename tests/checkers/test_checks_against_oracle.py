@@ -81,10 +81,7 @@ def outcomes(rows: list[Row]) -> dict[str, Outcome]:
     return {result.check: result.outcome for result in judge(run_of(rows)).checks}
 
 
-@settings(max_examples=250, deadline=None)
-@given(histories())
-@pytest.mark.requirement("H8")
-def test_counts_and_verdicts(rows: list[Row]) -> None:
+def compare_counts_and_verdicts(rows: list[Row]) -> None:
     account, found = Account(rows), outcomes(rows)
     if not found.get("lost"):
         assert not account.operations or all(o.f == "depth" for o in account.operations)
@@ -104,15 +101,34 @@ def test_counts_and_verdicts(rows: list[Row]) -> None:
         assert not outcome.summary.startswith(f"the check {name} failed")
 
 
-@settings(max_examples=250, deadline=None)
-@given(histories(retries=False))
-@pytest.mark.requirement("H8")
-def test_order(rows: list[Row]) -> None:
+def compare_order(rows: list[Row]) -> None:
     found = outcomes(rows).get("order")
     if found is not None:
         figures = (found.figures["by_consumer"], found.figures["overall"])
         assert figures == Account(rows).out_of_order()
         event(f"order {found.verdict}")
+
+
+@settings(max_examples=250, deadline=None)
+@given(histories())
+@pytest.mark.requirement("H8")
+def test_counts_and_verdicts(rows: list[Row]) -> None:
+    compare_counts_and_verdicts(rows)
+
+
+@settings(max_examples=250, deadline=None)
+@given(histories(retries=False))
+@pytest.mark.requirement("H8")
+def test_order(rows: list[Row]) -> None:
+    compare_order(rows)
+
+
+@pytest.mark.soak
+@settings(max_examples=20_000, deadline=None)
+@given(histories(), histories(retries=False))
+def test_a_great_many_histories(rows: list[Row], in_order: list[Row]) -> None:
+    compare_counts_and_verdicts(rows)
+    compare_order(in_order)
 
 
 @settings(max_examples=100, deadline=None)
