@@ -154,6 +154,8 @@ class Links:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
+        self._accepted: dict[asyncio.Task[None], None] = {}
+        self._stopping = False
 
     async def start(self) -> None:
         """Listen, and begin to dial; raises OSError when the port can't be had."""
@@ -164,14 +166,17 @@ class Links:
 
     async def stop(self) -> None:
         """Flush what can be flushed at once, close every link and the listener."""
+        self._stopping = True
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
         for link in self._links.values():
             link.writer.close()
         for writer in list(self._handshakes):
             writer.transport.abort()
+        if self._accepted:
+            await asyncio.wait(list(self._accepted), timeout=self._silence)
+        for task in [*self._tasks, *self._accepted]:
+            task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -255,7 +260,14 @@ class Links:
         finally:
             del self._handshakes[writer]
         writer.write(self._hello())
-        await self._run(peer, _Link(reader, writer, FrameParser()))
+        task = asyncio.current_task()
+        if task is not None:
+            self._accepted[task] = None
+        try:
+            await self._run(peer, _Link(reader, writer, FrameParser()))
+        finally:
+            if task is not None:
+                del self._accepted[task]
 
     def _hello(self) -> bytes:
         return encode_frame([PROTOCOL, self._cluster, self._node])
@@ -270,6 +282,9 @@ class Links:
             raise LinkError("no hello of a broker") from error
 
     async def _run(self, peer: str, link: _Link) -> None:
+        if self._stopping:
+            link.cut()
+            return
         self.cut(peer, reason="replaced by a new link")
         self._links[peer] = link
         self._heard[peer] = self._runtime.now()

@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until the condition holds."""
     try:
         async with asyncio.timeout(PATIENCE):
-            while not condition():
+            while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"waited in vain for: {what}") from None
@@ -206,7 +206,7 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int = 3, **options: Any) -> None:
         self.folder = folder
         self.names = [f"n{number + 1}" for number in range(nodes)]
-        self.options = {"detection_timeout": 0.3, **options}
+        self.options = {"detection_timeout": 0.4, **options}
         ports = free_ports(2 * nodes + nodes * nodes)
         self.link_ports = dict(zip(self.names, ports, strict=False))
         self.ports = dict(zip(self.names, ports[nodes:], strict=False))
@@ -259,9 +259,9 @@ class Cluster:
     def status(self, name: str) -> dict[str, Any]:
         return self.design(name).status()
 
-    def cut(self, *sides: str) -> None:
-        """Partition: ``cut("n1", "n2 n3")``; nodes of different sides can't talk."""
-        side_of = {name: number for number, side in enumerate(sides) for name in side.split()}
+    def cut(self, *sides: list[str]) -> None:
+        """Partition: nodes of different sides can't talk."""
+        side_of = {name: number for number, side in enumerate(sides) for name in side}
         for (a, b), proxy in self._proxies.items():
             if side_of.get(a) != side_of.get(b):
                 proxy.cut()
@@ -279,15 +279,24 @@ class Cluster:
         await until(lambda: sum(self.status(name)["serving"] for name in names) == 1, "one master")
         return next(name for name in names if self.status(name)["serving"])
 
-    async def view(self, *members: str) -> None:
-        """Wait until these are the members, and all of them have applied all that is committed."""
-        def settled() -> bool:
-            states = [self.status(name) for name in members]
-            return states[0]["serving"] and all(
-                state["view"] == list(members) and state["applied"] == states[0]["log_last"] for state in states
-            )
+    async def settled(self, *names: str) -> list[str]:
+        """The view, master first, once it consists of these nodes (all of them if none is named)."""
+        members = list(names or self.names)
+        found: list[str] = []
 
-        await until(settled, f"view {members} of {[self.status(name) for name in self.brokers]}")
+        def settled() -> bool:
+            for name in members:
+                state = self.status(name)
+                if state["serving"] and sorted(state["view"]) == sorted(members):
+                    found[:] = state["view"]
+                    others = [self.status(other) for other in members]
+                    return all(
+                        other["view"] == found and other["applied"] == state["log_last"] for other in others
+                    )
+            return False
+
+        await until(settled, f"a view of {members}, now: {[self.status(name) for name in self.brokers]}")
+        return found
 
     async def client(self, name: str, **headers: str) -> Client:
         return await Client.connect(self.ports[name], **headers)
@@ -359,21 +368,35 @@ class Processes:
         except (OSError, TimeoutError, Closed):
             return {"serving": False, "role": "down", "view": [], "applied": -1, "log_last": -2, "epoch": -1}
 
-    async def wait(self, what: str, condition: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, Any]:
-        """Wait until the condition holds of the status of all nodes."""
+    async def wait(
+        self, what: str, condition: Callable[[dict[str, dict[str, Any]]], bool], names: list[str]
+    ) -> dict[str, Any]:
+        """Wait until the condition holds of the status of these nodes."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            states = {name: await self.status(name) for name in self.names}
+            states = {name: await self.status(name) for name in names}
             if condition(states):
                 return states
             assert time.monotonic() < deadline, (what, states, *(self.log_text(n)[-2000:] for n in self.names))
             await asyncio.sleep(0.02)
 
-    async def view(self, *members: str) -> None:
-        await self.wait(f"view {members}", lambda states: states[members[0]]["serving"] and all(
-            states[name]["view"] == list(members) and states[name]["applied"] == states[members[0]]["log_last"]
-            for name in members
-        ))
+    async def settled(self, *names: str) -> list[str]:
+        """The view, master first, once it consists of these nodes (all of them if none is named)."""
+        members = list(names or self.names)
+
+        def master(states: dict[str, dict[str, Any]]) -> str | None:
+            for name in members:
+                state = states[name]
+                if state["serving"] and sorted(state["view"]) == sorted(members) and all(
+                    states[other]["view"] == state["view"] and states[other]["applied"] == state["log_last"]
+                    for other in members
+                ):
+                    return name
+            return None
+
+        states = await self.wait(f"a view of {members}", lambda states: master(states) is not None, members)
+        view: list[str] = states[members[0]]["view"]
+        return view
 
     async def client(self, name: str, **headers: str) -> Client:
         return await Client.connect(self.ports[name], **headers)

@@ -69,7 +69,8 @@ class Election:
     def __init__(self, replica: Replica, node: Node) -> None:
         self._replica = replica
         self._node = node
-        self._booted = replica.now()
+        timeout = replica.options.detection_timeout
+        self._rests_until = replica.now() + timeout if replica.has_log else float("-inf")
         self.phase = IDLE
         self._epoch = 0
         self._asked: list[str] = []
@@ -90,6 +91,7 @@ class Election:
         if self._node.hears_master():
             self.cancel()
             self._ready_at = None
+            self._retry_at = self._favoured_until = 0.0
             return
         if self.phase != IDLE:
             self._evaluate()
@@ -287,6 +289,6 @@ class Election:
             has_log=replica.has_log,
             leading=self._node.leads(),
             master_alive=self._node.hears_master(),
-            resting=replica.now() - self._booted < options.detection_timeout,
+            resting=replica.now() < self._rests_until,
         )
         return refusal(voter, epoch, first_start, options.primary)

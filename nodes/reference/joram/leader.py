@@ -36,8 +36,8 @@ class Leader:
         self._feeders: dict[str, Feeder] = {}
         self._acked: dict[str, int] = {}
         self._echoes: dict[str, float] = {}
-        self._began = replica.now()
-        self._seen = dict.fromkeys(members, self._began)
+        self._patient_from = replica.now()
+        self._seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
         self._outbox: list[Effect] = []
         self._wake = asyncio.Event()
@@ -118,11 +118,13 @@ class Leader:
         now = self._replica.now()
         for peer in self._seen:
             self._seen[peer] = min(now, self._seen[peer] + seconds)
+        # Time to hear whether it still is master; until then it has no lease.
+        self._patient_from = now - self._replica.options.detection_timeout / 2
 
     def tick(self) -> str | None:
         """Change the view where peers have gone or come; the reason to step down, if there is one."""
         replica = self._replica
-        if replica.options.primary and not self._within(replica.options.detection_timeout, self._began):
+        if replica.options.primary and not self._within(replica.options.detection_timeout, self._patient_from):
             return "no majority"
         silent = [name for name in self.members[1:] if self._is_silent(name)]
         staying = [name for name in self.members if name not in silent]
