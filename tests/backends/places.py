@@ -195,3 +195,9 @@ def open_python(become: list[str]) -> str:
         if Path(candidate).exists() and subprocess.run(command, capture_output=True).returncode == 0:
             return candidate
     pytest.skip("no Python 3.11 that an ordinary user can run")
+
+
+if __name__ == "__main__":
+    # Figures for docs/benchmarks.md: python tests/backends/places.py local-root
+    with make_place(sys.argv[1]) as measured:
+        print(json.dumps(measured.check("measure"), indent=1))
