@@ -14,6 +14,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ class Lab:
         self.backend = BACKENDS.load(self.test.backend)()
         self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, secrets.token_hex(16))
         self.clock = RunClock()
+        # Node logs tell the time of day: this is what ties them to the history.
+        update_run(run_dir, clock_zero=datetime.now(UTC).isoformat())
         self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
         check_supported(self.backend, families_of(self.test))
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)

@@ -21,6 +21,7 @@ from checkers.job import check_runs
 from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
 from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS, WORKLOADS
 from harness.spec import Test
@@ -159,7 +160,8 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
         print(line, file=sys.stderr)
     why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
     update_run(run_dir, failure=why)
-    print(f"what was recorded is in {run_dir}", file=sys.stderr)
+    if (run_dir / HISTORY).exists():
+        print(f"what was recorded is in {run_dir}", file=sys.stderr)
 
 
 class LabProcess:
