@@ -28,6 +28,8 @@ from nodes.reference.limits import Limits
 from nodes.reference.sessions import Session, master_header
 
 DATABASE = "broker"
+_SPARE_SESSIONS = 64
+"""Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
 
 
 class ReferenceBroker:
@@ -202,11 +204,15 @@ class ReferenceBroker:
                 del self._waiting[conn]
         if self._attached.get(conn) is session:
             del self._attached[conn]
+            self.runtime.log("client left", conn=conn)
             self._abandoned(conn, session.reliable)
 
     # Inner workings.
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._sessions) >= self.limits.max_connections + _SPARE_SESSIONS:
+            writer.transport.abort()
+            return
         session = Session(self, reader, writer)
         self._sessions[session] = None
         self._nobody.clear()
@@ -229,6 +235,7 @@ class ReferenceBroker:
         older = self._attached.get(conn)
         if session is not None:
             self._attached[conn] = session
+            self.runtime.log("client connected", conn=conn, received=effect.received)
             if older is not None:
                 older.conn = None
                 older.end("the connection was taken over")
@@ -259,14 +266,19 @@ class ReferenceBroker:
     def _start_idle_timer(self, conn: str) -> None:
         self._stop_idle_timer(conn)
         loop = asyncio.get_running_loop()
-        self._idle[conn] = loop.call_later(self.limits.idle_timeout, self._close_idle, conn)
+        due = loop.time() + self.limits.idle_timeout
+        self._idle[conn] = loop.call_at(due, self._close_idle, conn, due)
 
     def _stop_idle_timer(self, conn: str) -> None:
         timer = self._idle.pop(conn, None)
         if timer is not None:
             timer.cancel()
 
-    def _close_idle(self, conn: str) -> None:
+    def _close_idle(self, conn: str, due: float) -> None:
+        if asyncio.get_running_loop().time() - due > self.limits.idle_timeout / 2:
+            # So late a call means that this process stood still: the client had no chance to come back.
+            self._start_idle_timer(conn)
+            return
         self._idle.pop(conn, None)
         self.runtime.log("idle connection closed", conn=conn)
         self.submit(Command("close", conn, 0, {"reason": "idle"}))
