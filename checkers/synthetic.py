@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from checkers.folder import HISTORY_FILE, LEDGER_FILE, RUN_FILE
 from harness.history.ledger import LedgerLine
-from harness.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, TYPE_CODES
+from harness.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
 
 ROW_GROUP = 250_000
 SECOND = 1_000_000_000
@@ -113,6 +113,9 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
     table = _rows(run_dir.name, ops.columns(), window)
     run_dir.mkdir(parents=True)
     path = run_dir / HISTORY_FILE
+    table = table.replace_schema_metadata(
+        {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run_dir.name}
+    )
     pq.write_table(table, path, compression="zstd", compression_level=1, row_group_size=ROW_GROUP)
     (run_dir / LEDGER_FILE).write_text(_ledger(window), encoding="utf-8")
     info = _info(run_dir.name, seed, hashlib.sha256(path.read_bytes()).hexdigest())

@@ -116,8 +116,8 @@ class Lab:
         try:
             try:
                 await self.lifeline.unless_interrupted(self._record())
-            except BaseException:
-                await self._give_up()
+            except BaseException as error:
+                await self._give_up(str(error) or "the harness ended before the test did")
                 raise
             await self._collect_logs()
             self._seal("recorded")
@@ -172,8 +172,9 @@ class Lab:
             emit("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
-    async def _give_up(self) -> None:
+    async def _give_up(self, reason: str) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        update_run(self.run_dir, failure=reason)
         for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
             try:
                 await step

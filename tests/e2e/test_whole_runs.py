@@ -25,7 +25,6 @@ def _docker_if_asked(request: pytest.FixtureRequest) -> None:
         pytest.skip("no Docker daemon answers here")
 
 
-@pytest.mark.requirement("H5")
 @pytest.mark.requirement("H15")
 @pytest.mark.requirement("J6")
 @pytest.mark.requirement("J9")
@@ -117,7 +116,6 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(backend: str, tmp_path: Pa
     assert "interrupted" in (tmp_path / "out").read_text()
 
 
-@pytest.mark.requirement("H7")
 @pytest.mark.requirement("H15")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(backend: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from checkers.synthetic import write_run
 from harness import cli
 from harness.spec import Test
 from harness.store import Store
@@ -96,9 +97,7 @@ def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
         "sys.argv = ['stormproof', 'check', '--all', '--store', sys.argv[1]]\n"
         "main()\n"
     )
-    from checkers.synthetic import write_store
-
-    list(write_store(tmp_path, runs=1, events=100))
+    write_run(tmp_path / "20260101T000000-joram-queue-1-abcd", events=100, seed=1)
     env = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, env=env, capture_output=True,
                           text=True, timeout=60, check=False)  # fmt: skip
