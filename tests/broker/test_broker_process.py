@@ -109,7 +109,7 @@ async def test_a_signal_stops_in_order_and_tells_the_clients(start_broker: Start
 
 async def test_a_broker_that_stood_still_does_not_blame_its_clients(start_broker: Start) -> None:
     broker = start_broker(idle_timeout=0.3)
-    client = await RawClient.connect(broker.port, heart_beat="100,0")
+    client = await RawClient.connect(broker.port, heart_beat="300,0")
     detached = await RawClient.connect(broker.port, x_reliable="true")
     await detached.confirmed("SEND", {"destination": "/queue/q", "x-seq": "1"}, b"x")
     detached.abort()
