@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from harness.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_
 
 ROW_GROUP = 250_000
 SECOND = 1_000_000_000
+_START = datetime(2026, 1, 1, tzinfo=UTC)
 PRODUCERS = 4
 CONSUMERS = 4
 CLIENTS = PRODUCERS + CONSUMERS
@@ -262,7 +264,8 @@ def write_store(store: Path, runs: int, events: int) -> Iterator[tuple[Path, Def
         defects = Defects(crashed=7)
         if number % 5 == 0:
             defects = _VARIANTS[number // 5 % len(_VARIANTS)]
-        run_dir = store / f"run-{number:06d}"
+        started = _START + timedelta(seconds=number)
+        run_dir = store / f"{started:%Y%m%dT%H%M%S}-joram-queue-{number}-{number % 65536:04x}"
         write_run(run_dir, events, number, defects)
         yield run_dir, defects
 
