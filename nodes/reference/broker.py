@@ -28,6 +28,7 @@ from nodes.reference.limits import Limits
 from nodes.reference.sessions import Session, master_header
 
 DATABASE = "broker"
+_IDLE_PARTS = 4
 _SPARE_SESSIONS = 64
 """Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
 
@@ -263,22 +264,21 @@ class ReferenceBroker:
         else:
             self.submit(Command("close", conn, 0, {"reason": "connection lost"}))
 
-    def _start_idle_timer(self, conn: str) -> None:
+    def _start_idle_timer(self, conn: str, parts: int = _IDLE_PARTS) -> None:
+        """Parts are counted, not time: the clients can't come back while this process stands still."""
         self._stop_idle_timer(conn)
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self.limits.idle_timeout
-        self._idle[conn] = loop.call_at(due, self._close_idle, conn, due)
+        wait = self.limits.idle_timeout / _IDLE_PARTS
+        self._idle[conn] = asyncio.get_running_loop().call_later(wait, self._idle_part, conn, parts - 1)
 
     def _stop_idle_timer(self, conn: str) -> None:
         timer = self._idle.pop(conn, None)
         if timer is not None:
             timer.cancel()
 
-    def _close_idle(self, conn: str, due: float) -> None:
-        if asyncio.get_running_loop().time() - due > self.limits.idle_timeout / 2:
-            # So late a call means that this process stood still: the client had no chance to come back.
-            self._start_idle_timer(conn)
+    def _idle_part(self, conn: str, parts: int) -> None:
+        if parts:
+            self._start_idle_timer(conn, parts)
             return
-        self._idle.pop(conn, None)
+        del self._idle[conn]
         self.runtime.log("idle connection closed", conn=conn)
         self.submit(Command("close", conn, 0, {"reason": "idle"}))

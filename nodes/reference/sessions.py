@@ -201,7 +201,7 @@ class Session:
         if greeting.wants_beat:
             self._beat(max(greeting.wants_beat, HEART_BEAT_MS) / 1000)
         if greeting.can_beat:
-            self._listen(max(greeting.can_beat, HEART_BEAT_MS) / 1000 * _MISSED_BEATS)
+            self._listen(max(greeting.can_beat, HEART_BEAT_MS) / 1000, 0.0, 0)
         self._may_go_on.set()
         if self.admin:
             self._outlet.flush()
@@ -308,17 +308,20 @@ class Session:
             idle = 0.0
         self._timer("beat", max(interval * 0.75 - idle, interval * 0.25), lambda: self._beat(interval))
 
-    def _listen(self, patience: float, due: float | None = None) -> None:
-        """End the session when nothing came for so long, unless it is us who don't read."""
-        now = self._loop.time()
-        if not self._reading or (due is not None and now - due > patience / 2):
-            # So late a call means that this process stood still; what came meanwhile is still to be read.
-            self._last_read = now
-        wait = self._last_read + patience - now
-        if wait <= 0:
+    def _listen(self, interval: float, heard: float, missed: int) -> None:
+        """Count the intervals in which nothing was read; ``heard`` is the last reading known so far.
+
+        Intervals are counted, not time, because this process may have stood still: what came meanwhile gets
+        read before the next call.
+        """
+        if self._last_read != heard or not self._reading:
+            heard, missed = self._last_read, 0
+        elif missed + 1 == _MISSED_BEATS:
             self.end("no heart-beat from the client")
             return
-        self._timer("listen", wait, lambda: self._listen(patience, now + wait))
+        else:
+            missed += 1
+        self._timer("listen", interval, lambda: self._listen(interval, heard, missed))
 
 
 def master_header(admission: Admission) -> dict[str, str]:
