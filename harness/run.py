@@ -51,7 +51,7 @@ class Outcome:
         """What a person is told."""
         anomalies = ", ".join(f"{name} {count}" for name, count in self.verdict["anomalies"].items())
         return [
-            f"{self.verdict['verdict'].upper()}: {self.verdict['sentence']}",
+            self.verdict["sentence"],
             f"  anomalies  {anomalies or 'none'}",
             f"  run        {self.run_dir}",
             f"  report     {self.report}",
@@ -227,7 +227,12 @@ class LabProcess:
         try:
             self._process.wait(_LAB_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            try:
+                self._process.kill()
+            except PermissionError:
+                # Under sudo the child is root's; it ends by itself, since its lifeline is closed.
+                print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
+                return
             self._process.wait()
 
     def _last_words(self) -> str:
