@@ -21,6 +21,7 @@ from typing import Any
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
 from harness.history.journal import JOURNAL, JournalWriter
+from harness.history.ledger import LedgerLine
 from harness.history.seal import seal
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.protocols import Client
@@ -100,7 +101,7 @@ class Lab:
         update_run(run_dir, clock_zero=datetime.now(UTC).isoformat())
         self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
         check_supported(self.backend, families_of(self.test))
-        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, on_line=_tell)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
@@ -201,6 +202,14 @@ class Lab:
 
     def _progress(self, progress: Progress) -> None:
         emit("progress", **progress.__dict__)
+
+
+def _tell(line: LedgerLine) -> None:
+    """Show a fault's step to whoever watches."""
+    done = {"inject": "injected", "heal": "healed"}[line.phase]
+    whom = f" {', '.join(line.targets)}" if line.targets else ""
+    trouble = f": {line.error}" if line.error else ""
+    emit("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
 
 
 async def main(run_dir: Path) -> int:
