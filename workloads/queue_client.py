@@ -112,6 +112,9 @@ class QueueClient:
             headers |= {"ack": "client-individual", "x-prefetch": "1"}
             await self._connection.request("SUBSCRIBE", headers, b"", self._op_timeout)
             self._subscribed = op.key
+        # What waits here since before this operation may have been given to somebody else meanwhile: the check
+        # of duplicates must not take its arrival for a delivery after that one's receipt.
+        waited = " (buffered)" if self._connection.messages else ""
         message = await (self._await_drained(op) if op.f == "drain" else self._poll())
         if message is None:
             return op.fail("empty")
@@ -120,7 +123,7 @@ class QueueClient:
             await self._connection.request("ACK", {"id": message.headers["ack"]}, b"", self._op_timeout)
         except (NotSent, ConnectionBroken, TimeoutError) as error:
             # The message has been delivered; only the fate of its acknowledgement is unknown.
-            return op.info(f"ack unconfirmed: {error or 'no receipt in time'}", value)
+            return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)
         return op.ok(value)
 
     async def _poll(self) -> Frame | None:
