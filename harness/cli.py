@@ -263,7 +263,10 @@ def run_app(application: typer.Typer) -> NoReturn:
     except typer.Abort:
         code = EXIT_ERROR
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            code = EXIT_ERROR
+        elif type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
             print(f"stormproof: {_one_line(error.format_message())} (see --help)", file=sys.stderr)
             code = EXIT_ERROR
         elif isinstance(error, OSError):

@@ -168,9 +168,12 @@ class Lab:
     async def _heal(self) -> None:
         """Undo all faults, wait for health, and let the connections that clients gave up expire."""
         await self.nemesis.heal_all()
-        if not await self.cluster.await_healthy(float(self.test.options["settle_timeout"])):
-            # The drain will tell what became of the messages; an unhealthy cluster can't be *valid*.
-            emit("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
+        settle = float(self.test.options["settle_timeout"])
+        if not await self.cluster.await_healthy(settle):
+            # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
+            trouble = f"not healthy within {settle:g} s of the last heal: {await self.cluster.describe()}"
+            emit("warning", text=trouble)
+            update_run(self.run_dir, failure=f"the cluster was {trouble}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
     async def _give_up(self, reason: str) -> None:

@@ -25,7 +25,7 @@ from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS, WORKLOADS
 from harness.spec import Test
-from harness.store import Lock, Store, recover, update_run
+from harness.store import Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
@@ -152,16 +152,20 @@ def _record_and_check(
 
 
 def _pick_up(run_dir: Path, error: BaseException) -> None:
-    """Keep the history and remove the nodes where a lab that died could not."""
+    """Keep the history and remove the nodes where a lab that died could not.
+
+    A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
+    """
     recovery = recover(run_dir)
     if recovery.changed:
         print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
     for line in cleanup([run_dir.name]):
         print(line, file=sys.stderr)
-    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-    update_run(run_dir, failure=why)
+    if recovery.changed or read_run(run_dir)["status"] != "recorded":
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        update_run(run_dir, failure=why)
     if (run_dir / HISTORY).exists():
-        print(f"what was recorded is in {run_dir}", file=sys.stderr)
+        print(f"what was recorded is in {run_dir}; `stormproof check {run_dir}` checks it", file=sys.stderr)
 
 
 class LabProcess:

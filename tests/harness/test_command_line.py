@@ -63,6 +63,14 @@ def test_bad_input_is_told_in_one_line(
     assert "Traceback" not in err and "Traceback" not in out
 
 
+def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = run(capsys, monkeypatch)
+    assert status == 3
+    assert "\nCommands:\n" in err and "Start with: stormproof test" in err and "stormproof: Usage" not in err
+
+
 def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
