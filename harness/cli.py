@@ -12,12 +12,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
 DEFAULT_STORE = Path("runs")
+_PIPE_WIDTH = 250
 
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
@@ -133,14 +135,14 @@ def list_names(
     if as_json:
         print(json.dumps(data))
         return
-    console = Console()
+    console = _console()
     for title, entries in data.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
         for entry in entries:
             table.add_row(entry["name"], entry["summary"])
             for option in entry["options"]:
                 choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
-                table.add_row("", f"--set {option['name']}={option['default']}{choices}: {option['help']}")
+                table.add_row("", escape(f"--set {option['name']}={option['default']}{choices}: {option['help']}"))
         console.print(table)
 
 
@@ -226,12 +228,18 @@ def doctor(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps({"backend": chosen, "why": why, "capabilities": [vars(item) for item in capabilities]}))
         return
-    table = Table(box=None, show_header=False, padding=(0, 1))
+    table = Table("", "", Column(overflow="fold"), box=None, show_header=False, padding=(0, 1))
     for item in capabilities:
         mark = "[green]yes[/]" if item.available else "[red]no[/]"
-        table.add_row(mark, item.name, item.detail + (f"\n-> {item.mend}" if item.mend and not item.available else ""))
-    Console().print(table)
+        mend = f"\n-> {item.mend}" if item.mend and not item.available else ""
+        table.add_row(mark, item.name, escape(item.detail + mend))
+    _console().print(table)
     print(f"backend: {chosen}: {why}")
+
+
+def _console() -> Console:
+    """Standard output: as wide as the terminal; a file or a pipe has no width to wrap or crop at."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _one_line(message: str) -> str:

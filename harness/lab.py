@@ -34,8 +34,6 @@ from nemesis.compose import NemesisClient, nemesis_generator
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
 
-_SECOND = 1e9
-
 
 class Interrupted(Exception):
     """The parent asked for an early end, or is gone."""
@@ -185,7 +183,11 @@ class Lab:
             except (StormproofError, OSError, TimeoutError) as error:
                 emit("warning", text=f"while giving up: {error}")
         await self._collect_logs()
-        self._seal("broken")
+        try:
+            self._seal("broken")
+        except StormproofError as error:
+            # On a full disk, say; the parent tries again, and after it `stormproof recover`.
+            logging.getLogger("stormproof.lab").warning("not sealed: %s", error)
 
     def _seal(self, status: str) -> None:
         self.journal.close()

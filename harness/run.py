@@ -156,11 +156,15 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
     A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
     """
-    recovery = recover(run_dir)
-    if recovery.changed:
-        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
     for line in cleanup([run_dir.name]):
         print(line, file=sys.stderr)
+    try:
+        recovery = recover(run_dir)
+    except StormproofError as trouble:  # `error` is the reason to tell, and most often that of this one, too
+        print(f"{run_dir.name}: not sealed ({trouble}); later: stormproof recover {run_dir}", file=sys.stderr)
+        return
+    if recovery.changed:
+        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
     if recovery.changed or read_run(run_dir)["status"] != "recorded":
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         update_run(run_dir, failure=why)

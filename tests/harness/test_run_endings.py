@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkers.synthetic import write_run
+from harness.errors import StormproofError
 from harness.lab import Lab
 from harness.run import _pick_up
 from harness.spec import Test
@@ -48,3 +49,34 @@ def test_only_a_run_that_was_not_recorded_to_its_end_has_failed(
     monkeypatch.setattr("harness.run.cleanup", lambda _: [])
     _pick_up(run_dir, KeyboardInterrupt())
     assert read_run(run_dir)["failure"] == failure
+
+
+def test_a_run_that_can_not_be_sealed_does_not_hide_the_reason_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: Path) -> None:
+        raise StormproofError("can't write history.parquet: No space left on device")
+
+    cleaned: list[str] = []
+    run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    monkeypatch.setattr("harness.run.cleanup", lambda names: cleaned.extend(names) or [])
+    monkeypatch.setattr("harness.run.recover", full)
+    _pick_up(run_dir, StormproofError("the disk is full"))
+    assert cleaned == [run_dir.name]
+    assert f"stormproof recover {run_dir}" in capsys.readouterr().err
+
+
+async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    def full() -> None:
+        raise StormproofError("the disk is full")
+
+    lab = object.__new__(Lab)
+    lab.run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    lab.nemesis = SimpleNamespace(heal_all=nothing, close=nothing)  # type: ignore[assignment]
+    lab.interpreter = SimpleNamespace(close=nothing)  # type: ignore[assignment]
+    lab.cluster = SimpleNamespace(collect_logs=nothing)
+    lab.journal = SimpleNamespace(close=full)  # type: ignore[assignment]
+    await lab._give_up("the broker is gone")
+    assert read_run(lab.run_dir)["failure"] == "the broker is gone"
