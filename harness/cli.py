@@ -268,6 +268,9 @@ def run_app(application: typer.Typer) -> NoReturn:
     except KeyboardInterrupt:
         print("stormproof: interrupted", file=sys.stderr)
         code = 130
+    except SystemExit:  # click's and rich's answer to EPIPE, with status 1, which would read as "invalid"
+        print("stormproof: standard output was closed before the end", file=sys.stderr)
+        code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_ERROR
     except Exception as error:

@@ -31,6 +31,8 @@ from harness.store import read_run, update_run
 from nemesis.api import check_supported, families_of
 from nemesis.compose import NemesisClient, nemesis_generator
 
+logger = logging.getLogger("stormproof.lab")
+
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
 
@@ -176,7 +178,10 @@ class Lab:
 
     async def _give_up(self, reason: str) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""
-        update_run(self.run_dir, failure=reason)
+        try:
+            update_run(self.run_dir, failure=reason)
+        except StormproofError as error:
+            logger.warning("the reason is not noted: %s", error)
         for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
             try:
                 await step
@@ -187,7 +192,7 @@ class Lab:
             self._seal("broken")
         except StormproofError as error:
             # On a full disk, say; the parent tries again, and after it `stormproof recover`.
-            logging.getLogger("stormproof.lab").warning("not sealed: %s", error)
+            logger.warning("not sealed: %s", error)
 
     def _seal(self, status: str) -> None:
         self.journal.close()
@@ -202,7 +207,7 @@ class Lab:
     async def _collect_logs(self) -> None:
         try:
             await self.cluster.collect_logs(self.run_dir / "logs")
-        except StormproofError as error:
+        except (StormproofError, OSError) as error:
             emit("warning", text=f"the nodes' logs could not be fetched: {error}")
 
     def _progress(self, progress: Progress) -> None:

@@ -113,6 +113,16 @@ def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
     assert "Java" in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_reader_that_goes_away_is_no_verdict() -> None:
+    process = subprocess.Popen([sys.executable, "-m", "harness", "list"], cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.wait(60) == 3, "status 1 would read as `invalid`"
+    assert len(process.stderr.read().strip().splitlines()) == 1
+    process.stderr.close()
+
+
 def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     status, out, _ = run(capsys, monkeypatch, "list", "--json")
     assert status == 0

@@ -80,3 +80,12 @@ async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) ->
     lab.journal = SimpleNamespace(close=full)  # type: ignore[assignment]
     await lab._give_up("the broker is gone")
     assert read_run(lab.run_dir)["failure"] == "the broker is gone"
+    (lab.run_dir / "run.json").unlink()  # nor does a description that can't be written keep it from healing
+    healed: list[str] = []
+
+    async def heal() -> None:
+        healed.append("all")
+
+    lab.nemesis = SimpleNamespace(heal_all=heal, close=nothing)  # type: ignore[assignment]
+    await lab._give_up("the broker is gone")
+    assert healed == ["all"]
