@@ -26,7 +26,7 @@ app = typer.Typer(
 
     Start with: stormproof test --design joram --workload queue --nemesis partition
 
-    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness.
+    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness, 130 interrupted.
     """,
     no_args_is_help=True,
     add_completion=False,
