@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.backends.cleanup import cleanup
-from harness.errors import HistoryError, UsageError
+from harness.errors import BackendError, HistoryError, UsageError
 from harness.store import Store, is_alive, read_run, recover
 from harness.undo import UndoJournal, pending_undos
 
@@ -22,7 +22,10 @@ def heal_store(store_dir: Path) -> list[str]:
         if is_alive(run_dir):
             continue
         pending = pending_undos(run_dir)
-        if pending:
+        obstacle = _obstacle(run_dir) if pending else None
+        if obstacle:
+            lines.append(f"{run_dir.name}: {len(pending)} faults may still be in force: {obstacle}")
+        elif pending:
             journal = UndoJournal(run_dir)
             for undo in pending:
                 journal.done(undo.id)
@@ -32,6 +35,21 @@ def heal_store(store_dir: Path) -> list[str]:
         if _status(run_dir) == "running":
             lines.append(f"{run_dir.name}: unfinished; `stormproof recover` makes its history checkable")
     return lines
+
+
+def _obstacle(run_dir: Path) -> str | None:
+    """Why it can't be said that the run's nodes are gone: no Docker answers that would know of its containers."""
+    try:
+        if read_run(run_dir)["test"]["backend"] != "docker":
+            return None
+        from harness.backends.docker import connect  # the SDK takes a fifth of a second to import
+
+        connect().close()
+    except HistoryError:
+        return None
+    except BackendError as error:
+        return str(error)
+    return None
 
 
 def _status(run_dir: Path) -> str | None:

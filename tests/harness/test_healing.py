@@ -32,6 +32,18 @@ def test_one_damaged_run_does_not_keep_the_others_from_being_mended(
     assert read_run(other)["status"] == "broken"
 
 
+@pytest.mark.requirement("H15")
+def test_no_fault_counts_as_undone_while_no_docker_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setattr(healing, "cleanup", lambda: [])
+    run_dir = Store(tmp_path).create(Test("joram", "queue", backend="docker"))
+    journal = UndoJournal(run_dir)
+    journal.begin(NETWORK, ("n1",))
+    journal.close()
+    assert any("may still be in force" in line for line in healing.heal_store(tmp_path))
+    assert len(pending_undos(run_dir)) == 1
+
+
 def test_a_run_that_can_not_be_described_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, data: object) -> None:
         raise StormproofError("no space left")
