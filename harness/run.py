@@ -104,17 +104,29 @@ def run_test(
         StormproofError: the run broke; what it recorded is kept and sealed.
         KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
     """
+    warm = spark or SparkWarmup()  # complains about a missing Java before anything is made
+    try:
+        outcome = _run(test, why, Store(store_dir), quiet, warm)
+    except BaseException:
+        if spark is None:
+            warm.abandon()
+        raise
+    if spark is None:
+        warm.stop()
+    return outcome
+
+
+def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> Outcome:
     work = WORKLOADS.load(test.workload)
-    run_dir = Store(store_dir).create(
+    run_dir = store.create(
         test,
         backend={"name": test.backend, "why": why},
         promises=list(work.promises),
         gates=work.gates(test.options),
-        command=command_line(test, store_dir),
+        command=command_line(test, store.path),
         versions=versions(),
     )
     lock = Lock(run_dir)
-    warm = spark or SparkWarmup()
     with progress(quiet) as show:
         try:
             _record_and_check(test, run_dir, lock, show, warm)
@@ -124,11 +136,9 @@ def run_test(
             raise
         finally:
             lock.release()
-            if spark is None:
-                warm.stop()
         show({"event": "phase", "name": "report"})
         report = write_report(run_dir)
-        write_index(store_dir)
+        write_index(store.path)
     verdict = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
     return Outcome(run_dir, verdict, report)
 
