@@ -20,7 +20,7 @@ from typing import Any
 from checkers.job import check_runs
 from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
-from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+from harness.errors import EXIT_OF, StormproofError
 from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS, WORKLOADS
@@ -29,7 +29,6 @@ from harness.store import Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
-EXIT_OF = {"valid": EXIT_VALID, "unknown": EXIT_UNKNOWN, "invalid": EXIT_INVALID}
 LAB_LOG = "harness.log"
 _LAB_EXIT_TIMEOUT = 30.0
 
