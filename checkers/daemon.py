@@ -9,17 +9,25 @@ import importlib
 
 from pyspark import daemon
 
-from checkers import run_check
 from checkers.catalog import CHECKS
+
+_WORKER_NEEDS = (
+    "checkers.job",
+    "checkers.run_check",
+    "pandas",
+    "pyarrow.pandas_compat",
+    "pyarrow.parquet",
+    "pyspark.worker",
+)
+"""What workers import anyway, sooner or later: loaded once instead of once in each."""
 
 
 def main() -> None:
     """Import what workers need, then serve as Spark's own daemon does."""
     for check in CHECKS:
         check.load()
-    # Spark's worker code, so that forked workers find it loaded.
-    importlib.import_module("pyspark.worker")
-    assert run_check.check_run is not None
+    for module in _WORKER_NEEDS:
+        importlib.import_module(module)
     daemon.manager()
 
 

@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from checkers import kernels
+from checkers.folder import HISTORY_FILE
 from checkers.kernels import Int8s, Int32s, Int64s
 from harness.errors import HistoryError
 from harness.history.schema import NO_VALUE, TEXT_VALUE, TYPE_NAMES
-
-HISTORY_FILE = "history.parquet"
 
 _ROLES = {
     "enqueue": kernels.ENQUEUE,

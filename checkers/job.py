@@ -19,9 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.history import HISTORY_FILE
-from checkers.run import read_info
-from checkers.run_check import check_run
+from checkers.folder import HISTORY_FILE, read_info
 from checkers.spark import SparkFailed
 from checkers.verdict import Verdict, write_verdict
 from harness.errors import HistoryError, StormproofError
@@ -119,9 +117,12 @@ def check_runs(spark: Any, run_dirs: Iterable[Path], progress: Progress | None =
     return rows
 
 
+_NOWHERE = Path(os.devnull)
+
+
 def warm_up(spark: Any) -> None:
     """Run an empty job, so that the first real one finds workers forked and classes loaded."""
-    _frame(spark, [], 1).toArrow()
+    _frame(spark, [_NOWHERE], 1).toArrow()
 
 
 def _run_job(spark: Any, run_dirs: Sequence[Path], progress: Progress | None) -> pa.Table:
@@ -163,6 +164,9 @@ def _history_size(run_dir: Path) -> int:
 
 def check_and_store(run_dir: Path) -> pa.RecordBatch:
     """Check one run, store its verdict beside it, and return its rows of the verdict table."""
+    # Here and not above: the driver, which starts while a person waits, needs neither kernels nor Numba.
+    from checkers.run_check import check_run
+
     verdict = check_run(run_dir)
     trouble = None
     try:

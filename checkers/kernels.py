@@ -27,6 +27,8 @@ TIME_BACKWARDS = 4
 
 NEVER, ACKED, FAILED, UNSURE = 0, 1, 2, 3
 
+UNTOUCHED = -2
+
 
 @kernel(types.Tuple((OUT_I64, types.int64, types.int64))(I32, I8, I32, I64, types.int64))
 def pair_rows(
@@ -171,19 +173,20 @@ def account_deliveries(role: Int8s, kind: Int8s, of_row: Int32s, messages: int) 
 def last_words(
     role: Int8s, kind: Int8s, queue: Int32s, partner: Int64s, empty: Int8s, queues: int
 ) -> tuple[Int64s, Int64s]:
-    """By queue: the last row at which anything but "empty" happened, and the latest invocation of a drain that
-    found it empty (-1: none).
+    """By queue: the last row at which anything but "empty" happened (-1: nothing else did; UNTOUCHED: nobody asked),
+    and the latest invocation of a drain that found it empty (-1: none).
 
     ``queue`` numbers the queues below ``queues``, by row (-1: none); ``empty`` marks completions that found
     nothing. An operation that never completed counts as happening after every row.
     """
     rows = len(role)
-    busy = np.full(queues, -1, dtype=np.int64)
+    busy = np.full(queues, UNTOUCHED, dtype=np.int64)
     found_empty = np.full(queues, -1, dtype=np.int64)
     for row in range(rows):
         where = queue[row]
         if where < 0 or role[row] < ENQUEUE or role[row] > DRAIN:
             continue
+        busy[where] = max(busy[where], -1)
         if kind[row] == INVOKE:
             if partner[row] < 0:
                 busy[where] = rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkers import kernels
+from checkers.folder import LEDGER_FILE
 from checkers.history import History, dense_keys, read_history
 from checkers.kernels import Int8s, Int32s, Int64s
 from checkers.verdict import MAX_EXAMPLES
@@ -20,8 +20,6 @@ from harness.errors import HistoryError
 from harness.history.ledger import FaultWindow, read_ledger
 from harness.history.schema import TYPE_CODES, decode_pair
 
-RUN_FILE = "run.json"
-LEDGER_FILE = "ledger.jsonl"
 SECOND = 1_000_000_000
 
 Bools = NDArray[np.bool_]
@@ -107,7 +105,7 @@ class Run:
         empty = self.empty.astype(np.int8)
         busy, found_empty = kernels.last_words(h.role, h.kind, queue, h.partner, empty, bound)
         reasons = {}
-        for number in np.flatnonzero((busy >= 0) & (found_empty <= busy)):
+        for number in np.flatnonzero((busy > kernels.UNTOUCHED) & (found_empty <= busy)):
             if busy[number] >= h.rows:
                 reason = "an operation was still open when the history ended"
             elif found_empty[number] < 0:
@@ -158,22 +156,6 @@ class Run:
                 return int(phase.get("start") or 0), last if end is None else int(end)
         drains = np.flatnonzero(h.role == kernels.DRAIN)
         return 0, int(h.time[drains[0]]) if len(drains) else last
-
-
-def read_info(run_dir: Path) -> dict[str, Any]:
-    """A run's run.json.
-
-    Raises:
-        HistoryError: it is missing or no JSON object.
-    """
-    path = run_dir / RUN_FILE
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise HistoryError(f"{path}: can't be read ({error}); is {run_dir} a run's folder?") from error
-    if not isinstance(info, dict):
-        raise HistoryError(f"{path}: not an object")
-    return info
 
 
 def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:

@@ -11,7 +11,8 @@ import numpy as np
 
 from checkers import kernels
 from checkers.catalog import ANY, CHECKS, GATES, Check
-from checkers.run import SECOND, Run, load_run, read_info
+from checkers.folder import read_info
+from checkers.run import SECOND, Run, load_run
 from checkers.verdict import INVALID, UNKNOWN, VALID, CheckResult, Outcome, Verdict, worst
 from harness.errors import HistoryError
 

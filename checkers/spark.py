@@ -24,6 +24,7 @@ from harness.errors import StormproofError
 LOCAL_MASTER = "local[*]"
 _TASK_ATTEMPTS = 4
 _EXIT_TIMEOUT = 180
+_ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -77,8 +78,6 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
 
 
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
-    import pyspark
-
     local = master.startswith("local")
     root = str(Path(__file__).resolve().parent.parent)
     options = [*_JVM_OPTIONS, *_archive_options(java, record_archive)]
@@ -93,11 +92,13 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.python.daemon.module": "checkers.daemon",
         "spark.executorEnv.PYTHONPATH": root,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        # The queries run over small tables: compiling and adapting them costs more than it brings.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.log.structuredLogging.enabled": "false",
-        "spark.pyspark.version": pyspark.__version__,
     }
     if local:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -230,3 +231,16 @@ class SparkWarmup:
         """End the session and its JVM."""
         self._thread.join()
         stop_spark()
+
+    def abandon(self) -> None:
+        """End the JVM, also in the middle of its start: for a run that was interrupted."""
+        from pyspark import SparkContext
+
+        while True:
+            gateway = SparkContext._gateway
+            if gateway is not None:
+                gateway.proc.terminate()
+            # A thread that is still at it when the interpreter ends would abort the process.
+            self._thread.join(_ABANDON_SECONDS)
+            if not self._thread.is_alive():
+                return

@@ -121,12 +121,21 @@ def write_verdict(run_dir: Path, verdict: Verdict) -> None:
         OSError: the folder can't be written to.
     """
     text = json.dumps(verdict.to_json(), separators=(",", ":"), default=str)
+    if _stored(run_dir / VERDICT_FILE) == text:
+        return  # checked again with the same outcome; to replace a file costs a flush to the disk
     partial = run_dir / f".{VERDICT_FILE}.{os.getpid()}"
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(run_dir / VERDICT_FILE)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _stored(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 def read_verdict(run_dir: Path) -> dict[str, Any]:

@@ -12,19 +12,21 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
 DEFAULT_STORE = Path("runs")
+_PIPE_WIDTH = 250
 
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
 
     Start with: stormproof test --design joram --workload queue --nemesis partition
 
-    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness.
+    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness, 130 interrupted.
     """,
     no_args_is_help=True,
     add_completion=False,
@@ -52,7 +54,7 @@ BACKEND_HELP = f"where nodes run: {_choices(BACKENDS)}  [default: the strongest 
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
-@app.command()
+@app.command(short_help="Run one test, from the cluster's start to the report.")
 def test(
     design: Annotated[str | None, typer.Option(help=DESIGN_HELP)] = None,
     workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
@@ -67,7 +69,16 @@ def test(
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report."""
+    """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
+
+    The same seed plans the same load and faults again, on every backend. Examples:
+
+    stormproof test --nemesis partition,pause,kill --time-limit 60
+
+    stormproof test --set partitions=unspecified --set partition_kind=master --set fault_duration=6
+
+    stormproof test --design standalone --nemesis kill --rate 1000 --json
+    """
     from harness.backends.probe import choose_backend
     from harness.run import run_test
     from harness.settings import make_test, parse_assignments, read_config
@@ -95,13 +106,17 @@ def test(
     make_test(backend=wanted or "local", **draft)  # complain about a typing error before probing the machine
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
+    print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
     outcome = run_test(plan, why, Path(pick("store", store, DEFAULT_STORE)), quiet=as_json)
     if as_json:
         print(json.dumps(outcome.to_json()))
+    else:
+        for line in outcome.lines():
+            print(line)
     raise typer.Exit(outcome.exit_code)
 
 
-@app.command()
+@app.command(short_help="Check recorded runs again with PySpark.")
 def check(
     runs: RunsArgument = None,
     all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
@@ -117,7 +132,7 @@ def check(
     raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json))
 
 
-@app.command("list")
+@app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
     kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends or all")] = "all",
     as_json: JsonOption = False,
@@ -129,18 +144,18 @@ def list_names(
     if as_json:
         print(json.dumps(data))
         return
-    console = Console()
+    console = _console()
     for title, entries in data.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
         for entry in entries:
             table.add_row(entry["name"], entry["summary"])
             for option in entry["options"]:
                 choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
-                table.add_row("", f"--set {option['name']}={option['default']}{choices}: {option['help']}")
+                table.add_row("", escape(f"--set {option['name']}={option['default']}{choices}: {option['help']}"))
         console.print(table)
 
 
-@app.command()
+@app.command(short_help="Write reports and the index again.")
 def report(
     runs: RunsArgument = None,
     store: StoreOption = DEFAULT_STORE,
@@ -156,7 +171,7 @@ def report(
     print(write_index(store))
 
 
-@app.command()
+@app.command(short_help="Serve index and reports on loopback.")
 def serve(
     store: StoreOption = DEFAULT_STORE,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
@@ -168,7 +183,7 @@ def serve(
     serve_store(store, host, port)
 
 
-@app.command()
+@app.command(short_help="Undo what a killed harness left behind.")
 def heal(store: StoreOption = DEFAULT_STORE) -> None:
     """Undo what a dead harness left behind: faults, containers, networks, processes, scratch folders."""
     from harness.healing import heal_store
@@ -180,7 +195,7 @@ def heal(store: StoreOption = DEFAULT_STORE) -> None:
         print("nothing to heal")
 
 
-@app.command()
+@app.command(short_help="Seal the history that a killed harness left.")
 def recover(
     runs: Annotated[list[str] | None, typer.Argument(help="runs to recover; all unfinished ones by default")] = None,
     store: StoreOption = DEFAULT_STORE,
@@ -195,7 +210,7 @@ def recover(
         print("nothing to recover")
 
 
-@app.command()
+@app.command(short_help="Run one reference broker, for any STOMP client.")
 def broker(
     design: Annotated[str, typer.Option(help="a design that needs no other nodes")] = "standalone",
     data: Annotated[Path, typer.Option(help="folder for its database")] = Path("broker-data"),
@@ -212,7 +227,7 @@ def broker(
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 
-@app.command()
+@app.command(short_help="Show what this machine can do, and mends.")
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine can do, and the command that would mend what it can't."""
     from harness.backends.probe import choose_backend, probe_all
@@ -222,12 +237,18 @@ def doctor(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps({"backend": chosen, "why": why, "capabilities": [vars(item) for item in capabilities]}))
         return
-    table = Table(box=None, show_header=False, padding=(0, 1))
+    table = Table("", "", Column(overflow="fold"), box=None, show_header=False, padding=(0, 1))
     for item in capabilities:
         mark = "[green]yes[/]" if item.available else "[red]no[/]"
-        table.add_row(mark, item.name, item.detail + (f"\n-> {item.mend}" if item.mend and not item.available else ""))
-    Console().print(table)
+        mend = f"\n-> {item.mend}" if item.mend and not item.available else ""
+        table.add_row(mark, item.name, escape(item.detail + mend))
+    _console().print(table)
     print(f"backend: {chosen}: {why}")
+
+
+def _console() -> Console:
+    """Standard output: as wide as the terminal; a file or a pipe has no width to wrap or crop at."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _one_line(message: str) -> str:
@@ -256,10 +277,16 @@ def run_app(application: typer.Typer) -> NoReturn:
     except KeyboardInterrupt:
         print("stormproof: interrupted", file=sys.stderr)
         code = 130
+    except SystemExit:  # click's and rich's answer to EPIPE, with status 1, which would read as "invalid"
+        print("stormproof: standard output was closed before the end", file=sys.stderr)
+        code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_ERROR
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            code = EXIT_ERROR
+        elif type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
             print(f"stormproof: {_one_line(error.format_message())} (see --help)", file=sys.stderr)
             code = EXIT_ERROR
         elif isinstance(error, OSError):

@@ -14,12 +14,14 @@ import logging
 import secrets
 import sys
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
 from harness.history.journal import JOURNAL, JournalWriter
+from harness.history.ledger import LedgerLine
 from harness.history.seal import seal
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.protocols import Client
@@ -29,10 +31,12 @@ from harness.store import read_run, update_run
 from nemesis.api import check_supported, families_of
 from nemesis.compose import NemesisClient, nemesis_generator
 
+logger = logging.getLogger("stormproof.lab")
+
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
-
-_SECOND = 1e9
+DEAD_POLL = 0.5
+"""Seconds between looks for a broker that ended as it started."""
 
 
 class Interrupted(Exception):
@@ -95,9 +99,11 @@ class Lab:
         self.backend = BACKENDS.load(self.test.backend)()
         self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, secrets.token_hex(16))
         self.clock = RunClock()
+        # Node logs tell the time of day: this is what ties them to the history.
+        update_run(run_dir, clock_zero=datetime.now(UTC).isoformat())
         self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
         check_supported(self.backend, families_of(self.test))
-        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, on_line=_tell)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
@@ -113,8 +119,8 @@ class Lab:
         try:
             try:
                 await self.lifeline.unless_interrupted(self._record())
-            except BaseException:
-                await self._give_up()
+            except BaseException as error:
+                await self._give_up(str(error) or "the harness ended before the test did")
                 raise
             await self._collect_logs()
             self._seal("recorded")
@@ -151,11 +157,24 @@ class Lab:
     async def _start(self) -> None:
         await self.cluster.install()
         await self.cluster.start()
-        if not await self.cluster.await_healthy(HEALTHY_TIMEOUT):
+        if not await self._comes_up():
             raise StormproofError(
-                f"the cluster was not healthy within {HEALTHY_TIMEOUT:g} s of its start: "
+                f"the cluster did not come up (it is given {HEALTHY_TIMEOUT:g} s): "
                 f"{await self.cluster.describe()}; see {self.run_dir / 'logs'}"
             )
+
+    async def _comes_up(self) -> bool:
+        """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
+        healthy = asyncio.create_task(self.cluster.await_healthy(HEALTHY_TIMEOUT))
+        try:
+            while not healthy.done():
+                await asyncio.wait({healthy}, timeout=DEAD_POLL)
+                states = await asyncio.gather(*(self.backend.process(node) for node in self.test.node_names))
+                if any(state.state == "dead" for state in states):
+                    return False
+            return bool(healthy.result())
+        finally:
+            healthy.cancel()
 
     async def _interpret(self, generator: Any) -> None:
         if not await self.interpreter.run(generator):
@@ -164,20 +183,31 @@ class Lab:
     async def _heal(self) -> None:
         """Undo all faults, wait for health, and let the connections that clients gave up expire."""
         await self.nemesis.heal_all()
-        if not await self.cluster.await_healthy(float(self.test.options["settle_timeout"])):
-            # The drain will tell what became of the messages; an unhealthy cluster can't be *valid*.
-            emit("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
+        settle = float(self.test.options["settle_timeout"])
+        if not await self.cluster.await_healthy(settle):
+            # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
+            trouble = f"not healthy within {settle:g} s of the last heal: {await self.cluster.describe()}"
+            emit("warning", text=trouble)
+            update_run(self.run_dir, failure=f"the cluster was {trouble}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
-    async def _give_up(self) -> None:
+    async def _give_up(self, reason: str) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        try:
+            update_run(self.run_dir, failure=reason)
+        except StormproofError as error:
+            logger.warning("the reason is not noted: %s", error)
         for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
             try:
                 await step
             except (StormproofError, OSError, TimeoutError) as error:
                 emit("warning", text=f"while giving up: {error}")
         await self._collect_logs()
-        self._seal("broken")
+        try:
+            self._seal("broken")
+        except StormproofError as error:
+            # On a full disk, say; the parent tries again, and after it `stormproof recover`.
+            logger.warning("not sealed: %s", error)
 
     def _seal(self, status: str) -> None:
         self.journal.close()
@@ -192,11 +222,19 @@ class Lab:
     async def _collect_logs(self) -> None:
         try:
             await self.cluster.collect_logs(self.run_dir / "logs")
-        except StormproofError as error:
+        except (StormproofError, OSError) as error:
             emit("warning", text=f"the nodes' logs could not be fetched: {error}")
 
     def _progress(self, progress: Progress) -> None:
         emit("progress", **progress.__dict__)
+
+
+def _tell(line: LedgerLine) -> None:
+    """Show a fault's step to whoever watches."""
+    done = {"inject": "injected", "heal": "healed"}[line.phase]
+    whom = f" {', '.join(line.targets)}" if line.targets else ""
+    trouble = f": {line.error}" if line.error else ""
+    emit("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
 
 
 async def main(run_dir: Path) -> int:

@@ -20,15 +20,15 @@ from typing import Any
 from checkers.job import check_runs
 from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
-from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+from harness.errors import EXIT_OF, StormproofError
+from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS, WORKLOADS
 from harness.spec import Test
-from harness.store import Lock, Store, recover, update_run
+from harness.store import Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
-EXIT_OF = {"valid": EXIT_VALID, "unknown": EXIT_UNKNOWN, "invalid": EXIT_INVALID}
 LAB_LOG = "harness.log"
 _LAB_EXIT_TIMEOUT = 30.0
 
@@ -45,6 +45,21 @@ class Outcome:
     def exit_code(self) -> int:
         """0 valid, 2 unknown, 1 invalid."""
         return EXIT_OF[self.verdict["verdict"]]
+
+    def lines(self) -> list[str]:
+        """What a person is told."""
+        promised = {check["check"] for check in self.verdict["checks"] if check["decides"]}
+        broken: list[str] = []
+        permitted: list[str] = []
+        for name, count in self.verdict["anomalies"].items():
+            (broken if name in promised else permitted).append(f"{name} {count}")
+        return [
+            self.verdict["sentence"],
+            f"  anomalies  {', '.join(broken) or 'none'}",
+            *([f"  permitted  {', '.join(permitted)} (reported, but not promised)"] if permitted else []),
+            f"  run        {self.run_dir}",
+            f"  report     {self.report}",
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -88,17 +103,29 @@ def run_test(
         StormproofError: the run broke; what it recorded is kept and sealed.
         KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
     """
+    warm = spark or SparkWarmup()  # complains about a missing Java before anything is made
+    try:
+        outcome = _run(test, why, Store(store_dir), quiet, warm)
+    except BaseException:
+        if spark is None:
+            warm.abandon()
+        raise
+    if spark is None:
+        warm.stop()
+    return outcome
+
+
+def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> Outcome:
     work = WORKLOADS.load(test.workload)
-    run_dir = Store(store_dir).create(
+    run_dir = store.create(
         test,
         backend={"name": test.backend, "why": why},
         promises=list(work.promises),
         gates=work.gates(test.options),
-        command=command_line(test, store_dir),
+        command=command_line(test, store.path),
         versions=versions(),
     )
     lock = Lock(run_dir)
-    warm = spark or SparkWarmup()
     with progress(quiet) as show:
         try:
             _record_and_check(test, run_dir, lock, show, warm)
@@ -108,11 +135,9 @@ def run_test(
             raise
         finally:
             lock.release()
-            if spark is None:
-                warm.stop()
         show({"event": "phase", "name": "report"})
         report = write_report(run_dir)
-        write_index(store_dir)
+        write_index(store.path)
     verdict = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
     return Outcome(run_dir, verdict, report)
 
@@ -141,15 +166,24 @@ def _record_and_check(
 
 
 def _pick_up(run_dir: Path, error: BaseException) -> None:
-    """Keep the history and remove the nodes where a lab that died could not."""
-    recovery = recover(run_dir)
-    if recovery.changed:
-        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
+    """Keep the history and remove the nodes where a lab that died could not.
+
+    A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
+    """
     for line in cleanup([run_dir.name]):
         print(line, file=sys.stderr)
-    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-    update_run(run_dir, failure=why)
-    print(f"what was recorded is in {run_dir}", file=sys.stderr)
+    try:
+        recovery = recover(run_dir)
+    except StormproofError as trouble:  # `error` is the reason to tell, and most often that of this one, too
+        print(f"{run_dir.name}: not sealed ({trouble}); later: stormproof recover {run_dir}", file=sys.stderr)
+        return
+    if recovery.changed:
+        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
+    if recovery.changed or read_run(run_dir)["status"] != "recorded":
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        update_run(run_dir, failure=why)
+    if (run_dir / HISTORY).exists():
+        print(f"what was recorded is in {run_dir}; `stormproof check {run_dir}` checks it", file=sys.stderr)
 
 
 class LabProcess:
@@ -215,7 +249,12 @@ class LabProcess:
         try:
             self._process.wait(_LAB_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            try:
+                self._process.kill()
+            except PermissionError:
+                # Under sudo the child is root's; it ends by itself, since its lifeline is closed.
+                print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
+                return
             self._process.wait()
 
     def _last_words(self) -> str:

@@ -12,7 +12,8 @@ from harness.errors import UsageError
 from harness.protocols import Option
 from harness.registry import DESIGNS, NEMESES, WORKLOADS
 from harness.spec import Test
-from nemesis.schedule import options_of
+from nemesis.api import families_of
+from nemesis.schedule import options_of, schedule
 
 DEFAULT_NODES = 3
 
@@ -110,7 +111,7 @@ def make_test(
     if not 0 < rate <= 1e6:
         raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
     options = convert_options(declared_options(design, workload, families), settings)
-    return Test(
+    test = Test(
         design=design,
         workload=workload,
         nemesis=families,
@@ -122,6 +123,8 @@ def make_test(
         concurrency=work.concurrency(options),
         options=options,
     )
+    schedule(test, families_of(test))  # refuses times that leave no room for the faults
+    return test
 
 
 def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,6 +147,8 @@ def _convert(option: Option, value: Any) -> Any:
             converted: Any = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
                 str(value).lower()
             ]
+        elif kind is int:
+            converted = int(value if isinstance(value, int) and not isinstance(value, bool) else str(value))
         else:
             converted = kind(value)
     except (ValueError, KeyError, TypeError):

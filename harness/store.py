@@ -5,11 +5,13 @@ A run's id begins with its start in UTC, so ids sort by time.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HistoryError, StormproofError, UsageError
-from harness.history.journal import JOURNAL
-from harness.history.seal import HISTORY, seal
+from harness.history.journal import JOURNAL, EmptyJournalError
+from harness.history.seal import HISTORY, Sealed, seal
 from harness.spec import Test
 
 RUN_FILE = "run.json"
@@ -113,7 +115,8 @@ def write_json(path: Path, data: Any) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
         raise StormproofError(f"can't write {path}: {error.strerror}") from error
 
 
@@ -152,7 +155,11 @@ class Store:
             "status": "running",
             "failure": None,
         }
-        write_json(run_dir / RUN_FILE, {**first, **fields})
+        try:
+            write_json(run_dir / RUN_FILE, {**first, **fields})
+        except StormproofError:
+            shutil.rmtree(run_dir, ignore_errors=True)  # a folder without a description is no run
+            raise
         return run_dir
 
     def runs(self) -> list[Path]:
@@ -224,11 +231,11 @@ def recover(run_dir: Path) -> Recovery:
         run = read_run(run_dir)
         if run["status"] != "running" and ((run_dir / HISTORY).exists() or run["status"] == "broken"):
             return Recovery(run_dir, 0, 0, False, "nothing to recover")
-        if not (run_dir / JOURNAL).exists():
+        sealed = _seal_if_begun(run_dir)
+        if sealed is None:
             note = "the harness ended before the first operation: there is no history"
             update_run(run_dir, status="broken", failure=note)
             return Recovery(run_dir, 0, 0, True, note)
-        sealed = seal(run_dir)
         lost = (
             f"{sealed.dropped_bytes} bytes of a torn last write were dropped"
             if sealed.dropped_bytes
@@ -238,3 +245,12 @@ def recover(run_dir: Path) -> Recovery:
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
         update_run(run_dir, status="recorded", failure=note, **digests)
         return Recovery(run_dir, sealed.rows, sealed.dropped_bytes, True, note)
+
+
+def _seal_if_begun(run_dir: Path) -> Sealed | None:
+    if not (run_dir / JOURNAL).exists():
+        return None
+    try:
+        return seal(run_dir)
+    except EmptyJournalError:
+        return None

@@ -19,7 +19,7 @@ from nemesis.api import Facts, Infeasible, Plan, Proof, kind_option, option_valu
 KINDS = ("halves", "one", "master", "one-way")
 
 CLIENTS = Option(
-    "partition_clients",
+    "clients",
     "beside",
     "where clients stand in a partition: beside their node, or outside (they reach all nodes)",
     ("beside", "outside"),

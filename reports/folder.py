@@ -72,8 +72,8 @@ class RunFolder:
 
     @property
     def started(self) -> datetime | None:
-        """Wall time of history time 0."""
-        return parse_time(self.run.get("started"))
+        """Wall time of history time 0: ``clock_zero`` where the run recorded it, otherwise its start."""
+        return parse_time(self.run.get("clock_zero") or self.run.get("started"))
 
 
 def read_run(run_dir: Path) -> RunFolder:
@@ -84,7 +84,7 @@ def read_run(run_dir: Path) -> RunFolder:
     """
     if not run_dir.is_dir():
         raise HistoryError(
-            f"{run_dir}: there is no such run folder; `stormproof report RUN --store DIR` takes a run of the store"
+            f"{run_dir}: there is no such run folder; name a run of the store (stormproof report RUN --store DIR)"
         )
     notes: list[str] = []
     run = read_object(run_dir / "run.json", notes)
@@ -130,6 +130,12 @@ def sequence(data: Any) -> Sequence[Any]:
     return data if isinstance(data, list | tuple) else ()
 
 
+def named_options(test: Mapping[str, Any]) -> list[str]:
+    """The options of a test whose values are words (``partitions=unspecified``): those that tell runs apart."""
+    options = mapping(test.get("options")).items()
+    return [f"{name}={value}" for name, value in options if isinstance(value, str) and value != "any"]
+
+
 def number(data: Any) -> float | None:
     """``data`` if it is a number, otherwise None."""
     return data if isinstance(data, int | float) and not isinstance(data, bool) else None
@@ -150,7 +156,7 @@ def _history(run_dir: Path, notes: list[str]) -> History | None:
         if (run_dir / "journal.bin").exists():
             notes.append(
                 "The history is not sealed yet, so no operations are shown: "
-                f"`stormproof recover` seals what a dead harness left of run {run_dir.name}."
+                f"if its harness is dead, stormproof recover {run_dir.name} seals what it left."
             )
         else:
             notes.append("There is no history: no operations are shown.")

@@ -6,12 +6,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HistoryError
-from reports.folder import VERDICTS, mapping, number, read_object, sequence
+from reports.folder import VERDICTS, mapping, named_options, number, read_object, sequence
 from reports.pack import shorten
 from reports.page import render, write_page
 
@@ -70,7 +70,7 @@ def index_rows(store: Path) -> list[IndexRow]:
     seen: dict[str, dict[str, Any]] = {}
     for name, stamp in run_stamps(store).items():
         entry = known.get(name)
-        if entry is None or entry.get("stamp") != stamp:
+        if entry is None or entry["stamp"] != stamp:
             entry = {"stamp": stamp, "row": asdict(_row(store / name))}
         seen[name] = entry
     if seen != known:
@@ -110,8 +110,11 @@ def _read_cache(store: Path) -> dict[str, dict[str, Any]]:
     cache = read_object(store / CACHE, []) or {}
     if cache.get("format") != CACHE_FORMAT or not isinstance(cache.get("runs"), dict):
         return {}
-    runs: dict[str, dict[str, Any]] = cache["runs"]
-    return runs
+    columns = {field.name for field in fields(IndexRow)}
+    entries = ((name, mapping(entry)) for name, entry in cache["runs"].items())
+    return {
+        name: dict(entry) for name, entry in entries if "stamp" in entry and set(mapping(entry.get("row"))) == columns
+    }
 
 
 def _row(run_dir: Path) -> IndexRow:
@@ -130,7 +133,7 @@ def _row(run_dir: Path) -> IndexRow:
         nemesis=",".join(str(name) for name in sequence(test.get("nemesis"))) or "none",
         backend=_text(mapping(run.get("backend")), "name"),
         seed=_text(test, "seed"),
-        options=shorten(" ".join(f"{name}={value}" for name, value in mapping(test.get("options")).items())),
+        options=shorten(" ".join(named_options(test))),
         started=_text(run, "started"),
         status=status,
         anomalies=_counts(mapping(verdict.get("anomalies"))),

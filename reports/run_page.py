@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.history.ledger import FaultWindow
-from reports.folder import VERDICTS, Ints, RunFolder, mapping, number, read_run, sequence
+from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, number, parse_time, read_run, sequence
 from reports.nodelogs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
@@ -25,7 +25,7 @@ FILES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl", "undo.js
 
 STATUS_SENTENCES = {
     "running": "This run has no verdict yet: it was still running, or was cut off, when this page was written.",
-    "recorded": "This run is recorded but not checked yet: `stormproof check` decides it.",
+    "recorded": "This run is recorded but not checked yet: stormproof check decides it.",
     "broken": "The harness failed, so this run decides nothing about the system.",
 }
 
@@ -86,7 +86,7 @@ def run_report(folder: RunFolder) -> str:
         "notes": folder.notes,
         "facts": headline_facts(verdict, faults, duration),
         "checks": checks,
-        "gates": gate_rows(folder.run),
+        "gates": gate_rows(folder.run, verdict),
         "promises": frozenset(str(name) for name in sequence(folder.run.get("promises"))),
         "faults": faults,
         "duration": duration,
@@ -98,6 +98,7 @@ def run_report(folder: RunFolder) -> str:
         "logs": logs,
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
+        "clock_known": "clock_zero" in folder.run,
         "has_history": history is not None,
     }
     data: dict[str, Any] = {
@@ -125,9 +126,12 @@ def headline(folder: RunFolder) -> tuple[str, str]:
     if folder.verdict is not None:
         word = str(folder.verdict.get("verdict"))
         sentence = str(folder.verdict.get("sentence") or "")
+        if sentence.lower().startswith(f"{word}: "):  # the word stands above it
+            sentence = sentence[len(word) + 2 :]
+            sentence = sentence[:1].upper() + sentence[1:]
         return (word if word in VERDICTS else "none"), sentence or "The verdict came without a sentence."
     status = str(folder.run.get("status") or "")
-    sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: `stormproof check` decides it.")
+    sentence = STATUS_SENTENCES.get(status, "There is no verdict for this run: stormproof check decides it.")
     failure = folder.run.get("failure")
     return "none", f"{sentence} {failure}" if failure else sentence
 
@@ -151,14 +155,15 @@ def headline_facts(
         facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
     proven = sum(row.window.proven for row in faults)
     if faults:
-        facts.append(("Faults", str(len(faults)), f"{proven} proven" if proven < len(faults) else "all proven"))
+        remark = "all proven" if proven == len(faults) > 1 else f"{proven or 'none'} proven"
+        facts.append(("Faults", str(len(faults)), remark))
     if duration:
         facts.append(("Duration", f"{duration:,.1f} s", ""))
     return facts
 
 
 def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -> list[CheckGroup]:
-    """Checks in the order of their weight: violated ones that decide first, then the others as stored."""
+    """Checks in the order of their weight: those that decide first, among them the violated ones."""
     groups: list[CheckGroup] = []
     for at, item in enumerate(mapping(c) for c in sequence(verdict.get("checks"))):
         name = str(item.get("check") or f"check {at + 1}")
@@ -174,11 +179,12 @@ def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -
                 verdict=str(item.get("verdict")) if item.get("verdict") in VERDICTS else "none",
                 count=int(number(item.get("count")) or 0),
                 summary=str(item.get("summary") or ""),
-                figures=flat(mapping(item.get("figures"))),
+                figures=flat({k: v for k, v in mapping(item.get("figures")).items() if k != "gates"}),
                 anomalies=tuple(anomalies),
             )
         )
-    return sorted(groups, key=lambda g: (-VERDICTS.index(g.verdict) if g.verdict in VERDICTS else 0, not g.decides))
+    severity = {word: at for at, word in enumerate(reversed(VERDICTS))}
+    return sorted(groups, key=lambda group: (not group.decides, severity.get(group.verdict, len(severity))))
 
 
 def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) -> Anomaly:
@@ -208,7 +214,7 @@ def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> lis
         took = number(measured.get(window.id))
         recovery = "not measured"
         if window.id in measured:
-            recovery = f"{took:,.2f} s" if took is not None else "did not recover"
+            recovery = f"{took:,.3g} s" if took is not None else "did not recover"
         rows.append(
             FaultRow(
                 window=window,
@@ -223,9 +229,15 @@ def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> lis
     return rows
 
 
-def gate_rows(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The coverage gates that this run set itself."""
-    return list(flat(mapping(run.get("gates"))))
+def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, str, str, bool | None]]:
+    """(name, wanted, found, met) of each coverage gate; ``met`` is None where no check has looked."""
+    results: Mapping[str, Any] = {}
+    for item in map(mapping, sequence(verdict.get("checks"))):
+        results = mapping(mapping(item.get("figures")).get("gates")) or results
+    if not results:
+        return [(name, wanted, "—", None) for name, wanted in flat(mapping(run.get("gates")))]
+    rows = ((str(name).replace("_", " "), mapping(result)) for name, result in results.items())
+    return [(name, plain(r.get("wanted")), shorten(plain(r.get("found"))), bool(r.get("met"))) for name, r in rows]
 
 
 def tested(folder: RunFolder) -> str:
@@ -234,9 +246,16 @@ def tested(folder: RunFolder) -> str:
     if not test:
         return ""
     faults = ", ".join(str(name) for name in sequence(test.get("nemesis"))) or "no faults"
-    options = [f"{name}={value}" for name, value in mapping(test.get("options")).items()]
-    nodes = f"{test.get('nodes', '?')} nodes" + (f" on {backend}" if backend else "")
-    parts = [test.get("design"), test.get("workload"), faults, nodes, f"seed {test.get('seed', '?')}", *options[:4]]
+    nodes = "1 node" if test.get("nodes") == 1 else f"{test.get('nodes', '?')} nodes"
+    nodes += f" on {backend}" if backend else ""
+    parts = [
+        test.get("design"),
+        test.get("workload"),
+        faults,
+        nodes,
+        f"seed {test.get('seed', '?')}",
+        *named_options(test)[:4],
+    ]
     return shorten(" · ".join(str(part) for part in parts if part))
 
 
@@ -265,7 +284,8 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
         why = backend.get("why")
         rows.insert(3, ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
     if folder.run.get("started"):
-        rows.append(("Started", str(folder.run["started"])))
+        moment = parse_time(folder.run["started"])
+        rows.append(("Started", f"{moment:%Y-%m-%d %H:%M:%S %Z}" if moment else str(folder.run["started"])))
     return rows
 
 

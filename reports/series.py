@@ -13,8 +13,9 @@ from reports.spans import Spans, client_functions
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
 TARGET_BUCKETS = 120
-LEAST_PER_BUCKET = 60
-"""Operations a bucket holds on average at least: fewer make noise of a curve."""
+LEAST_BUCKETS = 30
+LEAST_PER_BUCKET = 15
+"""Operations a bucket of a sparse run holds on average: fewer make noise of a curve."""
 MAX_FUNCTIONS = 4
 FINAL_FUNCTIONS = frozenset({"drain", "depth"})
 """Left out: their burst at the end would flatten the rest."""
@@ -37,7 +38,7 @@ class Series:
     width: float
     buckets: int
     latency: dict[str, list[list[float | None]]]
-    rate: dict[str, list[float]]
+    rate: dict[str, list[float | None]]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the page."""
@@ -52,7 +53,7 @@ class Series:
 
 def bucket_width(duration_s: float, operations: int) -> float:
     """The round width (seconds) that cuts a run into ``TARGET_BUCKETS`` pieces, or fewer and fuller ones."""
-    pieces = min(TARGET_BUCKETS, max(10, operations // LEAST_PER_BUCKET))
+    pieces = min(TARGET_BUCKETS, max(LEAST_BUCKETS, operations // LEAST_PER_BUCKET))
     wanted = duration_s / pieces
     return float(next((nice for nice in _NICE_SECONDS if nice >= wanted), wanted))
 
@@ -66,16 +67,19 @@ def run_series(history: History, spans: Spans) -> Series:
     latency_ms = (spans.end - spans.start) / 1e6
     ok = spans.type == 1
     latency: dict[str, list[list[float | None]]] = {}
-    rate: dict[str, list[float]] = {}
+    rate: dict[str, list[float | None]] = {}
     functions = [c for c in client_functions(history, spans) if history.f_names[c] not in FINAL_FUNCTIONS]
+    main = np.isin(spans.f, functions)
+    # No lines of zeros while the cluster starts, nor during the drain.
+    first, last = int(place[main].min(initial=buckets)), int(place[main].max(initial=0))
+    busy = slice(first, last + 1)
     for code in functions[:MAX_FUNCTIONS]:
         mine = ok & (spans.f == code)
         latency[history.f_names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
-        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, width)
-    main = np.isin(spans.f, functions)
+        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, busy, width)
     quiet = np.array([name == QUIET_ERROR for name in history.error_names] + [False])
-    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, width)
-    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, width)
+    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, busy, width)
+    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, busy, width)
     return Series(width, buckets, latency, rate)
 
 
@@ -92,5 +96,8 @@ def bucket_quantiles(place: npt.NDArray[np.int64], sample: Floats, buckets: int)
     return lines
 
 
-def _rates(place: npt.NDArray[np.int64], buckets: int, width: float) -> list[float]:
-    return [round(float(n) / width, 2) for n in np.bincount(place, minlength=buckets)]
+def _rates(place: npt.NDArray[np.int64], buckets: int, busy: slice, width: float) -> list[float | None]:
+    counts = np.bincount(place, minlength=buckets)
+    rates: list[float | None] = [None] * buckets
+    rates[busy] = [round(float(n) / width, 2) for n in counts[busy]]
+    return rates

@@ -41,6 +41,10 @@ PAGE_POLICY = "frame-ancestors 'none'"
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
+MAX_NAME = 255
+MAX_PATH = 4000
+"""What Linux takes as a name (bytes) and, nearly, as a path."""
+
 REPORT_SOURCES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl")
 
 
@@ -160,7 +164,11 @@ def inside(store: Path, parts: list[str]) -> Path | None:
     """
     if any(part.startswith(".") or not part.isprintable() or set(part) & set("/\\\0:") for part in parts):
         return None
+    if parts[-1].endswith(".html") and parts != ["index.html"] and not (len(parts) == 2 and parts[1] == "report.html"):
+        return None  # only pages of our own making run in a browser under this address
     path = store.joinpath(*parts)
+    if len(str(path)) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
+        return None
     try:
         real = path.resolve()
     except (OSError, RuntimeError):
@@ -201,8 +209,8 @@ def serve(store: Path, host: str = "127.0.0.1", port: int = 8642) -> None:
     """
     with make_server(store, host, port) as server:
         shown = f"[{host}]" if ":" in host else host
-        print(f"Serving {store} on http://{shown}:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
         try:
+            print(f"Serving {store} on http://{shown}:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             print()

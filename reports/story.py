@@ -77,7 +77,9 @@ class Anomaly:
     def title(self) -> str:
         """What a person calls it."""
         where = f" on {self.noun} {self.key}" if self.key is not None and self.key >= 0 else ""
-        return f"{self.kind}: message {self.value}{where}" if self.value else f"{self.kind}{where}"
+        if self.value:
+            return f"{self.kind}: message {self.value}{where}"
+        return f"{self.kind}: {self.detail[0][1]}{where}" if self.detail else f"{self.kind}{where}"
 
     @property
     def window(self) -> tuple[float, float] | None:
@@ -145,7 +147,9 @@ class Teller:
             kind=str(data.get("kind") or check),
             key=key,
             value=shorten(value),
-            detail=flat(mapping(data.get("detail"))),
+            detail=flat(
+                {k: v for k, v in mapping(data.get("detail")).items() if k != "faults"}
+            ),  # the story names them
             operations=operations,
             left_off=len(together) - len(shown),
             story=tuple(tell(operations, encoded is not None)),
@@ -186,17 +190,24 @@ def _sentence(op: Operation) -> str:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """A nested mapping as (dotted name, text) pairs."""
+    """A nested mapping as (name, text) pairs: innermost mappings in one text, the names above joined by slashes."""
     pairs: list[tuple[str, str]] = []
     for name, value in data.items():
-        label = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            pairs.extend(flat(value, f"{label}."))
-        elif isinstance(value, list | tuple):
-            pairs.append((label, shorten(", ".join(str(item) for item in value))))
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping) and not any(isinstance(v, Mapping) for v in value.values()):
+            mark = "; " if any(isinstance(v, list | tuple) for v in value.values()) else ", "
+            pairs.append((label, shorten(mark.join(f"{k} {_item(v)}" for k, v in value.items())) or "—"))
+        elif isinstance(value, Mapping):
+            pairs.extend(flat(value, f"{label} / "))
         else:
-            pairs.append((label, shorten(plain(value))))
+            pairs.append((label, shorten(_item(value))))
     return tuple(pairs)
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return str(value) if type(value) is int else plain(value)  # thousands not parted: it may be a process id
 
 
 def plain(value: Any) -> str:

@@ -33,6 +33,8 @@ LABEL_RUN = "stormproof.run"
 LABEL_DIR = "stormproof.dir"
 LABEL_HOST = "stormproof.host"
 
+NOT_ALLOWED = "this user may not use it"
+
 _NODE_DIR = "/stormproof"
 _MEMORY = "1g"
 _PROCESSES = 1024
@@ -351,5 +353,14 @@ def _short(run: str) -> str:
 
 
 def _reason(error: DockerException) -> str:
+    """What went wrong in a few words: the SDK wraps the system's own error several times."""
+    inner: BaseException | None = error
+    while inner is not None:
+        for cause in (inner, *inner.args):
+            if isinstance(cause, PermissionError):
+                return NOT_ALLOWED
+            if isinstance(cause, FileNotFoundError | ConnectionRefusedError):
+                return "there is no daemon"
+        inner = inner.__cause__ or inner.__context__
     text = getattr(error, "explanation", None) or str(error)
     return " ".join(str(text).split())

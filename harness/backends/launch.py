@@ -6,13 +6,14 @@ import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
             "--propagation", "private")
-_CAPABILITIES = "+net_admin,+net_raw,+sys_admin,+dac_override,+kill,+sys_ptrace"
+BY_SUDO = "user namespace through sudo"
 _LIMIT_S = 5.0
 
 # What a run will do: a bridge, a namespace inside this one with its own /proc and host name, an nftables table.
@@ -43,7 +44,7 @@ def how_to_launch() -> Launch:
     if missing:
         packages = sorted({_PACKAGES[tool] for tool in missing})
         return Launch(None, f"{', '.join(missing)} not found",
-                      f"run: {_as_root()}apt-get install {' '.join(packages)}")
+                      f"run: {as_root()}apt-get install {' '.join(packages)}")
     reasons = []
     for label, prefix in _ways():
         why_not = _try(prefix)
@@ -64,14 +65,16 @@ _PACKAGES = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2",
 def _ways() -> list[tuple[str, tuple[str, ...]]]:
     if os.geteuid() == 0:
         return [("as root", _UNSHARE)]
-    ways: list[tuple[str, tuple[str, ...]]] = [
-        ("user namespace", (_UNSHARE[0], "--user", "--map-root-user", *_UNSHARE[1:]))
-    ]
+    own = (_UNSHARE[0], "--user", "--map-root-user", *_UNSHARE[1:])
+    ways: list[tuple[str, tuple[str, ...]]] = [("user namespace", own)]
     if shutil.which("sudo"):
-        # Stays this user, so that what it writes belongs to him; becoming him clears the parent-death signal.
-        become = ("setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups",
-                  f"--inh-caps={_CAPABILITIES}", f"--ambient-caps={_CAPABILITIES}", "--pdeathsig=KILL")
-        ways.append(("sudo", ("sudo", "-n", "--preserve-env", *_UNSHARE, *become)))
+        # Where only privileged processes may make user namespaces (Ubuntu 24.04), one capability is privilege
+        # enough: it stays this user, to whom everything that is written must belong. sudo drops TMPDIR, and
+        # changing the user drops the parent-death signal that `unshare` needs to take its child along.
+        become = ("sudo", "-n", "--preserve-env", "env", f"TMPDIR={tempfile.gettempdir()}",
+                  "setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups",
+                  "--inh-caps=+sys_admin", "--ambient-caps=+sys_admin", "--pdeathsig=KILL")
+        ways.append((BY_SUDO, (*become, *own)))
     return ways
 
 
@@ -101,5 +104,6 @@ def _mend() -> str:
     return "run it as root, or let this user call sudo without a password"
 
 
-def _as_root() -> str:
+def as_root() -> str:
+    """What goes before a command that only root may run: ``sudo `` or nothing."""
     return "" if os.geteuid() == 0 else "sudo "

@@ -165,10 +165,14 @@ class Shell:
             await self._inbox.until(f"\n{begin}\n".encode(), 0)
         except (EOFError, OSError) as error:
             raise _Unstarted(str(error)) from None
-        if payload is not None:
-            await self._send(payload)
-        data, size = await self._inbox.until(f"\n{end} ".encode(), limit)
-        status, _ = await self._inbox.until(b"\n", _STATUS_LIMIT)
+        # Beside reading: a script that gives up leaves a payload that nobody will ever take.
+        sending = asyncio.create_task(self._send(payload)) if payload else None
+        try:
+            data, size = await self._inbox.until(f"\n{end} ".encode(), limit)
+            status, _ = await self._inbox.until(b"\n", _STATUS_LIMIT)
+        finally:
+            if sending is not None:
+                sending.cancel()
         return Output(int(status), data, size)
 
     async def _send(self, payload: bytes) -> None:
@@ -177,7 +181,7 @@ class Shell:
             for start in range(0, len(payload), _CHUNK):
                 await self._channel.write(payload[start : start + _CHUNK])
         except OSError:
-            pass  # the script gave up on its input: its output, read next, says why
+            pass  # the script gave up on its input: its output says why
 
 
 def _brief(script: str) -> str:

@@ -50,6 +50,10 @@ JOURNAL_SCHEMA = pa.schema(
 """As HISTORY_SCHEMA, without the run (it is in the first frame) and without dictionaries."""
 
 
+class EmptyJournalError(HistoryError):
+    """A file without one whole frame: the harness died at its first write, or it is no journal."""
+
+
 class JournalWriter:
     """Appends operations to a journal; the interpreter's recorder.
 
@@ -82,9 +86,7 @@ class JournalWriter:
             self._oldest = time.monotonic()
         pending.append(op)
         self.rows += 1
-        if len(pending) >= FLUSH_ROWS or (
-            len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS
-        ):
+        if len(pending) >= FLUSH_ROWS or (len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS):
             self.flush()
 
     def flush(self) -> None:
@@ -190,7 +192,8 @@ def read_journal(path: Path) -> JournalContents:
     """All whole frames of a journal; a torn tail is left out and counted.
 
     Raises:
-        HistoryError: the file is missing, is no journal, or is damaged before its end.
+        EmptyJournalError: not even the first frame is whole.
+        HistoryError: the file is missing, or is damaged before its end.
     """
     try:
         data = path.read_bytes()
@@ -206,7 +209,7 @@ def read_journal(path: Path) -> JournalContents:
             "restore the file from a copy"
         )
     if not payloads:
-        raise HistoryError(f"{path} holds no whole frame: it is no journal, or its first write was cut off")
+        raise EmptyJournalError(f"{path} holds no whole frame: it is no journal, or its first write was cut off")
     run = _read_header(path, payloads[0])
     batches = []
     for payload in payloads[1:]:
@@ -219,9 +222,7 @@ def read_journal(path: Path) -> JournalContents:
 def _read_header(path: Path, payload: memoryview) -> str:
     header = json.loads(bytes(payload))
     if header.get("schema") != SCHEMA_VERSION:
-        raise HistoryError(
-            f"{path} has schema version {header.get('schema')}, this Stormproof reads {SCHEMA_VERSION}"
-        )
+        raise HistoryError(f"{path} has schema version {header.get('schema')}, this Stormproof reads {SCHEMA_VERSION}")
     return str(header["run"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
@@ -70,7 +71,8 @@ def write_history(table: pa.Table, run: str, path: Path) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
         reason = error.strerror or error
         raise StormproofError(f"can't write {path}: {reason} (the journal beside it is whole)") from error
 

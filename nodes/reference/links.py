@@ -154,6 +154,8 @@ class Links:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
+        self._accepted: dict[asyncio.Task[None], None] = {}
+        self._stopping = False
 
     async def start(self) -> None:
         """Listen, and begin to dial; raises OSError when the port can't be had."""
@@ -164,14 +166,17 @@ class Links:
 
     async def stop(self) -> None:
         """Flush what can be flushed at once, close every link and the listener."""
+        self._stopping = True
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
         for link in self._links.values():
             link.writer.close()
         for writer in list(self._handshakes):
             writer.transport.abort()
+        if self._accepted:
+            await asyncio.wait(list(self._accepted), timeout=self._silence)
+        for task in [*self._tasks, *self._accepted]:
+            task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -201,6 +206,10 @@ class Links:
         for peer in self._heard:
             self._heard[peer] = min(now, self._heard[peer] + seconds)
 
+    def forget(self, peer: str) -> None:
+        """The peer has said that it stops: as if it had never been heard."""
+        self._heard.pop(peer, None)
+
     def cut_silent(self) -> None:
         """Cut every link that has been silent for too long."""
         for peer, link in list(self._links.items()):
@@ -220,7 +229,8 @@ class Links:
         host, port = self._addresses[peer]
         while True:
             try:
-                link = await asyncio.wait_for(self._open(peer, host, port), max(self._silence / 2, 0.05))
+                async with asyncio.timeout(max(self._silence / 2, 0.05)):
+                    link = await self._open(peer, host, port)
             except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
                 if isinstance(error, LinkError):
                     self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
@@ -241,7 +251,8 @@ class Links:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._handshakes[writer] = None
         try:
-            hello = await asyncio.wait_for(self._read_hello(reader), max(self._silence, 0.1))
+            async with asyncio.timeout(max(self._silence, 0.1)):
+                hello = await self._read_hello(reader)
             peer = check_hello(hello, self._cluster, self._dialling_us)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
@@ -251,7 +262,14 @@ class Links:
         finally:
             del self._handshakes[writer]
         writer.write(self._hello())
-        await self._run(peer, _Link(reader, writer, FrameParser()))
+        task = asyncio.current_task()
+        if task is not None:
+            self._accepted[task] = None
+        try:
+            await self._run(peer, _Link(reader, writer, FrameParser()))
+        finally:
+            if task is not None:
+                del self._accepted[task]
 
     def _hello(self) -> bytes:
         return encode_frame([PROTOCOL, self._cluster, self._node])
@@ -266,6 +284,9 @@ class Links:
             raise LinkError("no hello of a broker") from error
 
     async def _run(self, peer: str, link: _Link) -> None:
+        if self._stopping:
+            link.cut()
+            return
         self.cut(peer, reason="replaced by a new link")
         self._links[peer] = link
         self._heard[peer] = self._runtime.now()

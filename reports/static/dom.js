@@ -24,7 +24,7 @@ function svg(tag, attributes = {}, ...children) {
 const seconds = (value, digits = 3) => `${value.toFixed(digits)} s`;
 
 function milliseconds(ms) {
-  if (ms >= 10000) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms >= 1000) return `${(ms / 1000).toFixed(ms >= 10000 ? 1 : 2)} s`;
   if (ms >= 100) return `${ms.toFixed(0)} ms`;
   if (ms >= 1) return `${ms.toFixed(1)} ms`;
   return `${(ms * 1000).toFixed(0)} µs`;

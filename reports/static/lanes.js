@@ -7,10 +7,12 @@ function createLanes(model, data, onView, onSelect) {
   const tip = document.body.appendChild(el('div', { class: 'tip', hidden: '' }));
   const classes = classify(model);
   const faultRows = stackFaults(data.faults);
-  const head = AXIS + FAULT_ROW * (Math.max(-1, ...faultRows) + 1);
+  const faultTop = AXIS + (data.phases.length ? PHASE_ROW : 0);
+  const head = faultTop + FAULT_ROW * (Math.max(-1, ...faultRows) + 1);
   const hidden = new Uint8Array(CLASS_MARK + 1);
   const state = { from: 0, to: model.duration, selected: -1, story: new Set(), lanes: [], by: 'thread', colours: null };
   const laneOf = new Int32Array(model.n);
+  const proofs = [...new Set(data.anomalies.flatMap((anomaly) => anomaly.proof))].sort((a, b) => a - b);
   let width = 0;
   let height = 0;
   let asked = false;
@@ -61,7 +63,8 @@ function createLanes(model, data, onView, onSelect) {
     context.fillStyle = colours.paper;
     context.fillRect(0, 0, width, height);
     paintAxis(context, view, width, height, colours);
-    paintBands(context, view, height, data.faults, faultRows, colours);
+    paintPhases(context, view, data.phases, colours);
+    paintBands(context, view, faultTop, height, data.faults, faultRows, colours);
     context.save();
     context.beginPath();
     context.rect(0, head, width, height - head);
@@ -87,17 +90,22 @@ function createLanes(model, data, onView, onSelect) {
       context.fillText(label, 6, top(at) + LANE / 2);
     }
     context.restore();
-    paintFaults(context, view, data.faults, faultRows, colours);
+    paintFaults(context, view, faultTop, data.faults, faultRows, colours);
     context.fillStyle = colours.muted;
     context.textAlign = 'left';
-    if (data.faults.length) context.fillText('faults', 6, AXIS + FAULT_ROW / 2);
+    if (data.phases.length) context.fillText('phase', 6, AXIS + PHASE_ROW / 2 - 1);
+    if (data.faults.length) context.fillText('faults', 6, faultTop + FAULT_ROW / 2);
   }
 
   function paintMarks(view, top, first, last) {
     const place = (i) => view.left + (clamp((model.start[i] + model.end[i]) / 2, view.from, view.to) - view.from) * view.scale;
     const inView = (i) => laneOf[i] >= first && laneOf[i] < last && model.end[i] >= view.from && model.start[i] <= view.to;
-    for (const anomaly of data.anomalies) {
-      for (const i of anomaly.proof) if (inView(i)) paintMark(context, place(i), top(laneOf[i]) + 3, state.colours.mark, state.colours.paper);
+    const taken = new Set(); // one mark per lane and dozen pixels: more would hide the operations
+    for (const i of proofs) {
+      const spot = `${laneOf[i]}/${Math.round(place(i) / 12)}`;
+      if (!inView(i) || taken.has(spot)) continue;
+      taken.add(spot);
+      paintMark(context, place(i), top(laneOf[i]) + 3, state.colours.mark, state.colours.paper);
     }
     context.strokeStyle = state.colours.ink;
     for (const i of state.story) {
@@ -223,7 +231,7 @@ function createLanes(model, data, onView, onSelect) {
   readColours();
   themeListeners.push(() => {
     readColours();
-    draw();
+    paint(); // at once: a printer does not wait for the next frame
   });
   setLanes('thread');
   new ResizeObserver(() => box.clientWidth !== width && resize()).observe(box);

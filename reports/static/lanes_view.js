@@ -4,6 +4,7 @@
 const LANE = 18;
 const AXIS = 24;
 const FAULT_ROW = 18;
+const PHASE_ROW = 16;
 
 // Painting order: later classes cover earlier ones.
 const CLASS_QUIET = 0;
@@ -120,6 +121,20 @@ function paintAxis(context, view, width, height, colours) {
   }
 }
 
+// Names of the run's phases under the axis, each where there is room for it.
+function paintPhases(context, view, phases, colours) {
+  for (const phase of phases) {
+    if (phase.end < view.from || phase.start > view.to) continue;
+    const left = view.left + (Math.max(phase.start, view.from) - view.from) * view.scale;
+    const right = view.left + (Math.min(phase.end, view.to) - view.from) * view.scale;
+    context.fillStyle = colours.line;
+    context.fillRect(left, AXIS, Math.max(1, right - left - 1), PHASE_ROW - 3);
+    context.fillStyle = colours.muted;
+    context.textAlign = 'left';
+    if (right - left > context.measureText(phase.name).width + 8) context.fillText(phase.name, left + 4, AXIS + PHASE_ROW / 2 - 1);
+  }
+}
+
 // The faults in view with their place: left edge and width.
 function placeFaults(view, faults) {
   const x = (time) => view.left + (clamp(time, view.from, view.to) - view.from) * view.scale;
@@ -131,18 +146,18 @@ function placeFaults(view, faults) {
 const faultColour = (fault, colours) => colours.faults[fault.family] || colours.faults.other;
 
 // Bands lie under the operations, so that these keep their colours.
-function paintBands(context, view, height, faults, rows, colours) {
+function paintBands(context, view, top, height, faults, rows, colours) {
   context.globalAlpha = 0.13;
   for (const { fault, at, left, span } of placeFaults(view, faults)) {
     context.fillStyle = faultColour(fault, colours);
-    context.fillRect(left, AXIS + (rows[at] + 1) * FAULT_ROW, span, height);
+    context.fillRect(left, top + (rows[at] + 1) * FAULT_ROW, span, height);
   }
   context.globalAlpha = 1;
 }
 
-function paintFaults(context, view, faults, rows, colours) {
+function paintFaults(context, view, firstRow, faults, rows, colours) {
   for (const { fault, at, left, span } of placeFaults(view, faults)) {
-    const top = AXIS + rows[at] * FAULT_ROW;
+    const top = firstRow + rows[at] * FAULT_ROW;
     context.fillStyle = faultColour(fault, colours);
     context.fillRect(left, top + 2, span, FAULT_ROW - 3);
     if (span < 40) continue;

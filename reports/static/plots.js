@@ -113,7 +113,7 @@ function drawPlot(holder, spec, data, onBrush, reading) {
   }
   for (const tick of ticks) {
     root.append(svg('line', { x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick), class: 'grid' }));
-    root.append(svg('text', { x: MARGIN.left - 6, y: y(tick) + 4, 'text-anchor': 'end' }, spec.log ? milliseconds(tick).replace('.0', '') : count(tick)));
+    root.append(svg('text', { x: MARGIN.left - 6, y: y(tick) + 4, 'text-anchor': 'end' }, spec.log ? milliseconds(tick).replace(/\.0+ /, ' ') : count(tick)));
   }
   const step = niceStep(duration, (right - MARGIN.left) / 70);
   for (let tick = 0; tick <= duration; tick += step) {

@@ -11,8 +11,9 @@ function setUpTheme() {
   } catch {
     chosen = null; // pages from files may have no storage: the choice then lasts as long as the page
   }
+  let printing = false;
   const apply = () => {
-    const dark = chosen ? chosen === 'dark' : system.matches;
+    const dark = !printing && (chosen ? chosen === 'dark' : system.matches);
     document.documentElement.dataset.theme = dark ? 'dark' : 'light';
     button.textContent = dark ? 'Light' : 'Dark';
     button.setAttribute('aria-label', dark ? 'Use light colours' : 'Use dark colours');
@@ -29,5 +30,11 @@ function setUpTheme() {
     apply();
   });
   system.addEventListener('change', apply);
+  for (const [event, now] of [['beforeprint', true], ['afterprint', false]]) {
+    addEventListener(event, () => {
+      printing = now; // paper is light
+      apply();
+    });
+  }
   apply();
 }

@@ -156,7 +156,7 @@ def _nemesis(faults: list[tuple[str, str, float, float]], seconds: float) -> lis
 
 def _ledger(faults: list[tuple[str, str, float, float]], seconds: float, hostile: str) -> str:
     targets = {"partition": ("n1", "c1"), "pause": ("n2",), "kill": (hostile or "n1",)}
-    evidence = {
+    evidence: dict[str, dict[str, Any]] = {
         "partition": {"packets_dropped": {"n1": 1312, "n2": 640, "n3": 672}, "links": ["n1->n2", "n1->n3"]},
         "pause": {"state_before": "running", "state_after": "paused", "pid": 4711},
         "kill": {"pid": 4702, "gone": True, "note": hostile},
@@ -210,14 +210,18 @@ def run_json(name: str, seconds: float, clients: int, seed: int, verdict: str) -
             "options": {"partitions": partitions, "ack": "all", "queues": 1},
         },
         "backend": {"name": "local", "why": "no Docker daemon answers"},
-        "started": STARTED.isoformat(),
+        "started": (STARTED - timedelta(seconds=1.5)).isoformat(),
+        "clock_zero": STARTED.isoformat(),
         "status": "checked",
         "promises": ["lost", "phantom", "duplicated", "depth"],
         "gates": {"least_success": 100, "least_success_share": 0.5},
         "command": command,
         "versions": {"stormproof": "0.1.0", "python": "3.11.2", "pyspark": "4.3.0", "linux": "6.1.0"},
         "history_sha256": "9f2c" * 16,
-        "phases": [{"name": "main", "start": 0, "end": int(seconds * 0.9 * SECOND)}],
+        "phases": [
+            {"name": name, "start": int(seconds * start * SECOND), "end": int(seconds * end * SECOND)}
+            for name, start, end in (("main", 0, 0.9), ("heal", 0.9, 0.92), ("drain", 0.92, 0.93))
+        ],
         "failure": None,
     }  # fmt: skip
 

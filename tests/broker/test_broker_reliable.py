@@ -1,0 +1,115 @@
+"""The reliable connection, seen from the wire (HA Joram, 5.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from broker_process import BrokerProcess, RawClient, status
+
+Start = Callable[..., BrokerProcess]
+pytestmark = pytest.mark.requirement("J15")
+
+
+async def resume(port: int, identity: str, received: int) -> RawClient:
+    return await RawClient.connect(port, x_reliable="true", x_connection_id=identity, x_received=str(received))
+
+
+async def test_nothing_is_lost_or_repeated_across_a_lost_tcp_connection(shared_broker: BrokerProcess) -> None:
+    port = shared_broker.port
+    client = await RawClient.connect(port, x_reliable="true")
+    identity = client.connected.headers["x-connection-id"]
+    assert client.connected.headers["x-received"] == "0"
+    await client.confirmed("SEND", {"destination": "/queue/rel", "x-seq": "1"}, b"one")
+    await client.confirmed("SEND", {"destination": "/queue/rel", "x-seq": "2"}, b"two")
+    client.send("SUBSCRIBE", {"id": "s", "destination": "/queue/rel", "ack": "client-individual", "x-seq": "3"})
+    first, second = await client.expect("MESSAGE"), await client.expect("MESSAGE")
+    assert (first.headers["x-seq"], second.headers["x-seq"]) == ("1", "2")
+    client.abort()
+
+    client = await resume(port, identity, received=1)
+    assert client.connected.headers["x-received"] == "3"
+    # The broker repeats what we say we have not received ...
+    again = await client.expect("MESSAGE")
+    assert (again.headers, again.body) == (second.headers, second.body)
+    # ... and discards what it applied before, but confirms it.
+    await client.confirmed("SEND", {"destination": "/queue/rel", "x-seq": "2"}, b"two")
+    await client.confirmed("ACK", {"id": first.headers["ack"], "x-seq": "4", "x-received": "2"})
+    await client.confirmed("ACK", {"id": second.headers["ack"], "x-seq": "5"})
+    await client.confirmed("DISCONNECT", {"x-seq": "6"})
+    assert (await status(port))["depths"]["rel"] == 0
+
+
+async def test_a_second_connect_takes_the_connection_over(shared_broker: BrokerProcess) -> None:
+    older = await RawClient.connect(shared_broker.port, x_reliable="true")
+    newer = await resume(shared_broker.port, older.connected.headers["x-connection-id"], 0)
+    assert "taken over" in (await older.refused()).headers["message"]
+    await newer.confirmed("SEND", {"destination": "/queue/over", "x-seq": "1"}, b"x")
+
+
+async def test_frames_must_be_numbered_without_gaps(shared_broker: BrokerProcess) -> None:
+    unnumbered = await RawClient.connect(shared_broker.port, x_reliable="true")
+    unnumbered.send("BEGIN", {"transaction": "t"})
+    assert "x-seq" in (await unnumbered.refused()).headers["message"]
+    gap = await RawClient.connect(shared_broker.port, x_reliable="true")
+    gap.send("BEGIN", {"transaction": "t", "x-seq": "2"})
+    error = await gap.refused()
+    assert (error.headers["message"], error.headers["x-closed"]) == ("gap", "gap")
+
+
+async def test_received_settles_an_automatic_subscription(shared_broker: BrokerProcess) -> None:
+    client = await RawClient.connect(shared_broker.port, x_reliable="true")
+    await client.confirmed("SEND", {"destination": "/queue/auto", "x-seq": "1"}, b"x")
+    client.send("SUBSCRIBE", {"id": "s", "destination": "/queue/auto", "x-seq": "2"})
+    await client.expect("MESSAGE")
+    assert (await status(shared_broker.port))["depths"]["auto"] == 1
+    await client.confirmed("RECEIVED", {"x-received": "1"})
+    assert (await status(shared_broker.port))["depths"]["auto"] == 0
+
+
+async def test_received_is_for_reliable_connections_only(shared_broker: BrokerProcess) -> None:
+    client = await RawClient.connect(shared_broker.port)
+    client.send("RECEIVED", {"x-received": "1"})
+    assert "not reliable" in (await client.refused()).headers["message"]
+
+
+@pytest.mark.requirement("J16", part=True)
+async def test_an_abandoned_connection_is_closed_and_its_client_is_told(start_broker: Start) -> None:
+    broker = start_broker(idle_timeout=0.2)
+    client = await RawClient.connect(broker.port, x_reliable="true")
+    identity = client.connected.headers["x-connection-id"]
+    await client.confirmed("SEND", {"destination": "/queue/q", "x-seq": "1"}, b"x")
+    client.send("SUBSCRIBE", {"id": "s", "destination": "/queue/q", "ack": "client", "x-seq": "2"})
+    await client.expect("MESSAGE")
+    other = await RawClient.connect(broker.port)
+    other.send("SUBSCRIBE", {"id": "s", "destination": "/queue/q", "ack": "client"})
+    client.abort()
+    # Its unacknowledged message goes to somebody else once the connection is closed.
+    assert (await other.expect("MESSAGE")).headers["redelivered"] == "true"
+    late = await RawClient.dial(broker.port)
+    late.hello(x_reliable="true", x_connection_id=identity, x_received="0")
+    error = await late.refused()
+    assert (error.headers["message"], error.headers["x-closed"]) == ("connection closed", "idle")
+
+
+async def test_an_unknown_connection_cannot_be_resumed(shared_broker: BrokerProcess) -> None:
+    client = await RawClient.dial(shared_broker.port)
+    client.hello(x_reliable="true", x_connection_id="n1-0123", x_received="0")
+    assert (await client.refused()).headers["x-closed"] == "unknown"
+
+
+async def test_a_connection_can_be_resumed_after_the_broker_was_killed(start_broker: Start) -> None:
+    broker = start_broker()
+    client = await RawClient.connect(broker.port, x_reliable="true")
+    identity = client.connected.headers["x-connection-id"]
+    await client.confirmed("SUBSCRIBE", {"id": "s", "destination": "/queue/q", "ack": "client", "x-seq": "1"})
+    client.send("SEND", {"destination": "/queue/q", "x-seq": "2"}, b"x")
+    message = await client.expect("MESSAGE")
+    broker.kill()
+    await asyncio.to_thread(broker.start)
+    client = await resume(broker.port, identity, received=0)
+    assert client.connected.headers["x-received"] == "2"
+    again = await client.expect("MESSAGE")
+    assert again.headers == message.headers
+    await client.confirmed("ACK", {"id": again.headers["ack"], "x-seq": "3"})

@@ -1,0 +1,157 @@
+"""The definitions of docs/checks.md in plain Python: slow, obvious, and sharing no code with the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from checker_histories import Row
+
+Message = tuple[int, Any]
+
+
+@dataclass
+class Operation:
+    process: int
+    f: str
+    key: int
+    invoked: int
+    sent: Any
+    completed: int | None = None
+    kind: str | None = None
+    value: Any = None
+    error: str | None = None
+
+    @property
+    def message(self) -> Message:
+        return self.key, self.sent if self.f == "enqueue" else self.value
+
+    @property
+    def delivers(self) -> bool:
+        return self.f in ("dequeue", "drain") and self.kind in ("ok", "info") and isinstance(self.value, tuple)
+
+    @property
+    def found_empty(self) -> bool:
+        return self.kind == "fail" and self.error == "empty"
+
+
+class Account:
+    """All operations of a history, and what the definitions say of them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.operations: list[Operation] = []
+        open_operations: dict[int, Operation] = {}
+        for number, row in enumerate(rows):
+            if row.process < 0:
+                continue
+            if row.type == "invoke":
+                operation = Operation(row.process, row.f, row.key, number, row.value)
+                self.operations.append(operation)
+                open_operations[row.process] = operation
+            else:
+                operation = open_operations.pop(row.process)
+                operation.completed, operation.kind = number, row.type
+                operation.value, operation.error = row.value, row.error
+
+    def sends(self, message: Message) -> list[Operation]:
+        return [o for o in self.operations if o.f == "enqueue" and o.message == message]
+
+    def send(self, message: Message) -> Operation | None:
+        """The attempt that counts: the first that did not fail, else the first."""
+        attempts = self.sends(message)
+        return next((o for o in attempts if o.kind != "fail"), attempts[0] if attempts else None)
+
+    def deliveries(self, message: Message) -> list[Operation]:
+        found = [o for o in self.operations if o.delivers and o.message == message]
+        return sorted(found, key=lambda o: o.completed or 0)
+
+    def messages(self) -> list[Message]:
+        named = [o.message for o in self.operations if o.delivers or o.f == "enqueue"]
+        return list(dict.fromkeys(named))
+
+    def busy(self, key: int) -> list[Operation]:
+        return [o for o in self.operations if o.key == key and o.f in ("enqueue", "dequeue", "drain")]
+
+    def is_drained(self, key: int) -> bool:
+        if not self.busy(key):
+            return True
+        return any(
+            o.f == "drain" and o.found_empty
+            and all(e.found_empty or (e.completed is not None and e.completed < o.invoked) for e in self.busy(key))
+            for o in self.busy(key)
+            if all(e.completed is not None for e in self.busy(key))
+        )  # fmt: skip
+
+    def depth(self, key: int) -> Operation | None:
+        read = [o for o in self.operations if o.f == "depth" and o.key == key and o.kind == "ok"]
+        return max(read, key=lambda o: o.completed or 0, default=None)
+
+    def is_proven_empty(self, key: int) -> bool:
+        read = self.depth(key)
+        return (
+            read is not None
+            and read.value == 0
+            and all(o.completed is not None and o.completed < read.invoked for o in self.busy(key))
+        )
+
+    def missing(self) -> list[Message]:
+        return [m for m in self.messages() if any(o.kind == "ok" for o in self.sends(m)) and not self.deliveries(m)]
+
+    def lost(self) -> list[Message]:
+        return [m for m in self.missing() if self.is_drained(m[0]) or self.is_proven_empty(m[0])]
+
+    def phantoms(self) -> int:
+        count = 0
+        for message in self.messages():
+            deliveries = self.deliveries(message)
+            if not deliveries:
+                continue
+            send = self.send(message)
+            if send is None or send.kind == "fail" or send.invoked > deliveries[0].completed:
+                count += 1
+        for o in self.operations:
+            if o.f in ("dequeue", "drain") and not isinstance(o.value, tuple):
+                foreign = isinstance(o.value, str)
+                count += (o.kind == "ok") or (o.kind == "info" and foreign)
+        return count
+
+    def repeats(self) -> tuple[int, int]:
+        """Forbidden and permitted repeated deliveries."""
+        forbidden = permitted = 0
+        for message in self.messages():
+            deliveries = self.deliveries(message)
+            for number, later in enumerate(deliveries):
+                receipts = [e for e in deliveries[:number] if e.kind == "ok"]
+                pushed_since = "buffered" not in (later.error or "")
+                if any(later.kind == "ok" or (pushed_since and e.completed < later.invoked) for e in receipts):
+                    forbidden += 1
+                elif number > 0:
+                    permitted += 1
+        return forbidden, permitted
+
+    def out_of_order(self) -> tuple[int, int]:
+        """Messages out of order as one consumer saw it, and further ones overall."""
+        by_consumer = overall = 0
+        delivered = [(m, self.send(m), self.deliveries(m)[0]) for m in self.messages() if self.deliveries(m)]
+        known = [(m, send, first) for m, send, first in delivered if send is not None]
+        for (key, (producer, sequence)), send, first in known:
+            later = [
+                other_first
+                for (other_key, (other_producer, other_sequence)), other_send, other_first in known
+                if (other_key, other_producer) == (key, producer)
+                and other_sequence > sequence
+                and send.kind == "ok"
+                and send.completed < other_send.invoked
+                and other_first.completed < first.completed
+            ]
+            if any(o.process == first.process for o in later):
+                by_consumer += 1
+            elif any(o.completed < first.invoked for o in later):
+                overall += 1
+        return by_consumer, overall
+
+    def left(self) -> int:
+        keys = {o.key for o in self.operations}
+        depths = {key: self.depth(key) for key in keys}
+        return sum(read.value for key, read in depths.items() if read is not None and self.is_drained(key))

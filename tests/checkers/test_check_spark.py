@@ -1,0 +1,152 @@
+"""The Spark job gives what the direct path gives, for every run, and stores it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from checker_histories import drained, sent, store_run
+
+from checkers import job
+from checkers.job import VERDICTS_DIR, VERDICTS_FILE, check_and_store, check_runs, summarize
+from checkers.run_check import check_run
+from checkers.spark import SparkFailed, SparkWarmup
+from checkers.synthetic import write_store
+from checkers.verdict import read_verdict
+from harness.errors import StormproofError
+
+pytestmark = pytest.mark.requirement("H9", part=True)
+
+
+def table_rows(store: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(store / VERDICTS_DIR / VERDICTS_FILE).to_pylist()
+    return rows
+
+
+def test_same_verdicts_as_the_direct_path(spark: Any, tmp_path: Path) -> None:
+    written = list(write_store(tmp_path, 31, 600))
+    (tmp_path / "empty").mkdir()
+    run_dirs = [run_dir for run_dir, _ in written] + [tmp_path / "empty"]
+    heard: list[tuple[int, int]] = []
+    rows = check_runs(spark, run_dirs, lambda done, total: heard.append((done, total)))
+    assert [row.run_dir for row in rows] == run_dirs
+    assert heard[-1] == (32, 32)
+    assert heard == sorted(heard)
+    for row in rows:
+        direct = check_run(row.run_dir)
+        assert (row.verdict, row.sentence, row.anomalies) == (direct.verdict, direct.sentence, direct.anomalies)
+        assert row.checks == {result.check: result.outcome.verdict for result in direct.checks}
+    for run_dir, defects in written:
+        assert read_verdict(run_dir) == json.loads(json.dumps(check_run(run_dir).to_json()))
+        assert read_verdict(run_dir)["verdict"] == defects.verdict
+    assert {row["run"] for row in table_rows(tmp_path)} == {path.name for path in run_dirs}
+
+
+def test_checking_again_replaces_a_runs_rows(spark: Any, tmp_path: Path) -> None:
+    one, two = (store_run(tmp_path / name, [*sent(0, (0, 0)), *drained()]) for name in ("one", "two"))
+    check_runs(spark, [one, two])
+    before = Counter(row["run"] for row in table_rows(tmp_path))
+    (one / "history.parquet").unlink()
+    (again,) = check_runs(spark, [one])
+    assert again.verdict == "unknown"
+    after = {row["run"]: row["verdict"] for row in table_rows(tmp_path)}
+    assert after == {"one": "unknown", "two": "invalid"}
+    assert Counter(row["run"] for row in table_rows(tmp_path))["two"] == before["two"]
+
+
+def test_several_jobs_when_runs_are_many(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "RUNS_A_JOB", 3)
+    run_dirs = [run_dir for run_dir, _ in write_store(tmp_path, 7, 400)]
+    heard: list[int] = []
+    rows = check_runs(spark, run_dirs, lambda done, total: heard.append(done))
+    assert [row.run_dir for row in rows] == run_dirs
+    assert {3, 6, 7} <= set(heard)
+
+
+def test_runs_of_two_stores(spark: Any, tmp_path: Path) -> None:
+    runs = [store_run(tmp_path / store / "r", [*sent(0, (0, 0)), *drained()]) for store in ("a", "b")]
+    check_runs(spark, runs)
+    assert [len({row["run"] for row in table_rows(run.parent)}) for run in runs] == [1, 1]
+
+
+def test_nothing_to_check(spark: Any) -> None:
+    assert check_runs(spark, []) == []
+
+
+def test_the_summary_counts_by_design_nemesis_and_check(spark: Any, tmp_path: Path) -> None:
+    written = list(write_store(tmp_path, 12, 400))
+    check_runs(spark, [run_dir for run_dir, _ in written])
+    found = {(row.design, row.nemesis, row.check): row for row in summarize(spark, tmp_path)}
+    assert {(design, nemesis) for design, nemesis, _ in found} == {("joram", "partition"), ("standalone", "partition")}
+    assert sum(row.runs for row in found.values() if row.check == "lost") == 12
+    lost = sum(row.invalid for row in found.values() if row.check == "lost")
+    assert lost == sum("lost" in defects.anomalies for _, defects in written)
+    counted = sum(row.found for row in found.values() if row.check == "lost")
+    assert counted == sum(defects.anomalies.get("lost", 0) for _, defects in written)
+
+
+def test_a_summary_of_nothing(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(StormproofError, match="no run of it has been checked"):
+        summarize(spark, tmp_path)
+
+
+class _Frame:
+    """A job whose answer has been tampered with."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def toArrow(self) -> Any:
+        return self._table
+
+
+def test_a_verdict_that_does_not_come_back_is_an_error(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dirs = [run_dir for run_dir, _ in write_store(tmp_path, 3, 400)]
+    whole = job._frame(spark, run_dirs, 2).toArrow()
+    rows_a_run = whole.num_rows // 3
+    monkeypatch.setattr(job, "_frame", lambda *_: _Frame(whole.slice(rows_a_run)))
+    with pytest.raises(SparkFailed, match="1 of 3 verdicts did not come back"):
+        check_runs(spark, run_dirs)
+    monkeypatch.setattr(job, "_frame", lambda *_: _Frame(job.pa.concat_tables([whole, whole])))
+    with pytest.raises(SparkFailed, match="came back twice"):
+        check_runs(spark, run_dirs)
+
+
+def test_a_job_that_fails_is_one_line(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def toArrow(self) -> Any:
+            raise RuntimeError("\nexecutor lost\nat x\nat y")
+
+    monkeypatch.setattr(job, "_frame", lambda *_: Broken())
+    with pytest.raises(SparkFailed, match=r"^the checks' Spark job failed: executor lost$"):
+        check_runs(spark, [tmp_path])
+
+
+def test_a_verdict_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
+    run_dir = store_run(tmp_path / "r", [*sent(0, (0, 0)), *drained()])
+    (run_dir / "verdict.json").mkdir()
+    with pytest.raises(StormproofError, match=f"could not be stored: {run_dir}"):
+        check_runs(spark, [run_dir])
+    assert check_and_store(run_dir).column("verdict").to_pylist()[0] == "invalid"
+
+
+def test_a_damaged_table_is_begun_anew(spark: Any, tmp_path: Path) -> None:
+    run_dir = store_run(tmp_path / "r", [*sent(0, (0, 0)), *drained()])
+    (tmp_path / VERDICTS_DIR).mkdir()
+    (tmp_path / VERDICTS_DIR / VERDICTS_FILE).write_bytes(b"PAR1")
+    check_runs(spark, [run_dir])
+    assert {row["run"] for row in table_rows(tmp_path)} == {"r"}
+
+
+def test_warm_up_gives_the_running_session(spark: Any) -> None:
+    environment = dict(os.environ)
+    warm = SparkWarmup("local[2]")
+    assert warm.session() is spark
+    assert dict(os.environ) == environment

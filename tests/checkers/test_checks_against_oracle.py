@@ -1,0 +1,154 @@
+"""The kernels agree with the plain definitions on small random histories of every shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checker_histories import Row, run_of
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from queue_oracle import Account
+
+from checkers.catalog import CHECKS
+from checkers.run_check import judge
+from checkers.verdict import Outcome
+
+THREADS = 3
+
+
+@st.composite
+def histories(draw: st.DrawFn, retries: bool = True) -> list[Row]:
+    """Histories that obey the interpreter's rules: every completion kind, crashes, torn ends, two queues."""
+    rows: list[Row] = []
+    process = list(range(THREADS))
+    open_rows: dict[int, Row] = {}
+    failed: list[tuple[int, Any]] = []
+    sequence = [0] * THREADS
+    queues = draw(st.integers(1, 2))
+    for _ in range(draw(st.integers(0, 24))):
+        thread = draw(st.integers(0, THREADS - 1))
+        if thread in open_rows:
+            row = open_rows.pop(thread)
+            done = draw(completions(row, [r.value for r in rows if r.f == "enqueue" and r.key == row.key]))
+            rows.append(done)
+            if done.type == "info":
+                process[thread] += THREADS
+            if done.type == "fail" and row.f == "enqueue":
+                failed.append((row.key, row.value))
+            continue
+        f = draw(st.sampled_from(("enqueue", "enqueue", "dequeue", "dequeue", "drain", "depth")))
+        key, value = draw(st.integers(0, queues - 1)), None
+        if f == "enqueue":
+            if retries and failed and draw(st.booleans()):
+                key, value = failed.pop()
+            else:
+                value = (thread, sequence[thread])
+                sequence[thread] += 1
+        open_rows[thread] = Row(process[thread], "invoke", f, value, key)
+        rows.append(open_rows[thread])
+    if draw(st.booleans()):
+        rows += ending(process, open_rows, queues)
+    return rows
+
+
+@st.composite
+def completions(draw: st.DrawFn, row: Row, sent_here: list[Any]) -> Row:
+    kind = draw(st.sampled_from(("ok", "ok", "info", "fail")))
+    if row.f == "depth":
+        return row._replace(type=kind, value=draw(st.integers(0, 2)) if kind == "ok" else None, error=None)
+    if row.f == "enqueue":
+        return row._replace(type=kind, error=None if kind == "ok" else "late")
+    if kind == "fail":
+        return row._replace(type="fail", error=draw(st.sampled_from(("empty", "empty", "refused"))))
+    anything = st.one_of(st.tuples(st.integers(0, THREADS - 1), st.integers(0, 5)), st.sampled_from(("not ours", None)))
+    likely = st.sampled_from(sent_here) if sent_here else anything
+    value = draw(st.one_of(likely, likely, likely, anything))
+    error = None if kind == "ok" else draw(st.sampled_from(("late", "buffered: late")))
+    return row._replace(type=kind, value=value, error=error)
+
+
+def ending(process: list[int], open_rows: dict[int, Row], queues: int) -> list[Row]:
+    """What a run that came to its end has: nothing open, everything drained, depths read."""
+    rows = [row._replace(type="info", error="late") for row in open_rows.values()]
+    for key in range(queues):
+        rows += [Row(90, "invoke", "drain", None, key), Row(90, "fail", "drain", None, key, error="empty")]
+        rows += [Row(91, "invoke", "depth", None, key), Row(91, "ok", "depth", 0, key)]
+    return rows
+
+
+def outcomes(rows: list[Row]) -> dict[str, Outcome]:
+    return {result.check: result.outcome for result in judge(run_of(rows)).checks}
+
+
+def compare_counts_and_verdicts(rows: list[Row]) -> None:
+    account, found = Account(rows), outcomes(rows)
+    if not found.get("lost"):
+        assert not account.operations or all(o.f == "depth" for o in account.operations)
+        return
+    lost, missing = account.lost(), account.missing()
+    assert found["lost"].count == len(lost)
+    assert found["lost"].verdict == ("invalid" if lost else "unknown" if missing else "valid")
+    assert found["duplicate-okay"].verdict == found["lost"].verdict
+    assert found["phantom"].count == account.phantoms()
+    forbidden, permitted = account.repeats()
+    assert (found["duplicated"].count, found["redelivered-unconfirmed"].count) == (forbidden, permitted)
+    twice = sum(len(account.deliveries(m)) > 1 for m in account.messages())
+    assert found["at-most-once"].count == twice
+    assert found["depth"].count == account.left()
+    for name, outcome in found.items():
+        event(f"{name} {outcome.verdict}")
+        assert not outcome.summary.startswith(f"the check {name} failed")
+
+
+def compare_order(rows: list[Row]) -> None:
+    found = outcomes(rows).get("order")
+    if found is not None:
+        figures = (found.figures["by_consumer"], found.figures["overall"])
+        assert figures == Account(rows).out_of_order()
+        event(f"order {found.verdict}")
+
+
+@settings(max_examples=250, deadline=None)
+@given(histories())
+@pytest.mark.requirement("H8", part=True)
+def test_counts_and_verdicts(rows: list[Row]) -> None:
+    compare_counts_and_verdicts(rows)
+
+
+@settings(max_examples=250, deadline=None)
+@given(histories(retries=False))
+@pytest.mark.requirement("H8", part=True)
+def test_order(rows: list[Row]) -> None:
+    compare_order(rows)
+
+
+@pytest.mark.soak
+@settings(max_examples=20_000, deadline=None)
+@given(histories(), histories(retries=False))
+def test_a_great_many_histories(rows: list[Row], in_order: list[Row]) -> None:
+    compare_counts_and_verdicts(rows)
+    compare_order(in_order)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories())
+def test_every_anomaly_names_rows_about_its_message(rows: list[Row]) -> None:
+    for name, outcome in outcomes(rows).items():
+        assert len(outcome.anomalies) == min(50, len(outcome.anomalies))
+        for anomaly in outcome.anomalies:
+            if anomaly.value is None:
+                continue
+            assert anomaly.ops, name
+            assert list(anomaly.ops) == sorted(set(anomaly.ops))
+            named = {rows[row].value for row in anomaly.ops} - {None}
+            assert tuple(map(int, anomaly.value.split("/"))) in named
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(), st.data())
+def test_a_history_cut_off_anywhere_is_judged(rows: list[Row], data: st.DataObject) -> None:
+    cut = rows[: data.draw(st.integers(0, len(rows)))]
+    verdict = judge(run_of(cut))
+    assert {result.check for result in verdict.checks} <= {check.name for check in CHECKS}
+    assert not [r for r in verdict.checks if "failed: " in r.outcome.summary]

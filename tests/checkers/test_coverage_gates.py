@@ -1,0 +1,121 @@
+"""Coverage gates: a run that tested too little is unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checker_histories import Row, depth, drained, fault, run_of, sent, taken
+
+from checkers.gates import GATES, sides
+from checkers.run_check import judge
+from checkers.verdict import Verdict
+from harness.history.ledger import FaultWindow
+
+pytestmark = pytest.mark.requirement("H16")
+
+GOOD = [*sent(0, (0, 0)), *taken(1, (0, 0)), *drained(), *depth(0)]
+
+
+def verdict(rows: list[Row], gates: dict[str, Any] | None = None, faults: tuple[FaultWindow, ...] = (),
+            nemesis: tuple[str, ...] = (), **info: Any) -> Verdict:  # fmt: skip
+    if gates is not None:
+        info["gates"] = gates
+    test = {"workload": "queue", "nodes": 3, "nemesis": list(nemesis)}
+    return judge(run_of(rows, faults, test=test, **info))
+
+
+def gate(found: Verdict, name: str) -> dict[str, Any]:
+    outcome = next(result.outcome for result in found.checks if result.check == "gates")
+    gates: dict[str, Any] = outcome.figures["gates"][name]
+    return gates
+
+
+def test_a_good_run_passes_the_default_gates() -> None:
+    found = verdict(GOOD)
+    assert found.verdict == "valid"
+    assert found.sentence == "Valid: all 1 confirmed messages were delivered, with no fault in force."
+
+
+@pytest.mark.parametrize("name", ["min_enqueue_ok", "min_dequeue_ok"])
+def test_successes(name: str) -> None:
+    assert verdict(GOOD, {name: 1}).verdict == "valid"
+    found = verdict(GOOD, {name: 2})
+    assert found.verdict == "unknown"
+    assert gate(found, name) == {"wanted": 2, "found": 1, "met": False}
+
+
+def test_drain_and_depth() -> None:
+    assert verdict(GOOD[:4], {"drain": True}, promises=[]).verdict == "unknown"
+    assert verdict(GOOD[:6], {"depth": True}, promises=[]).verdict == "unknown"
+    assert verdict(GOOD[:6], {"depth": False}, promises=[]).verdict == "valid"
+
+
+def test_every_family_must_be_proven() -> None:
+    wanted = {"faults_proven": True}
+    proven, unproven = fault(0, 5), fault(6, 7, family="pause", proven=False, ident=2)
+    assert verdict(GOOD, wanted, (proven,), ("partition",)).verdict == "valid"
+    assert verdict(GOOD, wanted, (), ("partition",)).verdict == "unknown"
+    found = verdict(GOOD, wanted, (proven, unproven), ("partition", "pause"))
+    assert found.verdict == "unknown"
+    assert found.sentence == "Unknown: no proof that these faults took effect: pause."
+
+
+def sends_by_node(*nodes: str) -> list[Row]:
+    rows = [row for number, node in enumerate(nodes) for row in sent(0, (0, number), node=node)]
+    return [*rows, *(row for number in range(len(nodes)) for row in taken(1, (0, number))), *drained(), *depth()]
+
+
+@pytest.mark.parametrize(
+    ("window", "nodes", "least", "met"),
+    [
+        (fault(0, 100), ("n1", "n2"), True, True),
+        (fault(0, 100), ("n2", "n3"), True, False),
+        (fault(0, 100, proven=False), ("n1", "n2"), True, False),
+        (fault(0, 100, family="pause"), ("n1", "n2"), True, False),
+        (fault(1.5, 100), ("n1", "n2"), True, False),
+        (fault(0, 2.5), ("n1", "n2"), True, False),
+        (fault(0, None), ("n1", "n2"), True, True),
+        (fault(0, 100, in_force=1.5), ("n1", "n2"), True, False),
+        (fault(0, 100, in_force=0), ("n1", "n2"), True, True),
+        (fault(0, 100, targets=("n1", "c1")), ("n1", "n2", "n2"), 2, False),
+        (fault(0, 100, targets=("n1", "c1")), ("n1", "n1", "n2", "n3"), 2, True),
+        (fault(0, 100, evidence={"sides": [["n1", "n2"], ["n3"]]}), ("n1", "n2"), True, False),
+    ],
+)
+def test_both_sides(window: FaultWindow, nodes: tuple[str, ...], least: int, met: bool) -> None:
+    found = verdict(sends_by_node(*nodes), {"both_sides": least}, (window,))
+    assert gate(found, "both_sides")["met"] is met
+    assert found.verdict == ("valid" if met else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("targets", "nodes", "found"),
+    [(("n1",), ("n1", "n2", "n3"), 2), (("n2", "n3"), ("n1", "n2", "n3"), 2), (("n1",), ("n1", "n1"), 0)],
+)
+def test_majority_success(targets: tuple[str, ...], nodes: tuple[str, ...], found: int) -> None:
+    result = verdict(sends_by_node(*nodes), {"majority_success": 2}, (fault(0, 100, targets=targets),))
+    assert gate(result, "majority_success") == {"wanted": 2, "found": found, "met": found >= 2}
+
+
+def test_sides_leave_client_hosts_out() -> None:
+    assert sides(fault(0, 1, targets=("n2", "c2")), 3) == [{"n2"}, {"n1", "n3"}]
+
+
+def test_an_unknown_gate_is_not_met() -> None:
+    found = verdict(GOOD, {"min_enqeue_ok": 1})
+    assert found.verdict == "unknown"
+    assert all(name in found.sentence for name in GATES)
+
+
+def test_a_broken_run_is_not_valid_but_may_be_invalid() -> None:
+    assert verdict(GOOD, failure="n2 did not start").sentence == "Unknown: the run did not complete: n2 did not start."
+    assert verdict(GOOD, status="broken").verdict == "unknown"
+    assert verdict([*sent(0, (0, 0)), *drained()], status="broken").verdict == "invalid"
+
+
+def test_only_promises_decide() -> None:
+    rows = [*sent(0, (0, 0)), *drained(), *depth(0)]
+    assert verdict(rows, {}, promises=["phantom"]).verdict == "valid"
+    assert verdict(rows, {}, promises=["lost"]).verdict == "invalid"
+    assert verdict(GOOD, {}, promises=["no-such-check"]).verdict == "unknown"

@@ -1,0 +1,103 @@
+"""Runs the command line as a person does, and looks for what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+STORMPROOF = [sys.executable, "-m", "harness"]
+QUICK = ["--set", "idle_timeout=1", "--set", "min_ok=20", "--seed", "7"]
+
+
+def stormproof(*words: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run([*STORMPROOF, *words], capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def start_test(store: Path, *words: str) -> subprocess.Popen[str]:
+    """Start ``stormproof test`` in the background, its output in ``store/out``."""
+    store.mkdir(parents=True, exist_ok=True)
+    with (store / "out").open("w") as out:
+        argv = [*STORMPROOF, "test", "--store", str(store), *QUICK, *words]
+        return subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, text=True)
+
+
+def only_run(store: Path) -> Path:
+    """The folder of the one run in a store."""
+    (run,) = (path.parent for path in store.glob("*/run.json"))
+    return run
+
+
+def run_info(run: Path) -> dict[str, Any]:
+    """A run's run.json."""
+    return dict(json.loads((run / "run.json").read_text()))
+
+
+def await_fault(store: Path, limit: float = 60.0) -> Path:
+    """Wait until a fault is in effect; returns the run's folder."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        for ledger in store.glob("*/ledger.jsonl"):
+            if '"inject"' in ledger.read_text():
+                return ledger.parent
+        time.sleep(0.05)
+    raise AssertionError(f"no fault within {limit} s: {(store / 'out').read_text()}")
+
+
+def left_behind(run: Path) -> list[str]:
+    """Processes, containers, networks and folders of a run that are still there."""
+    found = [f"process {pid}: {words}" for pid, words in processes() if run.name in words]
+    scratch = Path(tempfile.gettempdir()) / f"stormproof-{run.name}"
+    found += [str(scratch)] if scratch.exists() else []
+    return found + _docker_things(run)
+
+
+def processes() -> Iterator[tuple[int, str]]:
+    """(pid, command line) of every process."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(folder.name), words
+            except OSError:
+                continue
+
+
+def children(pid: int) -> list[int]:
+    """All descendants of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def docker_works() -> bool:
+    """Whether a Docker daemon answers."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        docker.from_env(timeout=5).ping()
+    except DockerException:
+        return False
+    return True
+
+
+def _docker_things(run: Path) -> list[str]:
+    if not os.access("/var/run/docker.sock", os.W_OK) or not docker_works():
+        return []
+    import docker
+
+    client = docker.from_env(timeout=30)
+    mine = {"label": f"stormproof.run={run.name}"}
+    things = [*client.api.containers(all=True, filters=mine), *client.api.networks(filters=mine)]
+    client.close()
+    return [str(thing.get("Names") or thing.get("Name")) for thing in things]

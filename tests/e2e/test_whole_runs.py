@@ -1,0 +1,185 @@
+"""Whole runs by the command line: faults, verdict, report, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import await_fault, children, docker_works, left_behind, only_run, run_info, start_test, stormproof
+from playwright.sync_api import sync_playwright
+
+from harness.history.ledger import read_ledger
+
+BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker)]
+MASTER_CUT = ["--nemesis", "partition", "--set", "partition_kind=master", "--set", "fault_duration=3.5"]
+
+
+@pytest.fixture(autouse=True)
+def _docker_if_asked(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("docker") and not docker_works():
+        pytest.skip("no Docker daemon answers here")
+
+
+@pytest.mark.requirement("H15")
+@pytest.mark.requirement("J6")
+@pytest.mark.requirement("J9")
+@pytest.mark.requirement("J14")
+@pytest.mark.parametrize(
+    "backend", [pytest.param("local", marks=pytest.mark.requirement("H3")),
+                pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")])],
+)  # fmt: skip
+def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, tmp_path: Path) -> None:
+    done = stormproof(
+        "test", "--design", "joram", "--workload", "queue", "--nemesis", "partition,pause,kill",
+        "--backend", backend, "--time-limit", "14", "--rate", "150", "--seed", "5", "--store", str(tmp_path),
+        "--set", "fault_duration=2.2", "--set", "fault_gap=0.5", "--set", "idle_timeout=1", "--set", "min_ok=20",
+        "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    run = only_run(tmp_path)
+    assert result["verdict"] == "valid" and result["run"] == run.name
+    assert not {"lost", "duplicated", "phantom"} & set(result["anomalies"])
+    assert Path(result["report"]).stat().st_size > 10_000
+    windows = read_ledger(run / "ledger.jsonl")
+    assert {window.fault for window in windows} == {"partition", "pause", "kill"}
+    assert all(window.proven and window.end for window in windows)
+    assert {log.name for log in (run / "logs").iterdir()} == {"n1.log", "n2.log", "n3.log"}
+    assert f"backend {backend}" in done.stderr
+    assert left_behind(run) == []
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The two halves of the demo, shortened: partitions -> what ``--json`` printed."""
+    store = tmp_path_factory.mktemp("twins")
+    results = {}
+    for partitions, gate in (("unspecified", "both_sides=true"), ("primary-partition", "majority_ok=20")):
+        done = stormproof(
+            "test", "--design", "joram", *MASTER_CUT, "--backend", "local", "--time-limit", "9", "--rate", "120",
+            "--seed", "11", "--store", str(store), "--set", f"partitions={partitions}", "--set", gate,
+            "--set", "producers=4", "--set", "consumers=2", "--set", "idle_timeout=1", "--set", "min_ok=20", "--json",
+        )  # fmt: skip
+        results[partitions] = {"exit": done.returncode, **json.loads(done.stdout or "{}"), "stderr": done.stderr}
+    yield store, results
+
+
+@pytest.mark.requirement("J20")
+@pytest.mark.requirement("H16")
+def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: tuple[Path, dict[str, Any]]) -> None:
+    _, results = twins
+    unsafe, safe = results["unspecified"], results["primary-partition"]
+    assert (unsafe["exit"], unsafe["verdict"]) == (1, "invalid"), unsafe
+    assert unsafe["anomalies"].get("lost", 0) + unsafe["anomalies"].get("duplicated", 0) > 0
+    assert (safe["exit"], safe["verdict"]) == (0, "valid"), safe
+
+
+@pytest.mark.requirement("H9", part=True)
+def test_stored_runs_are_checked_again_alike(twins: tuple[Path, dict[str, Any]]) -> None:
+    store, results = twins
+    done = stormproof("check", "--all", "--store", str(store), "--json")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "invalid"
+    again = {row["run"]: (row["verdict"], row["anomalies"]) for row in answer["runs"]}
+    assert again == {result["run"]: (result["verdict"], result["anomalies"]) for result in results.values()}
+    one = stormproof("check", results["primary-partition"]["run"], "--store", str(store))
+    assert one.returncode == 0 and one.stdout.startswith("valid")
+
+
+def test_a_person_clicks_from_the_index_to_the_run_to_the_lost_message(twins: tuple[Path, dict[str, Any]]) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium here: scripts/setup test installs one")
+    store, results = twins
+    unsafe = results["unspecified"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("request", lambda request: complaints.append(request.url) if request.url[:5] != "file:" else None)
+        page.goto((store / "index.html").as_uri())
+        page.get_by_role("link", name=unsafe["run"], exact=True).click()
+        assert unsafe["sentence"].partition(": ")[2] in page.locator("body").inner_text()
+        anomaly = page.locator("details", has_text="lost").filter(has_text="message").nth(1)
+        anomaly.locator("summary").first.click()
+        text = anomaly.inner_text()
+        assert "enqueue" in text and "ok" in text and "partition" in text, text
+        browser.close()
+    assert complaints == []
+
+
+def test_the_plan_repeats_from_the_seed(twins: tuple[Path, dict[str, Any]]) -> None:
+    store, results = twins
+    plans = []
+    for result in results.values():
+        windows = read_ledger(store / result["run"] / "ledger.jsonl")
+        plans.append([(window.fault, window.kind) for window in windows])
+    assert plans[0] == plans[1] != []
+    command = run_info(store / results["unspecified"]["run"])["command"]
+    assert "--seed 11" in command and "partitions=unspecified" in command
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ctrl_c_heals_keeps_the_history_and_cleans_up(backend: str, tmp_path: Path) -> None:
+    process = start_test(tmp_path, *MASTER_CUT, "--backend", backend, "--time-limit", "30")
+    run = await_fault(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, (tmp_path / "out").read_text()
+    info = run_info(run)
+    assert info["status"] == "broken" and info["failure"] == "interrupted"
+    (window,) = read_ledger(run / "ledger.jsonl")
+    assert window.end is not None, "the fault was healed"
+    assert left_behind(run) == []
+    assert stormproof("check", run.name, "--store", str(tmp_path)).returncode == 2
+    assert "interrupted" in (tmp_path / "out").read_text()
+
+
+@pytest.mark.requirement("H15")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(backend: str, tmp_path: Path) -> None:
+    process = start_test(tmp_path, *MASTER_CUT, "--backend", backend, "--time-limit", "30")
+    run = await_fault(tmp_path)
+    victims = [process.pid, *children(process.pid)]
+    for pid in victims:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(10)
+    assert stormproof("heal", "--store", str(tmp_path)).returncode == 0
+    assert left_behind(run) == []
+    recovered = stormproof("recover", "--store", str(tmp_path))
+    assert recovered.returncode == 0 and "recovered" in recovered.stdout
+    assert "nothing to recover" in stormproof("recover", "--store", str(tmp_path)).stdout
+    checked = stormproof("check", "latest", "--store", str(tmp_path), "--json")
+    assert checked.returncode == 2, checked.stdout + checked.stderr
+    assert json.loads(checked.stdout)["verdict"] == "unknown"
+
+
+def test_a_parent_that_is_killed_does_not_take_the_history_along(tmp_path: Path) -> None:
+    process = start_test(tmp_path, *MASTER_CUT, "--backend", "local", "--time-limit", "30")
+    run = await_fault(tmp_path)
+    lab = [pid for pid in children(process.pid) if b"harness.lab" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    process.kill()
+    process.wait(10)
+    for pid in lab:
+        _await_end(pid)
+    assert left_behind(run) == []
+    assert run_info(run)["status"] == "broken", "the child healed, sealed and left by itself"
+    assert (run / "history.parquet").exists()
+
+
+def _await_end(pid: int, limit: float = 40.0) -> None:
+    deadline = time.monotonic() + limit
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.1)

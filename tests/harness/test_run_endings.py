@@ -1,0 +1,150 @@
+"""What a run's description says of how it ended, which decides whether it can ever be *valid*."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from checkers.synthetic import write_run
+from harness.errors import BackendError, StormproofError
+from harness.lab import Lab
+from harness.protocols import NodeStatus, ProcessState
+from harness.run import Outcome, _pick_up
+from harness.spec import Test
+from harness.store import Store, read_run, update_run
+from nodes.systems.reference import Joram
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+@pytest.mark.requirement("H16")
+async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
+    healthy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any) -> None: ...
+    async def answer(*_: Any) -> bool:
+        return healthy
+    async def describe() -> str:
+        return "n2 unreachable"
+
+    test = Test("joram", "queue", options={"settle_timeout": 0.0, "idle_timeout": 0.0})
+    run_dir = Store(tmp_path).create(test)
+    lab = object.__new__(Lab)
+    lab.run_dir, lab.test = run_dir, test
+    lab.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
+    lab.cluster = SimpleNamespace(await_healthy=answer, describe=describe)
+    monkeypatch.setattr("asyncio.sleep", nothing)
+    await lab._heal()
+    failure = read_run(run_dir)["failure"]
+    assert failure is None if healthy else "n2 unreachable" in failure
+
+
+@pytest.mark.parametrize(("status", "failure"), [("recorded", None), ("broken", "interrupted")])
+def test_only_a_run_that_was_not_recorded_to_its_end_has_failed(
+    status: str, failure: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "20260101T000000-joram-queue-1-abcd"
+    write_run(run_dir, events=100, seed=1)
+    update_run(run_dir, status=status, failure=None)
+    monkeypatch.setattr("harness.run.cleanup", lambda _: [])
+    _pick_up(run_dir, KeyboardInterrupt())
+    assert read_run(run_dir)["failure"] == failure
+
+
+def test_a_run_that_can_not_be_sealed_does_not_hide_the_reason_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: Path) -> None:
+        raise StormproofError("can't write history.parquet: No space left on device")
+
+    cleaned: list[str] = []
+    run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    monkeypatch.setattr("harness.run.cleanup", lambda names: cleaned.extend(names) or [])
+    monkeypatch.setattr("harness.run.recover", full)
+    _pick_up(run_dir, StormproofError("the disk is full"))
+    assert cleaned == [run_dir.name]
+    assert f"stormproof recover {run_dir}" in capsys.readouterr().err
+
+
+async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    def full() -> None:
+        raise StormproofError("the disk is full")
+
+    lab = object.__new__(Lab)
+    lab.run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    lab.nemesis = SimpleNamespace(heal_all=nothing, close=nothing)  # type: ignore[assignment]
+    lab.interpreter = SimpleNamespace(close=nothing)  # type: ignore[assignment]
+    lab.cluster = SimpleNamespace(collect_logs=nothing)
+    lab.journal = SimpleNamespace(close=full)  # type: ignore[assignment]
+    await lab._give_up("the broker is gone")
+    assert read_run(lab.run_dir)["failure"] == "the broker is gone"
+    (lab.run_dir / "run.json").unlink()  # nor does a description that can't be written keep it from healing
+    healed: list[str] = []
+
+    async def heal() -> None:
+        healed.append("all")
+
+    lab.nemesis = SimpleNamespace(heal_all=heal, close=nothing)  # type: ignore[assignment]
+    await lab._give_up("the broker is gone")
+    assert healed == ["all"]
+
+
+def test_what_is_permitted_is_told_apart_from_what_is_broken() -> None:
+    checks = [{"check": "lost", "decides": True}, {"check": "order", "decides": False}]
+    verdict = {"sentence": "Invalid: ...", "anomalies": {"lost": 2, "order": 1}, "checks": checks}
+    lines = Outcome(Path("r"), verdict, Path("r/report.html")).lines()
+    assert lines[1:3] == ["  anomalies  lost 2", "  permitted  order 1 (reported, but not promised)"]
+    lines = Outcome(Path("r"), verdict | {"anomalies": {}}, Path("r/report.html")).lines()
+    assert lines[1] == "  anomalies  none" and not any("permitted" in line for line in lines)
+
+
+@pytest.mark.parametrize(("state", "up"), [("running", True), ("dead", False)])
+async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
+    state: str, up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def healthy(timeout: float) -> bool:
+        await asyncio.sleep(0.03 if up else timeout)
+        return True
+
+    async def process(node: str) -> ProcessState:
+        return ProcessState(state if node == "n2" else "running")
+
+    monkeypatch.setattr("harness.lab.DEAD_POLL", 0.01)
+    lab = object.__new__(Lab)
+    lab.test = Test("joram", "queue")
+    lab.cluster, lab.backend = SimpleNamespace(await_healthy=healthy), SimpleNamespace(process=process)
+    async with asyncio.timeout(10):
+        assert await lab._comes_up() is up
+
+
+async def test_a_dead_broker_is_described_by_its_last_words() -> None:
+    class Backend:
+        def address(self, _: str) -> str:
+            return "127.0.0.1"
+
+        def node_dir(self, node: str) -> str:
+            return f"/{node}"
+
+        async def process(self, _: str) -> ProcessState:
+            return ProcessState("dead")
+
+        async def download(self, _: str, path: str) -> bytes:
+            if path.startswith("/n2"):
+                raise BackendError("no such file")
+            return b"started\nerror: no room for data\n"
+
+    backend: Any = Backend()
+    cluster: Any = Joram.cluster(Test("joram", "queue", nodes=2), backend, "")
+
+    async def silent(node: str) -> NodeStatus:
+        return NodeStatus(node, reachable=False, detail={"error": "refused"})
+
+    cluster.status = silent
+    text = await cluster.describe()
+    assert "n1 unreachable (refused; its process is dead, its last words: error: no room for data)" in text
+    assert "n2" in text and "no such file" in text

@@ -1,0 +1,106 @@
+"""A cluster in memory that refuses what no real cluster could do, and notes what was done to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from harness.errors import BackendError
+from harness.protocols import Link, NodeStatus, ProcessState, Result
+from harness.spec import Test
+
+
+class FakeBackend:
+    """Nodes with process states and a network; ``fail`` names calls that raise."""
+
+    name = "fake"
+
+    def __init__(self, test: Test) -> None:
+        self.faults: Mapping[str, str] = {"partition": "sets", "pause": "flags", "kill": "flags"}
+        self.test = test
+        self.states = dict.fromkeys(test.node_names, "running")
+        self.pids = {node: 100 + i for i, node in enumerate(test.node_names)}
+        self.cut: frozenset[Link] = frozenset()
+        self.drops: dict[Link, int] = {}
+        self.log: list[str] = []
+        self.fail: set[str] = set()
+        self.leaky = False  # the network does not really cut
+        self.bash = True
+        self._addresses = {name: f"10.0.0.{i}" for i, name in enumerate((*test.node_names, *test.client_hosts), 1)}
+
+    def address(self, name: str) -> str:
+        return self._addresses[name]
+
+    async def exec(self, node: str, command: str, timeout: float = 10.0) -> Result:
+        found = re.search(r"/dev/tcp/([0-9.]+)/9", command)
+        assert found, command
+        if not self.bash:
+            return Result(127, "bash: not found")
+        peer = next(name for name, address in self._addresses.items() if address == found[1])
+        blocked = [link for link in ((node, peer), (peer, node)) if link in self.cut]
+        if not blocked or self.leaky:
+            return Result(1, "bash: connect: Connection refused")
+        self.drops[blocked[0]] = self.drops.get(blocked[0], 0) + 1
+        return Result(124, "")
+
+    async def process(self, node: str) -> ProcessState:
+        state = self.states[node]
+        return ProcessState(state, None if state == "dead" else self.pids[node])
+
+    async def pause(self, node: str) -> None:
+        self._do("pause", node, {"running"}, "paused")
+
+    async def resume(self, node: str) -> None:
+        self._do("resume", node, {"paused", "running"}, "running")
+
+    async def kill(self, node: str) -> None:
+        self._do("kill", node, {"running"}, "dead")
+
+    def start(self, node: str) -> None:
+        self.pids[node] += 100
+        self._do("start", node, {"dead"}, "running")
+
+    async def set_network(self, cut: frozenset[Link]) -> None:
+        self._check("network")
+        self.log.append("cut" if cut else "uncut")
+        self.cut = cut
+
+    async def dropped(self) -> Mapping[Link, int]:
+        return {link: self.drops.get(link, 0) for link in self.cut}
+
+    def down(self) -> int:
+        return sum(state != "running" for state in self.states.values())
+
+    def _do(self, what: str, node: str, allowed: set[str], state: str) -> None:
+        self._check(what)
+        assert self.states[node] in allowed, f"{what} {node}, which is {self.states[node]}"
+        self.log.append(f"{what} {node}")
+        self.states[node] = state
+
+    def _check(self, what: str) -> None:
+        if what in self.fail:
+            raise BackendError(f"{what} did not work")
+
+
+class FakeCluster:
+    """The first running node is the master, unless there is none."""
+
+    def __init__(self, test: Test) -> None:
+        self.test = test
+        self.backend = FakeBackend(test)
+        self.leader: str | None = test.node_names[0]
+
+    async def status(self, node: str) -> NodeStatus:
+        return NodeStatus(node, reachable=self.backend.states[node] == "running")
+
+    async def statuses(self) -> list[NodeStatus]:
+        return [await self.status(node) for node in self.test.node_names]
+
+    async def master(self) -> str | None:
+        return self.leader
+
+    async def start_node(self, node: str) -> None:
+        self.backend.start(node)
+
+    async def await_healthy(self, timeout: float) -> bool:
+        return True

@@ -1,0 +1,117 @@
+"""Which links and nodes a fault hits, given the facts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemesis.api import Facts, Infeasible
+from nemesis.partition import Partition
+from nemesis.process import Kill, Pause
+
+
+def facts(nodes: int = 3, master: str | None = "n1", max_down: int = 1, clients: str = "beside", **states) -> Facts:
+    names = tuple(f"n{i + 1}" for i in range(nodes))
+    return Facts(
+        nodes=names,
+        hosts={name: f"c{name[1:]}" for name in names},
+        states={name: states.get(name, "running") for name in names},
+        master=master,
+        max_down=max_down,
+        options={"clients": clients},
+    )
+
+
+def both(*pairs: str) -> frozenset[tuple[str, str]]:
+    links = [tuple(pair.split("-")) for pair in pairs]
+    return frozenset([(a, b) for a, b in links] + [(b, a) for a, b in links])
+
+
+def test_the_master_is_cut_off_with_the_clients_beside_it() -> None:
+    plan = Partition().plan("master", facts(), random.Random(0))
+    assert plan.targets == ("n1",)
+    assert plan.cut == both("n1-n2", "n1-n3", "n1-c2", "n1-c3", "c1-n2", "c1-n3")
+    assert plan.note is None
+
+
+def test_clients_outside_reach_every_node() -> None:
+    plan = Partition().plan("master", facts(clients="outside"), random.Random(0))
+    assert plan.cut == both("n1-n2", "n1-n3")
+
+
+def test_without_a_master_another_node_is_taken_and_it_is_noted() -> None:
+    plan = Partition().plan("master", facts(master=None), random.Random(0))
+    assert plan.note == f"no master answered; took {plan.targets[0]} instead"
+
+
+def test_halves_leave_a_majority_when_there_is_one() -> None:
+    sides = {Partition().plan("halves", facts(nodes=5), random.Random(seed)).targets for seed in range(40)}
+    assert {len(side) for side in sides} == {2}
+    assert len(sides) > 6
+
+
+def test_one_hits_every_node_at_some_seed() -> None:
+    assert {Partition().plan("one", facts(), random.Random(seed)).targets[0] for seed in range(40)} == {
+        "n1", "n2", "n3",
+    }  # fmt: skip
+
+
+def test_one_way_cuts_a_single_direction() -> None:
+    plans = [Partition().plan("one-way", facts(), random.Random(seed)) for seed in range(40)]
+    assert all(not plan.cut & frozenset((b, a) for a, b in plan.cut) for plan in plans)
+    assert {str(plan.note)[3:] for plan in plans} == {"does not hear the others", "is not heard by the others"}
+    for plan in plans:
+        node = plan.targets[0]
+        side = {node, f"c{node[1:]}"}
+        ends = {a for a, b in plan.cut} if "is not heard" in str(plan.note) else {b for a, b in plan.cut}
+        assert ends == side
+
+
+def test_one_node_cannot_be_partitioned() -> None:
+    with pytest.raises(Infeasible, match="at least two nodes"):
+        Partition().plan("one", facts(nodes=1), random.Random(0))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    nodes=st.integers(2, 7),
+    kind=st.sampled_from(["halves", "one", "master"]),
+    clients=st.sampled_from(["beside", "outside"]),
+)
+def test_every_partition_separates_two_sides_completely(seed: int, nodes: int, kind: str, clients: str) -> None:
+    situation = facts(nodes=nodes, clients=clients)
+    plan = Partition().plan(kind, situation, random.Random(seed))
+    others = set(situation.nodes) - set(plan.targets)
+    assert others and plan.targets
+    assert {link for link in plan.cut if link[0][0] == link[1][0] == "n"} == {
+        link for a in plan.targets for b in others for link in ((a, b), (b, a))
+    }
+    assert not any(a[0] == b[0] == "c" for a, b in plan.cut)
+    for client, node in [(a, b) for a, b in plan.cut if a[0] == "c"]:
+        assert (f"n{client[1:]}" in plan.targets) != (node in plan.targets)
+    assert all((b, a) in plan.cut for a, b in plan.cut)
+
+
+@pytest.mark.parametrize("family", [Pause(), Kill()])
+@pytest.mark.parametrize("kind", ["one", "master", "random"])
+def test_only_running_nodes_are_taken_down(family: Pause | Kill, kind: str) -> None:
+    for seed in range(30):
+        plan = family.plan(kind, facts(nodes=5, max_down=3, n1="dead", n3="paused"), random.Random(seed))
+        assert set(plan.targets) <= {"n2", "n4", "n5"}
+        assert len(plan.targets) == 1  # two of the three that may be down are down already
+        note = f"the master n1 is not running; took {plan.targets[0]} instead"
+        assert plan.note == (note if kind == "master" else None)
+
+
+@pytest.mark.parametrize("family", [Pause(), Kill()])
+def test_no_more_than_allowed_go_down(family: Pause | Kill) -> None:
+    with pytest.raises(Infeasible, match="1 of 3 nodes are down already, max_down is 1"):
+        family.plan("one", facts(n2="dead"), random.Random(0))
+    with pytest.raises(Infeasible, match="no node is running"):
+        family.plan("one", facts(nodes=1, n1="dead"), random.Random(0))
+    sizes = {len(family.plan("random", facts(nodes=5, max_down=2), random.Random(seed)).targets) for seed in range(30)}
+    assert sizes == {1, 2}

@@ -1,0 +1,169 @@
+"""The schedule of faults: a pure function of the test."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from harness.generator import any_of, clients, delay, limit, repeat
+from harness.generator.simulate import invocations, simulate
+from harness.op import INFO, INVOKE, Op
+from harness.spec import Test
+from nemesis.api import NoFault, families_of, max_down_of
+from nemesis.compose import nemesis_generator
+from nemesis.partition import KINDS as PARTITION_KINDS
+from nemesis.schedule import Step, options_of, schedule
+
+FAMILIES = ("partition", "pause", "kill")
+
+
+def planned(test: Test) -> tuple[Step, ...]:
+    return schedule(test, families_of(test))
+
+
+def a_test(*nemesis: str, seed: int = 7, time_limit: float = 60.0, **options: object) -> Test:
+    return Test("joram", "queue", nemesis, seed=seed, time_limit=time_limit, options=options)
+
+
+def windows(steps: tuple[Step, ...], *families: str) -> list[tuple[float, float, str]]:
+    ends = {step.id: step.at for step in steps if step.phase == "heal"}
+    return [(s.at, ends[s.id], s.fault) for s in steps if s.phase == "inject" and s.fault in families]
+
+
+def test_the_schedule_of_a_seed_is_known() -> None:
+    steps = planned(a_test("partition", "kill", time_limit=30, fault_duration=5, fault_gap=2))
+    assert [(step.at, step.fault, step.phase, step.id, step.kind) for step in steps] == [
+        (5.466778, "kill", "inject", 0, "one"),
+        (6.414192, "partition", "inject", 1, "one"),
+        (10.55331, "kill", "heal", 0, "one"),
+        (11.482117, "partition", "heal", 1, "one"),
+        (13.362461, "kill", "inject", 2, "random"),
+        (14.172574, "partition", "inject", 3, "one-way"),
+        (18.703486, "kill", "heal", 2, "random"),
+        (21.127233, "partition", "heal", 3, "one-way"),
+    ]
+
+
+@pytest.mark.parametrize("change", [{"seed": 8}, {"time_limit": 61.0}])
+def test_the_same_test_gives_the_same_schedule_another_another(change: dict[str, float]) -> None:
+    assert planned(a_test(*FAMILIES)) == planned(a_test(*FAMILIES))
+    assert planned(a_test(*FAMILIES, **change)) != planned(a_test(*FAMILIES))
+
+
+def test_a_family_s_faults_do_not_depend_on_other_lanes() -> None:
+    alone = windows(planned(a_test("partition")), "partition")
+    assert windows(planned(a_test("partition", "kill", "pause")), "partition") == alone
+
+
+SOME_TESTS = st.builds(
+    a_test,
+    st.just("partition"),
+    st.sampled_from(["pause", "kill"]),
+    seed=st.integers(0, 2**31),
+    time_limit=st.floats(5, 3600),
+    fault_duration=st.sampled_from([0, 0.5, 1.5]),
+    fault_gap=st.sampled_from([0, 0.25, 1.0]),
+    quiet_before=st.sampled_from([0.0, 0.15, 0.3]),
+    quiet_after=st.sampled_from([0.2, 0.4]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(test=SOME_TESTS)
+def test_every_schedule_keeps_its_promises(test: Test) -> None:
+    steps = planned(test)
+    start = test.time_limit * test.options["quiet_before"]
+    end = test.time_limit * (1 - test.options["quiet_after"])
+    assert all(start - 1e-6 <= step.at <= end + 1e-5 for step in steps)
+    assert [step.at for step in steps] == sorted(step.at for step in steps)
+    ids = [step.id for step in steps if step.phase == "inject"]
+    assert sorted(ids) == list(range(len(ids))) == sorted(step.id for step in steps if step.phase == "heal")
+    assert {step.fault for step in steps} == set(test.nemesis)
+    shortest = test.options["fault_duration"]
+    for family in test.nemesis:
+        spans = windows(steps, family)
+        assert all(b - a >= shortest - 1e-5 for a, b, _ in spans)
+        assert all(first[1] + test.options["fault_gap"] <= second[0] + 1e-5 for first, second in pairwise(spans))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31), time_limit=st.floats(5, 600))
+def test_faults_of_one_lane_never_overlap_and_all_families_come(seed: int, time_limit: float) -> None:
+    spans = windows(planned(a_test("pause", "kill", seed=seed, time_limit=time_limit)), "pause", "kill")
+    assert all(first[1] < second[0] for first, second in pairwise(spans))
+    assert {family for _, _, family in spans} == {"pause", "kill"}
+
+
+def test_kinds_come_in_rounds_or_only_the_one_that_was_asked_for() -> None:
+    steps = planned(a_test("partition", time_limit=300, fault_duration=1, fault_gap=1))
+    kinds = [step.kind for step in steps if step.phase == "inject"]
+    assert len(kinds) > 40
+    for start in range(0, 40, 4):
+        assert sorted(kinds[start : start + 4]) == sorted(PARTITION_KINDS)
+    only = planned(a_test("partition", partition_kind="master"))
+    assert {step.kind for step in only} == {"master"}
+
+
+def test_no_nemesis_means_no_steps() -> None:
+    assert planned(a_test()) == ()
+    assert options_of([]) == ()
+    assert simulate(nemesis_generator(a_test())) == []
+
+
+def test_a_no_op_family_can_be_scheduled() -> None:
+    assert {step.fault for step in schedule(a_test(), [NoFault()])} == {"none"}
+
+
+def test_options_are_declared_once() -> None:
+    names = [option.name for option in options_of(families_of(a_test(*FAMILIES)))]
+    assert len(names) == len(set(names))
+    assert {"partition_kind", "pause_kind", "kill_kind", "max_down", "fault_duration", "quiet_after"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fault_duration": 50.0}, "leaves 39.0 s for faults, but 1 of them need 50.0 s"),
+        ({"quiet_before": 0.5, "quiet_after": 0.5}, "leave no time for faults"),
+        ({"quiet_after": 1.5}, "quiet_after must be at least 0 and below 1, not 1.5"),
+        ({"fault_duration": -1.0}, "must not be negative"),
+        ({"partition_kind": "quarters"}, "partition_kind=quarters is not possible; choose one of any, halves"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        planned(a_test("partition", **options))
+
+
+def test_two_families_of_one_lane_need_room_for_both() -> None:
+    with pytest.raises(UsageError, match=r"2 of them need 44\.0 s"):
+        planned(a_test("pause", "kill", fault_duration=20.0, fault_gap=4.0))
+
+
+def test_a_nemesis_named_twice_or_unknown_is_told() -> None:
+    with pytest.raises(UsageError, match="named twice"):
+        families_of(a_test("kill", "kill"))
+    with pytest.raises(UsageError, match="no nemesis 'partitoin'; did you mean 'partition'"):
+        families_of(a_test("partitoin"))
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (7, 3)])
+def test_a_minority_may_be_down_unless_told_otherwise(nodes: int, most: int) -> None:
+    assert max_down_of(Test("joram", "queue", nodes=nodes)) == most
+    assert max_down_of(Test("joram", "queue", nodes=nodes, options={"max_down": 4})) == 4
+
+
+def test_the_generator_injects_and_heals_at_the_planned_times_beside_the_clients() -> None:
+    test = a_test("partition", time_limit=30, partition_kind="one")
+    load = clients(limit(20, delay(1, repeat(Op(INVOKE, "enqueue")))))
+    ops = invocations(simulate(any_of(load, nemesis_generator(test))))
+    faults = [op for op in ops if op.process == -1]
+    assert [(op.time, op.f, op.value["id"]) for op in faults] == [
+        (round(step.at * 1e9), f"partition.{step.phase}", step.id) for step in planned(test)
+    ]
+    assert all(op.type == INFO and op.value["kind"] == "one" for op in faults)
+    assert len(ops) == 20 + len(faults)

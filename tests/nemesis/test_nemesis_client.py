@@ -1,0 +1,293 @@
+"""The nemesis at work on a cluster in memory: state, evidence, undo, healing, recording."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from nemesis_fakes import FakeCluster
+
+from harness.errors import BackendError, StormproofError, UsageError
+from harness.history.ledger import FaultWindow, read_ledger
+from harness.interpreter import Interpreter, NoClient
+from harness.op import INFO, NEMESIS, Op
+from harness.spec import Test
+from harness.undo import pending_undos
+from nemesis.api import RUNNING, Plan, Proof, check_supported, families_of, gather_facts
+from nemesis.compose import NemesisClient
+from nemesis.process import Kill, Pause
+from nemesis.schedule import fault_generator, schedule
+
+
+class Rig:
+    """A nemesis over a fake cluster, with a clock that counts calls."""
+
+    def __init__(self, run_dir: Path, *nemesis: str, nodes: int = 3, **options: object) -> None:
+        self.test = Test("joram", "queue", nemesis, nodes=nodes, options=options)
+        self.cluster = FakeCluster(self.test)
+        self.backend = self.cluster.backend
+        self.run_dir = run_dir
+        self._time = 0
+        self.client = NemesisClient(self.test, self.cluster, run_dir, self._clock)
+
+    def _clock(self) -> int:
+        self._time += 1
+        return self._time
+
+    async def step(self, f: str, ident: int = 0, kind: str = "one", seed: int = 1) -> Op:
+        await self.client.open()
+        return await self.client.invoke(Op(INFO, f, {"id": ident, "kind": kind, "seed": seed}))
+
+    def windows(self) -> list[FaultWindow]:
+        return read_ledger(self.run_dir / "ledger.jsonl")
+
+
+@pytest.mark.requirement("H15")
+async def test_a_partition_is_proven_by_probes_and_counters(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition")
+    done = await rig.step("partition.inject", kind="master")
+    assert (done.type, done.value) == (INFO, {"id": 0, "kind": "master", "targets": ["n1"], "proven": True})
+    assert rig.backend.cut
+    assert [undo.undo for undo in pending_undos(tmp_path)] == ["network"]
+    await rig.step("partition.heal")
+    assert rig.backend.cut == frozenset()
+    assert pending_undos(tmp_path) == []
+    (window,) = rig.windows()
+    assert (window.fault, window.kind, window.targets, window.proven) == ("partition", "master", ("n1",), True)
+    assert window.inject_evidence == {"links": 12, "probe": {"n1>n2": ["open", "cut"], "n3>n1": ["open", "cut"]}}
+    assert window.heal_evidence["dropped"]["n1>n2"] == 1
+    assert window.heal_evidence["probe"] == {"n1>n2": "open", "n3>n1": "open"}
+    assert window.end is not None and window.in_force is not None
+    assert window.start < window.in_force < window.end, "what came between start and in_force may have passed"
+
+
+async def test_a_partition_that_cuts_nothing_is_not_proven(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition")
+    rig.backend.leaky = True
+    assert (await rig.step("partition.inject")).value["proven"] is False
+    await rig.step("partition.heal")
+    assert not rig.windows()[0].proven
+
+
+async def test_where_nothing_can_probe_the_counters_prove(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition")
+    rig.backend.bash = False
+    assert (await rig.step("partition.inject", kind="master")).value["proven"] is False
+    rig.backend.drops[("n2", "n1")] = 31  # the brokers' own packets
+    await rig.step("partition.heal")
+    assert rig.windows()[0].proven
+
+
+@pytest.mark.requirement("H15")
+async def test_a_pause_is_proven_by_the_process_state(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "pause")
+    await rig.step("pause.inject", kind="master")
+    assert rig.backend.states == {"n1": "paused", "n2": "running", "n3": "running"}
+    assert [(undo.undo, undo.nodes) for undo in pending_undos(tmp_path)] == [("resume", ("n1",))]
+    await rig.step("pause.heal", kind="master")
+    assert rig.backend.down() == 0
+    (window,) = rig.windows()
+    assert window.proven
+    assert window.inject_evidence == {
+        "before": {"n1": {"state": "running", "pid": 100}},
+        "after": {"n1": {"state": "paused", "pid": 100}},
+    }
+
+
+@pytest.mark.requirement("H15")
+async def test_a_kill_is_proven_by_a_new_process(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "kill")
+    await rig.step("kill.inject", kind="master")
+    assert rig.backend.states["n1"] == "dead"
+    await rig.step("kill.heal", kind="master")
+    (window,) = rig.windows()
+    assert window.proven
+    assert window.inject_evidence["after"] == {"n1": {"state": "dead", "pid": None}}
+    assert window.heal_evidence["after"] == {"n1": {"state": "running", "pid": 200}}
+    assert rig.backend.log == ["kill n1", "start n1"]
+
+
+async def test_a_healed_kill_without_a_new_process_proves_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "kill")
+    untouched = {"before": {"n1": {"state": RUNNING, "pid": 100}}}
+    assert (await Kill().heal(rig.cluster, Plan("one", ("n1",)), Proof(untouched))).proven is False
+    assert (await Kill().heal(rig.cluster, Plan("one", ("n1",)), Proof())).proven is False
+
+
+async def test_what_is_not_possible_is_recorded_and_skipped(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "kill", "pause")
+    await rig.step("kill.inject", 0)
+    done = await rig.step("pause.inject", 1)
+    assert done.error == "skipped: 1 of 3 nodes are down already, max_down is 1"
+    assert done.value == {"id": 1, "kind": "one", "targets": [], "proven": False}
+    assert (await rig.step("pause.heal", 1)).error == "nothing to heal"
+    killed, paused = rig.windows()
+    assert (paused.error, paused.proven, paused.start) == (done.error, False, paused.end)
+    assert killed.end is None
+    assert rig.backend.down() == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_no_impossible_state_over_many_seeds(tmp_path: Path, seed: int) -> None:
+    """Random faults in any order, a broker that crashes by itself: only running nodes are hit, max_down holds."""
+    rng = random.Random(seed)
+    nodes = rng.choice([3, 5, 7])
+    rig = Rig(tmp_path, "partition", "pause", "kill", nodes=nodes)
+    most = (nodes - 1) // 2
+    crashed: set[str] = set()
+    started: list[tuple[int, str]] = []
+    for ident in range(25):
+        if started and rng.random() < 0.45:
+            healed, family = started.pop(rng.randrange(len(started)))
+            await rig.step(f"{family}.heal", healed)
+        else:
+            family = rng.choice(["partition", "pause", "kill"])
+            if family == "partition" and any(name == "partition" for _, name in started):
+                continue
+            rig.cluster.leader = rng.choice([*rig.test.node_names, None])
+            # The fake asserts that only running nodes are paused or killed.
+            done = await rig.step(f"{family}.inject", ident, rng.choice(["one", "master"]), rng.getrandbits(31))
+            assert done.error is None or done.error.startswith("skipped")
+            started.append((ident, family))
+        assert rig.backend.down() - len(crashed) <= most
+        if rng.random() < 0.05:
+            node = rng.choice(rig.test.node_names)
+            if rig.backend.states[node] == "running":
+                rig.backend.states[node] = "dead"
+                crashed.add(node)
+    await rig.client.heal_all()
+    assert rig.client.active == ()
+    assert {node for node, state in rig.backend.states.items() if state != "running"} <= crashed
+    assert rig.backend.cut == frozenset()
+    assert pending_undos(tmp_path) == []
+
+
+async def test_heal_all_heals_the_latest_first_and_only_what_was_injected(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition", "pause", "kill", nodes=5)
+    rig.backend.states["n5"] = "dead"  # by itself
+    await rig.step("partition.inject", 0)
+    await rig.step("pause.inject", 1, seed=3)
+    rig.backend.log.clear()
+    await rig.client.heal_all()
+    assert [entry.split()[0] for entry in rig.backend.log] == ["resume", "uncut"]
+    assert rig.backend.states["n5"] == "dead"
+    assert all(window.end for window in rig.windows())
+    await rig.client.heal_all()
+    assert len(rig.backend.log) == 2
+
+
+async def test_a_failing_heal_does_not_stop_the_others_and_can_be_repeated(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition", "pause")
+    await rig.step("partition.inject", 0)
+    await rig.step("pause.inject", 1)
+    rig.backend.fail = {"resume"}
+    with pytest.raises(StormproofError, match=r"not healed: pause of n\d: resume did not work"):
+        await rig.client.heal_all()
+    assert rig.backend.cut == frozenset()
+    assert [undo.undo for undo in pending_undos(tmp_path)] == ["resume"]
+    rig.backend.fail = set()
+    await rig.client.heal_all()
+    assert pending_undos(tmp_path) == []
+    assert [window.end is not None for window in rig.windows()] == [True, True]
+
+
+async def test_an_injection_that_fails_half_way_is_recorded_and_healed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "pause", nodes=5)
+    situation = await gather_facts(rig.cluster, "random")
+    seed = next(s for s in range(99) if len(Pause().plan("random", situation, random.Random(s)).targets) == 2)
+    calls: list[str] = []
+
+    async def second_fails(node: str) -> None:
+        calls.append(node)
+        if len(calls) == 2:
+            raise BackendError(f"{node} does not answer")
+        rig.backend.states[node] = "paused"
+
+    rig.backend.pause = second_fails  # type: ignore[method-assign]
+    done = await rig.step("pause.inject", 0, "random", seed)
+    assert done.error is not None and "does not answer" in done.error
+    assert rig.backend.down() == 1
+    await rig.client.heal_all()
+    assert rig.backend.down() == 0
+    (window,) = rig.windows()
+    assert (window.proven, window.error) == (False, done.error)
+
+
+async def test_an_undo_is_on_disk_before_its_fault_is_applied(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition", "pause", "kill", nodes=5)
+    seen: list[list[str]] = []
+
+    def watch(what: str) -> None:
+        seen.append([undo.undo for undo in pending_undos(tmp_path)])
+
+    rig.backend._check = watch  # type: ignore[method-assign]
+    await rig.step("kill.inject", 0)
+    await rig.step("partition.inject", 1)
+    await rig.step("pause.inject", 2, seed=5)
+    assert seen == [["start"], ["network", "start"], ["resume", "network", "start"]]
+
+
+async def test_an_unknown_operation_is_told(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "kill")
+    for f in ("pause.inject", "kill.explode", "kill"):
+        with pytest.raises(UsageError, match="knows no operation"):
+            await rig.step(f)
+
+
+def test_a_backend_that_cannot_honour_a_fault_refuses(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition", "kill")
+    check_supported(rig.backend, families_of(rig.test))
+    rig.backend.faults = {"partition": "sets"}
+    with pytest.raises(UsageError, match=r"backend 'fake' can't inject the fault 'kill' \(it can: partition\)"):
+        check_supported(rig.backend, families_of(rig.test))
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    def record(self, op: Op) -> None:
+        self.ops.append(op)
+
+    def flush(self) -> None:
+        pass
+
+
+async def test_interpreter_and_nemesis_together(tmp_path: Path) -> None:
+    test = Test("joram", "queue", ("partition", "kill"), time_limit=1.0, concurrency=1, seed=3)
+    cluster, rows = FakeCluster(test), Rows()
+    interpreter = Interpreter(test, lambda *_: NoClient(), NoClient(), rows)
+    nemesis = NemesisClient(test, cluster, tmp_path, interpreter.clock)
+    interpreter = Interpreter(test, lambda *_: NoClient(), nemesis, rows, clock=interpreter.clock)
+    assert await interpreter.run(fault_generator(test, families_of(test)))
+    steps = schedule(test, families_of(test))
+    invoked = rows.ops[::2]
+    assert [op.f for op in invoked] == [f"{step.fault}.{step.phase}" for step in steps]
+    assert all(op.process == NEMESIS and op.type == INFO for op in rows.ops)
+    assert all(op.time >= step.at * 1e9 for op, step in zip(invoked, steps, strict=True))
+    assert all(window.proven and window.end for window in read_ledger(tmp_path / "ledger.jsonl"))
+
+
+async def test_an_interrupt_in_the_middle_of_a_fault_leaves_it_to_heal_all(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "partition")
+    applied = asyncio.Event()
+    set_network = rig.backend.set_network
+
+    async def apply_and_hang(cut: frozenset[tuple[str, str]]) -> None:
+        await set_network(cut)
+        applied.set()
+        await asyncio.sleep(3600)
+
+    rig.backend.set_network = apply_and_hang  # type: ignore[method-assign]
+    task = asyncio.create_task(rig.step("partition.inject"))
+    await applied.wait()
+    rig.backend.set_network = set_network  # type: ignore[method-assign]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert rig.client.active == (0,)
+    await rig.client.heal_all()
+    assert rig.backend.cut == frozenset()
+    assert pending_undos(tmp_path) == []

@@ -1,0 +1,257 @@
+"""The pages in a real browser: from index to run to anomaly, on a phone, with hostile data, with 100,000 operations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from report_run_factory import HOSTILE, make_run
+
+from reports.index_page import write_index
+from reports.run_page import write_report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: make test installs it")
+
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+@dataclass
+class Watched:
+    """A page, and what it must not have done."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, path: Path) -> Page:
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready=yes]")
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    size: Any = getattr(request, "param", DESKTOP)
+    context = browser.new_context(viewport=size, reduced_motion="reduce")
+    watched = Watched(context.new_page())
+    watched.page.on("console", lambda message: watched.errors.append(message.text) if message.type == "error" else None)
+    watched.page.on("pageerror", lambda error: watched.errors.append(str(error)))
+    watched.page.on("dialog", lambda dialog: watched.errors.append(dialog.message))
+    watched.page.on("request", lambda r: watched.requests.append(r.url) if not r.url.startswith("file:") else None)
+    yield watched
+    context.close()
+    assert watched.errors == []
+    assert watched.requests == []
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    for verdict in ("valid", "unknown", "invalid"):
+        write_report(make_run(store, f"run-{verdict}", verdict=verdict, operations=3000))
+    write_report(make_run(store, "run-hostile", operations=900, hostile=HOSTILE))
+    write_report(make_run(store, "run-large", operations=100_000, seconds=300, clients=30))
+    write_index(store)
+    return store
+
+
+def drawn_colours(page: Page) -> int:
+    """How many different colours the timeline's canvas shows."""
+    colours: Any = page.evaluate(
+        """() => { const c = document.getElementById('lanes-canvas');
+        const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer);
+        return new Set(d).size; }"""
+    )
+    return int(colours)
+
+
+def canvas_hash(page: Page) -> str:
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return str(page.evaluate("() => document.getElementById('lanes-canvas').toDataURL()"))
+
+
+@pytest.mark.requirement("H10", part=True)
+def test_from_the_index_to_the_run_to_the_anomaly_and_its_operations(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "index.html")
+    expect(page.locator("#rows tr")).to_have_count(5)
+    page.get_by_role("button", name="1 valid").click()
+    expect(page.locator("#rows tr")).to_have_count(1)
+    page.get_by_role("button", name="1 valid").click()
+    page.get_by_role("link", name="run-invalid", exact=True).click()
+    page.wait_for_selector("html[data-ready=yes]")
+    expect(page.locator(".sentence")).to_contain_text("acknowledged messages were lost")
+    second = page.locator("details.anomaly").nth(1)
+    second.locator("summary").click()
+    expect(second.locator("table.operations tr.proof")).to_be_visible()
+    expect(second.locator("table.operations")).to_contain_text("enqueue")
+    expect(second.locator(".story")).to_contain_text("the receipt came after")
+    title = second.locator(".what").inner_text()
+    second.get_by_role("button", name="Show in timeline").click()
+    value = title.split("message ")[1].split(" on")[0]
+    expect(page.locator("#detail h3")).to_contain_text(f"enqueue {value}")
+    second.get_by_role("button", name="Node logs around it").click()
+    expect(page.locator("#log .mark:not(.fault)").first).to_contain_text(value)
+    assert page.locator("#log > div").count() > 5
+
+
+@pytest.mark.requirement("H10", part=True)
+def test_the_index_filters_by_design_nemesis_and_text(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "index.html")
+    page.locator("#by-text").fill("nothing came twice")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    page.locator("#by-text").fill("")
+    page.locator("#by-nemesis").select_option("pause")
+    expect(page.locator("#rows tr")).to_have_count(5)
+
+
+@pytest.mark.parametrize("watched", [PHONE], indirect=True)
+@pytest.mark.parametrize("page_of", ["index.html", "run-invalid/report.html", "run-hostile/report.html"])
+def test_a_phone_never_scrolls_sideways(watched: Watched, store: Path, page_of: str) -> None:
+    page = watched.open(store / page_of)
+    page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.requirement("H10", part=True)
+def test_hostile_values_stay_text(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-hostile" / "report.html")
+    page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    page.locator("#log-window").select_option("all")
+    page.locator("#log-text").fill("onerror")
+    expect(page.locator("#log > div").first).to_contain_text("</script><img")
+    page.locator("#find-text").fill('{"body": "' + HOSTILE.replace('"', '\\"').replace("\u2028", "\\u2028") + '"}')
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("#detail")).to_contain_text("</script><img")
+    page.locator("#lanes").hover()
+    assert page.locator("img").count() == 0
+    assert page.title() == "invalid: run-hostile"
+
+
+@pytest.mark.requirement("H10", part=True)
+def test_a_page_of_100_000_operations_can_be_worked_with(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-large" / "report.html")
+    assert drawn_colours(page) > 6
+    whole = canvas_hash(page)
+    for _ in range(8):
+        page.get_by_role("button", name="Zoom in").click()
+    zoomed = canvas_hash(page)
+    assert zoomed != whole
+    page.locator("#lanes").focus()
+    page.keyboard.press("Shift+ArrowRight")
+    assert canvas_hash(page) != zoomed
+    page.keyboard.press("0")
+    assert canvas_hash(page) == whole
+    page.locator("#find-text").fill("4/17")
+    page.get_by_role("button", name="Find").click()
+    expect(page.locator("#detail h3")).to_contain_text("4/17")
+    expect(page.locator("#detail .story li")).to_have_count(2)
+    page.locator("#detail .story button").first.click()
+    expect(page.locator("#detail h3")).to_contain_text("4/17")
+    page.locator("#lanes").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#detail h3")).not_to_contain_text("4/17")
+    page.keyboard.press("Escape")
+    expect(page.locator("#detail")).to_be_hidden()
+
+
+def test_the_timeline_answers_pointer_and_wheel(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-invalid" / "report.html")
+    page.locator("#lanes").scroll_into_view_if_needed()
+    page.locator("[data-fault='0']").click()
+    box = page.locator("#lanes").bounding_box()
+    assert box
+    before = canvas_hash(page)
+    page.mouse.move(box["x"] + 600, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, box["y"] + 100, steps=4)
+    page.mouse.up()
+    dragged = canvas_hash(page)
+    assert dragged != before
+    page.keyboard.down("Control")
+    for _ in range(12):
+        page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    assert canvas_hash(page) != dragged
+    top = box["y"] + 24 + 16 + 18
+    for x in range(int(box["x"]) + 100, int(box["x"] + box["width"]), 6):
+        page.mouse.move(x, top + 9)
+        if page.locator(".tip").is_visible():
+            page.mouse.click(x, top + 9)
+            break
+    expect(page.locator("#detail h3")).to_contain_text("enqueue")
+
+
+@pytest.mark.parametrize("by", ["process", "node"])
+def test_lanes_can_be_drawn_otherwise(watched: Watched, store: Path, by: str) -> None:
+    page = watched.open(store / "run-invalid" / "report.html")
+    before = canvas_hash(page)
+    page.locator("#lanes-by").select_option(by)
+    assert canvas_hash(page) != before
+
+
+def test_a_drag_over_a_plot_shows_that_stretch_in_the_timeline(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-valid" / "report.html")
+    plot = page.locator(".plot svg[role=img]").first
+    plot.scroll_into_view_if_needed()
+    before = canvas_hash(page)
+    box = plot.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 200, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 60, steps=4)
+    expect(page.locator(".reading").first).to_contain_text("enqueue ok")
+    page.mouse.up()
+    assert canvas_hash(page) != before
+
+
+def test_colours_can_be_chosen(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-unknown" / "report.html")
+    light = canvas_hash(page)
+    page.locator("#theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert canvas_hash(page) != light
+
+
+def test_the_command_can_be_copied(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-valid" / "report.html")
+    page.locator("#copy").click()
+    expect(page.locator("#copy")).to_have_text("Copied")
+
+
+def test_a_page_without_a_history_opens(watched: Watched, tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=300)
+    for part in ("history.parquet", "verdict.json", "ledger.jsonl"):
+        (run_dir / part).unlink()
+    page = watched.open(write_report(run_dir))
+    expect(page.locator(".notes li")).to_have_count(2)
+
+
+def test_paper_shows_what_the_screen_folds(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-invalid" / "report.html")
+    closed = page.locator("details.anomaly:not([open])").count()
+    assert closed > 3
+    page.locator("#theme").click()
+    dark = canvas_hash(page)
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    assert canvas_hash(page) != dark
+    assert page.locator("details.anomaly:not([open])").count() == 0
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.anomaly:not([open])").count() == closed

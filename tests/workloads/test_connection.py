@@ -1,0 +1,244 @@
+"""The HA client's connection against a real broker, through a proxy that breaks what lies between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nodes.stomp import Frame
+from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = Settings(login="guest", passcode="pass-phrase", heartbeat=0.2)
+
+
+class Broker:
+    """One standalone broker process."""
+
+    def __init__(self, folder: Path, idle_timeout: float = 30.0) -> None:
+        config = {"node": "n1", "design": "standalone", "data": str(folder / "data"), "port": 0,
+                  "passcode": SETTINGS.passcode, "options": {"idle_timeout": idle_timeout}}  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nodes.reference", str(folder / "config.json")],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout
+        for line in self.process.stdout:
+            if " started " in line:
+                self.address = ("127.0.0.1", int(line.partition("address=127.0.0.1:")[2].split()[0]))
+                break
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Proxy:
+    """Passes bytes on to a broker; can lose all that the broker answers, and cut its connections."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.deaf = False
+        self.refusing = False
+        self.accepted = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> Proxy:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = ("127.0.0.1", self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def stop(self) -> None:
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self._writers.append(writer)
+        if self.refusing:
+            writer.transport.abort()
+            return
+        far_reader, far_writer = await asyncio.open_connection(*self.target)
+        self._writers.append(far_writer)
+        await asyncio.gather(self._pass(reader, far_writer, False), self._pass(far_reader, writer, True))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if not (back and self.deaf):
+                    writer.write(data)
+        writer.transport.abort()
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    broker = Broker(tmp_path)
+    proxy = await Proxy(broker.address).start()
+    yield proxy
+    await proxy.stop()
+    broker.end()
+
+
+async def opened(*proxies: Proxy, settings: Settings = SETTINGS) -> Connection:
+    connection = Connection([proxy.address for proxy in proxies], settings)
+    await connection.open(5.0)
+    return connection
+
+
+async def send(connection: Connection, body: bytes, timeout: float = 5.0) -> None:
+    await connection.request("SEND", {"destination": "/queue/q"}, body, timeout)
+
+
+async def drain(connection: Connection) -> list[bytes]:
+    headers = {"id": "0", "destination": "/queue/q", "ack": "client-individual"}
+    await connection.request("SUBSCRIBE", headers, b"", 5.0)
+    bodies = []
+    while message := await connection.next_message(0.5):
+        bodies.append(message.body)
+        await connection.request("ACK", {"id": message.headers["ack"]}, b"", 5.0)
+    return bodies
+
+
+@pytest.mark.requirement("J15")
+@pytest.mark.requirement("J1")
+async def test_a_send_whose_receipt_was_lost_is_re_emitted_and_counted_once(proxy: Proxy) -> None:
+    connection = await opened(proxy)
+    await send(connection, b"1")
+    proxy.deaf = True
+    under_way = [asyncio.create_task(send(connection, body)) for body in (b"2", b"3")]
+    await asyncio.sleep(0.1)
+    assert not any(task.done() for task in under_way)
+    proxy.deaf = False
+    proxy.cut()
+    await asyncio.gather(*under_way)
+    assert proxy.accepted == 2
+    assert await drain(connection) == [b"1", b"2", b"3"]
+    await connection.close()
+
+
+@pytest.mark.requirement("J15")
+async def test_a_message_received_before_the_cut_is_not_delivered_twice(proxy: Proxy) -> None:
+    connection = await opened(proxy)
+    for body in (b"1", b"2", b"3"):
+        await send(connection, body)
+    headers = {"id": "0", "destination": "/queue/q", "ack": "client-individual", "x-prefetch": "2"}
+    await connection.request("SUBSCRIBE", headers, b"", 5.0)
+    first = await connection.next_message(5.0)
+    assert isinstance(first, Frame) and first.body == b"1"
+    proxy.cut()
+    await connection.request("ACK", {"id": first.headers["ack"]}, b"", 5.0)
+    rest = []
+    while message := await connection.next_message(0.5):
+        rest.append(message.body)
+        await connection.request("ACK", {"id": message.headers["ack"]}, b"", 5.0)
+    assert rest == [b"2", b"3"]
+    await connection.close()
+
+
+@pytest.mark.requirement("J17")
+async def test_it_goes_along_the_list_until_a_replica_lets_it_in(proxy: Proxy) -> None:
+    dead = await Proxy(proxy.target).start()
+    dead.refusing = True
+    connection = await opened(dead, proxy)
+    assert connection.peer == proxy.address
+    await connection.close()
+    await dead.stop()
+
+
+@pytest.mark.requirement("J17")
+async def test_the_same_replica_is_tried_first_for_the_set_time(proxy: Proxy) -> None:
+    other = await Proxy(proxy.target).start()
+    connection = await opened(proxy, other)
+    proxy.cut()
+    await send(connection, b"1")
+    assert connection.peer == proxy.address, "it was back at once, so there was no reason to move on"
+    proxy.refusing = True
+    proxy.cut()
+    await send(connection, b"2")
+    assert connection.peer == other.address
+    assert proxy.accepted > 3, "the replica that was lost was tried again and again before the next"
+    await connection.close()
+    await other.stop()
+
+
+async def test_a_silent_connection_is_noticed_by_its_missing_heart_beats(proxy: Proxy) -> None:
+    other = await Proxy(proxy.target).start()
+    connection = await opened(proxy, other)
+    proxy.deaf = True
+    await send(connection, b"1", timeout=20.0)
+    assert await drain(connection) == [b"1"]
+    await connection.close()
+    await other.stop()
+
+
+async def test_what_never_reached_a_socket_certainly_did_not_happen(proxy: Proxy) -> None:
+    connection = await opened(proxy)
+    proxy.refusing = True
+    proxy.cut()
+    await asyncio.sleep(0.1)
+    with pytest.raises(NotSent):
+        await send(connection, b"1", timeout=0.5)
+    proxy.refusing = False
+    await send(connection, b"2")
+    assert await drain(connection) == [b"2"]
+    await connection.close()
+
+
+async def test_what_was_sent_without_an_answer_is_unknown(proxy: Proxy) -> None:
+    connection = await opened(proxy)
+    proxy.deaf = True
+    with pytest.raises(TimeoutError):
+        await send(connection, b"1", timeout=0.3)
+    await connection.abort()
+
+
+async def test_an_open_that_nobody_answers_fails_with_the_reason(proxy: Proxy) -> None:
+    proxy.refusing = True
+    connection = Connection([proxy.address], SETTINGS)
+    with pytest.raises(ConnectionBroken):
+        await connection.open(0.5)
+    wrong = Connection([proxy.target], Settings(login="guest", passcode="wrong"))
+    with pytest.raises(ConnectionBroken, match=r"login|passcode|denied|credentials"):
+        await wrong.open(1.0)
+
+
+@pytest.mark.requirement("J15")
+async def test_a_connection_closed_for_idleness_is_an_error(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, idle_timeout=0.3)
+    proxy = await Proxy(broker.address).start()
+    connection = await opened(proxy)
+    proxy.refusing = True
+    proxy.cut()
+    await asyncio.sleep(1.5)
+    proxy.refusing = False
+    with pytest.raises((ConnectionBroken, NotSent), match="closed"):
+        await send(connection, b"1")
+    await connection.abort()
+    await proxy.stop()
+    broker.end()
+
+
+async def test_without_numbering_a_lost_connection_is_the_end(proxy: Proxy) -> None:
+    settings = Settings(login="guest", passcode=SETTINGS.passcode, reliable=False, heartbeat=0.2)
+    connection = await opened(proxy, settings=settings)
+    await send(connection, b"1")
+    proxy.deaf = True
+    task = asyncio.create_task(send(connection, b"2"))
+    await asyncio.sleep(0.1)
+    proxy.cut()
+    with pytest.raises(ConnectionBroken):
+        await task
+    await connection.abort()
