@@ -22,6 +22,7 @@ test: ## set-up, ruff, mypy, and all tests
 lint: ## ruff and mypy (strict)
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
+	@cd checkers/porcupine-py && $(abspath $(PY)) -m mypy
 
 bench: setup ## figures of docs/benchmarks.md, measured on this machine
 	@$(PY) -m harness.bench
@@ -29,6 +30,7 @@ bench: setup ## figures of docs/benchmarks.md, measured on this machine
 soak: ## slow tests: many seeds, many histories
 	@scripts/setup test
 	@$(PY) -m pytest -m soak --timeout 3600
+	@cd checkers/porcupine-py && $(abspath $(PY)) -m pytest -m soak --timeout 3600
 
 requirements: ## rows of docs/REQUIREMENTS.md and the tests that prove them, with their last outcome
 	@scripts/setup test

@@ -173,6 +173,9 @@ def check_and_store(run_dir: Path) -> pa.RecordBatch:
         write_verdict(run_dir, verdict)
     except OSError as error:
         trouble = f"{run_dir}: {error.strerror or error}"
+    except Exception as error:
+        # A page that can't be drawn is a defect of ours: it must not cost the other runs their verdicts.
+        trouble = f"{run_dir}: a page of its verdict can't be made ({type(error).__name__}: {error})"
     return _rows(run_dir, verdict, trouble)
 
 

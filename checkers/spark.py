@@ -79,7 +79,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
 
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
     local = master.startswith("local")
-    root = str(Path(__file__).resolve().parent.parent)
+    here = Path(__file__).resolve().parent
     options = [*_JVM_OPTIONS, *_archive_options(java, record_archive)]
     settings = {
         "spark.master": _with_retries(master),
@@ -90,7 +90,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "checkers.daemon",
-        "spark.executorEnv.PYTHONPATH": root,
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join((str(here.parent), str(here / "porcupine-py"))),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
         # The queries run over small tables: compiling and adapting them costs more than it brings.
         "spark.sql.codegen.wholeStage": "false",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkers.folder import pictures
 from harness.errors import HistoryError
 
 VERDICT_SCHEMA = 1
@@ -43,13 +44,17 @@ class Anomaly:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found: ``count`` anomalies in all, of which ``anomalies`` are examples."""
+    """What one check found: ``count`` anomalies in all, of which ``anomalies`` are examples.
+
+    ``pages`` makes, by file name, the pages that explain it; they are written into the run's folder.
+    """
 
     verdict: str
     count: int
     summary: str
     anomalies: tuple[Anomaly, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
+    pages: Mapping[str, Callable[[], str]] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,18 +120,32 @@ class Verdict:
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:
-    """Store a verdict in the run's folder, whole or not at all.
+    """Store a verdict in the run's folder, and its pages in place of those of an earlier one; each file whole or not
+    at all.
 
     Raises:
         OSError: the folder can't be written to.
     """
     text = json.dumps(verdict.to_json(), separators=(",", ":"), default=str)
-    if _stored(run_dir / VERDICT_FILE) == text:
-        return  # checked again with the same outcome; to replace a file costs a flush to the disk
-    partial = run_dir / f".{VERDICT_FILE}.{os.getpid()}"
+    # Checked again with the same outcome: to replace a file costs a flush to the disk.
+    same = _stored(run_dir / VERDICT_FILE) == text
+    if not same:
+        _replace(run_dir / VERDICT_FILE, text)
+    pages = {name: make for check in verdict.checks for name, make in check.outcome.pages.items()}
+    here = pictures(run_dir)
+    for name in here:
+        if name not in pages:
+            (run_dir / name).unlink(missing_ok=True)
+    for name, make in pages.items():
+        if not (same and name in here):
+            _replace(run_dir / name, make())
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")
-        partial.replace(run_dir / VERDICT_FILE)
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from checkers.folder import pictures
 from harness.history.ledger import FaultWindow
 from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, number, parse_time, read_run, sequence
 from reports.nodelogs import NodeLog, read_log
@@ -54,6 +55,8 @@ class CheckGroup:
     summary: str
     figures: tuple[tuple[str, str], ...]
     anomalies: tuple[Anomaly, ...]
+    pictures: tuple[tuple[str, str], ...] = ()
+    """Pages that show what was found: (file, words for the link)."""
 
 
 def write_report(run_dir: Path) -> Path:
@@ -95,6 +98,7 @@ def run_report(folder: RunFolder) -> str:
         "options": flat(mapping(folder.test.get("options"))),
         "versions": flat(mapping(folder.run.get("versions"))),
         "files": [name for name in FILES if (folder.path / name).exists()],
+        "pictures": frozenset(pictures(folder.path)),
         "logs": logs,
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
@@ -181,10 +185,18 @@ def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -
                 summary=str(item.get("summary") or ""),
                 figures=flat({k: v for k, v in mapping(item.get("figures")).items() if k != "gates"}),
                 anomalies=tuple(anomalies),
+                pictures=tuple(_pictures(examples, noun)),
             )
         )
     severity = {word: at for at, word in enumerate(reversed(VERDICTS))}
     return sorted(groups, key=lambda group: (not group.decides, severity.get(group.verdict, len(severity))))
+
+
+def _pictures(examples: Sequence[Mapping[str, Any]], noun: str) -> Iterator[tuple[str, str]]:
+    for example in examples:
+        file = mapping(example.get("detail")).get("picture")
+        if isinstance(file, str):
+            yield file, f"Picture of {noun} {example.get('key')}"
 
 
 def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) -> Anomaly:

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from checkers.folder import is_picture
 from harness.errors import HistoryError, StormproofError, UsageError
 from reports.folder import read_run
 from reports.index_page import run_stamps, write_index
@@ -38,6 +39,8 @@ HEADERS = {
 RAW_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 PAGE_POLICY = "frame-ancestors 'none'"
 """The pages carry their own stricter policy, with the hashes of their blocks."""
+PICTURE_POLICY = f"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; {PAGE_POLICY}"
+"""Pictures carry none: their blocks run, and reach no network."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -133,7 +136,8 @@ class Handler(BaseHTTPRequestHandler):
         with file:
             size = file.seek(0, 2)
             file.seek(0)
-            self._start(HTTPStatus.OK, CONTENT_TYPES[path.suffix], size)
+            policy = PICTURE_POLICY if is_picture(path.name) else PAGE_POLICY if path.suffix == ".html" else RAW_POLICY
+            self._start(HTTPStatus.OK, CONTENT_TYPES[path.suffix], size, policy)
             if body:
                 try:
                     shutil.copyfileobj(file, self.wfile)
@@ -146,11 +150,11 @@ class Handler(BaseHTTPRequestHandler):
         if body:
             self.wfile.write(raw)
 
-    def _start(self, status: HTTPStatus, kind: str, size: int) -> None:
+    def _start(self, status: HTTPStatus, kind: str, size: int, policy: str = RAW_POLICY) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(size))
-        self.send_header("Content-Security-Policy", PAGE_POLICY if kind.startswith("text/html") else RAW_POLICY)
+        self.send_header("Content-Security-Policy", policy)
         for name, value in HEADERS.items():
             self.send_header(name, value)
         self.end_headers()
@@ -164,7 +168,7 @@ def inside(store: Path, parts: list[str]) -> Path | None:
     """
     if any(part.startswith(".") or not part.isprintable() or set(part) & set("/\\\0:") for part in parts):
         return None
-    if parts[-1].endswith(".html") and parts != ["index.html"] and not (len(parts) == 2 and parts[1] == "report.html"):
+    if parts[-1].endswith(".html") and parts != ["index.html"] and not _is_page(parts):
         return None  # only pages of our own making run in a browser under this address
     path = store.joinpath(*parts)
     if len(str(path)) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
@@ -176,6 +180,10 @@ def inside(store: Path, parts: list[str]) -> Path | None:
     if path.suffix not in CONTENT_TYPES or not real.is_relative_to(store.resolve()):
         return None
     return path
+
+
+def _is_page(parts: list[str]) -> bool:
+    return len(parts) == 2 and (parts[1] == "report.html" or is_picture(parts[1]))
 
 
 def make_server(store: Path, host: str, port: int) -> ThreadingHTTPServer:

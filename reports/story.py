@@ -27,6 +27,9 @@ MAX_OPERATIONS = 40
 MAX_ANOMALIES = 50
 """Anomalies shown of one check."""
 
+_SHOWN_ELSEWHERE = frozenset({"faults", "picture"})
+"""Details that the story names or the check links to."""
+
 SENDS = frozenset({"enqueue", "publish", "send"})
 TAKES = frozenset({"dequeue", "drain", "receive"})
 
@@ -148,8 +151,8 @@ class Teller:
             key=key,
             value=shorten(value),
             detail=flat(
-                {k: v for k, v in mapping(data.get("detail")).items() if k != "faults"}
-            ),  # the story names them
+                {k: v for k, v in mapping(data.get("detail")).items() if k not in _SHOWN_ELSEWHERE}
+            ),
             operations=operations,
             left_off=len(together) - len(shown),
             story=tuple(tell(operations, encoded is not None)),

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from porcupine import bench
+
 from checkers.prepare import prepare
 from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
@@ -60,6 +62,21 @@ def figures() -> Iterator[tuple[str, str, str]]:
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 10 s"
+    yield from porcupine_figures()
+
+
+def porcupine_figures(size: float = 1.0) -> Iterator[tuple[str, str, str]]:
+    """The cases of the linearizability checker; ``size`` scales them.
+
+    Raises:
+        StormproofError: a verdict was wrong.
+    """
+    yield "porcupine: first verdicts of a process", f"{bench.warm_up():.2f} s", "under 1 s once compiled"
+    for case in bench.targets(size):
+        seconds, right = bench.measure(case)
+        if not right:
+            raise StormproofError(f"porcupine: wrong verdict on {case.name!r}, which is {case.verdict}")
+        yield f"porcupine: {case.name} ({case.verdict})", f"{seconds:.4f} s", f"under {case.limit:g} s"
 
 
 def backends() -> list[str]:

@@ -100,6 +100,15 @@ def measure(case: Case) -> tuple[float, bool]:
     return best, right
 
 
+def warm_up() -> float:
+    """Load, or compile, what the cases use; seconds until the first verdicts."""
+    began = time.perf_counter()
+    for warm in (generate.queue(200, 4, 1), generate.queue(200, 4, 1, 3)):
+        queue(warm)
+    register(generate.register(200, 4, 1))
+    return time.perf_counter() - began
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; 1 if a verdict is wrong (a slow machine is no failure)."""
     options = argparse.ArgumentParser(prog="python -m porcupine.bench", description=__doc__)
@@ -108,11 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--growth", type=int, default=1_000_000, metavar="N", help="largest history of the growth lines"
     )
     chosen = options.parse_args(arguments)
-    began = time.perf_counter()
-    for warm in (generate.queue(200, 4, 1), generate.queue(200, 4, 1, 3)):
-        queue(warm)
-    register(generate.register(200, 4, 1))
-    print(f"first verdicts (compiling, or loading what was compiled): {time.perf_counter() - began:.2f} s")
+    print(f"first verdicts (compiling, or loading what was compiled): {warm_up():.2f} s")
     wrong = 0
     print(f"{'case':36}{'seconds':>10}{'target':>9}  memory so far")
     for case in targets(chosen.size) + growth(chosen.growth):

@@ -1,0 +1,149 @@
+"""Linearizability of each queue as an unordered queue (a bag), decided by porcupine.
+
+Without observations of "empty", bags of different queues are together one bag of (queue, message) pairs, so that
+one call of porcupine decides all queues of a run; only what it does not find in order is asked queue by queue.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from porcupine import CheckResult, ColumnsResult, check_queue_columns
+from porcupine.columns import DEQUEUE, ENQUEUE, NEVER
+
+# Loads what the call above needs, so that workers are forked with it and ``checkers.prepare`` compiles it.
+from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
+
+from checkers import kernels
+from checkers.folder import picture_name
+from checkers.kernels import Int64s
+from checkers.run import Bools, Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+
+MODEL = "unordered-queue"
+QUEUE_SECONDS = 1.0
+QUEUE_MEMORY = 256 << 20
+"""What porcupine may use on one queue; what it can't decide within is unknown."""
+RUN_SECONDS = 10.0
+"""After this time no further queue of a run is begun."""
+MAX_PICTURES = 5
+"""Queues of one run that get a page."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The operations of all queues as porcupine takes them; ``call`` and ``ret`` are rows of the history (``ret``
+    NEVER: it may have happened at any time after its call), ``value`` tells (queue, message) pairs apart."""
+
+    f: Int64s
+    value: Int64s
+    call: Int64s
+    ret: Int64s
+    key: Int64s
+
+    def of(self, mask: Bools) -> Columns:
+        """Some of the operations."""
+        return Columns(self.f[mask], self.value[mask], self.call[mask], self.ret[mask], self.key[mask])
+
+    def check(self, rows: int) -> ColumnsResult:
+        """Porcupine's verdict on a history of so many rows."""
+        used = np.zeros(rows, dtype=np.bool_)
+        used[self.call] = True
+        used[self.ret[self.ret != NEVER]] = True
+        # Positions without gaps save porcupine a sort.
+        place = np.cumsum(used) - 1
+        ret = np.where(self.ret == NEVER, NEVER, place[self.ret])
+        return check_queue_columns(
+            self.f, self.value, place[self.call], ret, unordered=True, timeout=QUEUE_SECONDS, max_memory=QUEUE_MEMORY
+        )
+
+
+def check(run: Run) -> Outcome:
+    """Whether each queue behaved as if every operation had happened at one instant, messages in any order.
+
+    A send that ended ``ok`` put its message in, one that ended ``info`` may have, at any time after it was invoked; a
+    ``dequeue`` or ``drain`` that ended ``ok`` took its message out. A delivery whose ACK is unknown may not have taken
+    it, and so binds nothing. A poll that came back empty shows no empty queue. Counts queues.
+    """
+    columns = columns_of(run)
+    queues = np.unique(columns.key).tolist()
+    figures: dict[str, object] = {"model": MODEL, "queues": len(queues), "operations": len(columns.f)}
+    if not queues:
+        return Outcome(UNKNOWN, 0, "no operation put a message into a queue or took one out", (), figures)
+    whole = columns.check(run.history.rows)
+    if whole.verdict is CheckResult.OK:
+        text = f"{_queues(len(queues))} linearizable, messages in any order"
+        return Outcome(VALID, 0, text, (), figures)
+    illegal, unknown = _by_queue(run, columns, queues)
+    if not illegal:
+        text = f"{len(unknown):,} of {_queues(len(queues))} could not be decided within the limits of time and memory"
+        return Outcome(UNKNOWN, 0, text, (), {**figures, "undecided": len(unknown)})
+    examples = tuple(
+        _anomaly(run, key, result, operations, pictured=place < MAX_PICTURES)
+        for place, (key, operations, result) in enumerate(illegal[:MAX_EXAMPLES])
+    )
+    pages = {picture_name(key): partial(_page, run, operations, result)
+             for key, operations, result in illegal[:MAX_PICTURES]}  # fmt: skip
+    first = examples[0]
+    where = f" (message {first.value} of queue {first.key})" if first.value else f" (queue {first.key})"
+    text = f"{len(illegal):,} of {_queues(len(queues))} not linearizable: {first.detail['reason']}{where}"
+    return Outcome(INVALID, len(illegal), text, examples, {**figures, "undecided": len(unknown)}, pages)
+
+
+def columns_of(run: Run) -> Columns:
+    """All sends that may have happened and all confirmed deliveries."""
+    h, messages = run.history, run.messages
+    put = np.flatnonzero((messages.sent >= 0) & (messages.state != kernels.FAILED))
+    sent = messages.sent[put]
+    sent_until = np.where(messages.state[put] == kernels.ACKED, h.partner[sent], NEVER)
+    taken = np.flatnonzero(((h.role == kernels.DEQUEUE) | (h.role == kernels.DRAIN)) & (h.kind == kernels.OK))
+    value = messages.of_row[taken].astype(np.int64)
+    foreign = value < 0
+    value[foreign] = len(messages.key) + np.arange(np.count_nonzero(foreign))
+    return Columns(
+        f=np.repeat(np.asarray((ENQUEUE, DEQUEUE), dtype=np.int64), (len(put), len(taken))),
+        value=np.concatenate((put, value)) + 1,
+        call=np.concatenate((sent, h.partner[taken])),
+        ret=np.concatenate((sent_until, taken)),
+        key=np.concatenate((messages.key[put], h.key[taken])).astype(np.int64),
+    )
+
+
+def _by_queue(
+    run: Run, columns: Columns, queues: list[int]
+) -> tuple[list[tuple[int, Columns, ColumnsResult]], list[int]]:
+    """The queues that are not linearizable, with their operations and what shows it; and those not decided."""
+    deadline = time.monotonic() + RUN_SECONDS
+    illegal, unknown = [], []
+    for key in queues:
+        operations = columns.of(columns.key == key)
+        result = operations.check(run.history.rows) if time.monotonic() < deadline else None
+        if result is None or result.verdict is CheckResult.UNKNOWN:
+            unknown.append(key)
+        elif result.verdict is CheckResult.ILLEGAL:
+            illegal.append((key, operations, result))
+    return illegal, unknown
+
+
+def _anomaly(run: Run, key: int, result: ColumnsResult, operations: Columns, *, pictured: bool) -> Anomaly:
+    rows = [int(operations.call[place]) for place in result.rows]
+    message = int(operations.value[result.rows[0]]) - 1 if result.rows else -1
+    value = run.messages.name(message) if 0 <= message < len(run.messages.key) else None
+    detail: dict[str, object] = {"reason": result.pattern or "no order of its operations is right"}
+    if pictured:
+        detail["picture"] = picture_name(key)
+    return Anomaly("not-linearizable", run.rows_of(*rows), key, value, detail)
+
+
+def _page(run: Run, operations: Columns, result: ColumnsResult) -> str:
+    # A page is wanted for few runs: the others need not load what draws it.
+    from checkers.pictures import picture
+
+    return picture(run, MODEL, operations, result.rows)
+
+
+def _queues(count: int) -> str:
+    return "1 queue" if count == 1 else f"{count:,} queues"
