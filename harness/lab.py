@@ -13,7 +13,8 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -79,26 +80,45 @@ class Lifeline:
             stop.cancel()
 
 
-def emit(event: str, **fields: Any) -> None:
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+def tell_parent(event: Mapping[str, Any]) -> None:
     """Tell the parent. A parent that is gone is noticed on the lifeline, not here."""
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps({"event": event, **fields}), flush=True)
+        print(json.dumps(event), flush=True)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a lab has from outside: where its events go, the clients' password, the time of day, the journal."""
+
+    emit: Emit
+    passcode: str
+    time_of_day: Callable[[], datetime]
+    make_journal: Callable[[Path, str], JournalWriter]
+
+    @classmethod
+    def real(cls) -> Surroundings:
+        """Those of a child process."""
+        return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter)
 
 
 class Lab:
     """One run of one test."""
 
-    def __init__(self, run_dir: Path, lifeline: Lifeline) -> None:
+    def __init__(self, run_dir: Path, lifeline: Lifeline, surroundings: Surroundings) -> None:
         self.run_dir = run_dir
+        self._emit = surroundings.emit
         self.test = Test.from_json(read_run(run_dir)["test"])
         self.lifeline = lifeline
         self.workload = WORKLOADS.load(self.test.workload)()
         self.backend = BACKENDS.load(self.test.backend)()
-        self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, secrets.token_hex(16))
+        self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, surroundings.passcode)
         self.clock = RunClock()
         # Node logs tell the time of day: this is what ties them to the history.
-        update_run(run_dir, clock_zero=datetime.now(UTC).isoformat())
-        self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
+        update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat())
+        self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
         check_supported(self.backend, families_of(self.test))
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)
         self.interpreter = Interpreter(
@@ -121,10 +141,10 @@ class Lab:
                 raise
             await self._collect_logs()
             self._seal("recorded")
-            emit("sealed")
+            self._tell("sealed")
             await self.lifeline.unless_interrupted(self._await_teardown())
         finally:
-            emit("phase", name="teardown")
+            self._tell("phase", name="teardown")
             await self.backend.release()
 
     async def _await_teardown(self) -> None:
@@ -144,7 +164,7 @@ class Lab:
         await self.nemesis.close()
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        emit("phase", name=name)
+        self._tell("phase", name=name)
         start = self.clock()
         try:
             await work
@@ -169,7 +189,7 @@ class Lab:
         await self.nemesis.heal_all()
         if not await self.cluster.await_healthy(float(self.test.options["settle_timeout"])):
             # The drain will tell what became of the messages; an unhealthy cluster can't be *valid*.
-            emit("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
+            self._tell("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
     async def _give_up(self) -> None:
@@ -178,7 +198,7 @@ class Lab:
             try:
                 await step
             except (StormproofError, OSError, TimeoutError) as error:
-                emit("warning", text=f"while giving up: {error}")
+                self._tell("warning", text=f"while giving up: {error}")
         await self._collect_logs()
         self._seal("broken")
 
@@ -196,10 +216,13 @@ class Lab:
         try:
             await self.cluster.collect_logs(self.run_dir / "logs")
         except StormproofError as error:
-            emit("warning", text=f"the nodes' logs could not be fetched: {error}")
+            self._tell("warning", text=f"the nodes' logs could not be fetched: {error}")
 
     def _progress(self, progress: Progress) -> None:
-        emit("progress", **progress.__dict__)
+        self._tell("progress", **progress.__dict__)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._emit({"event": event, **fields})
 
 
 async def main(run_dir: Path) -> int:
@@ -207,11 +230,11 @@ async def main(run_dir: Path) -> int:
     lifeline = Lifeline()
     await lifeline.open()
     try:
-        await Lab(run_dir, lifeline).run()
+        await Lab(run_dir, lifeline, Surroundings.real()).run()
     except Interrupted:
         return EXIT_ERROR
     except StormproofError as error:
-        emit("error", message=str(error))
+        tell_parent({"event": "error", "message": str(error)})
         return EXIT_ERROR
     return 0
 

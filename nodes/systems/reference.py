@@ -8,13 +8,16 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import nodes
 from harness.errors import BackendError
-from harness.protocols import Backend, NodeStatus, Option
+from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
+from nodes.reference.config import parse_config
+from nodes.reference.process import BrokerProcess
 from nodes.stomp import ProtocolError
 from nodes.systems.admin import AdminConnection
 
@@ -87,6 +90,7 @@ class ReferenceCluster:
         self.login = LOGIN
         self.passcode = passcode
         self._admins: dict[str, AdminConnection] = {}
+        self._in_process = cast(InProcessBackend, backend) if backend.in_process else None
 
     def client_addresses(self) -> list[tuple[str, int]]:
         """Where clients connect: every node's listener, in node order."""
@@ -98,6 +102,8 @@ class ReferenceCluster:
         Raises:
             BackendError: a node has no usable Python, or refused the files.
         """
+        if self._in_process is not None:
+            return
         archive = node_archive()
         await asyncio.gather(*(self._install_node(node, archive) for node in self.test.node_names))
 
@@ -108,6 +114,10 @@ class ReferenceCluster:
     async def start_node(self, node: str) -> None:
         """Start the broker on one node."""
         base = self.backend.node_dir(node)
+        if self._in_process is not None:
+            config = parse_config(self._config(node))
+            await self._in_process.launch(node, partial(BrokerProcess, config), f"{base}/broker.log")
+            return
         argv = ["env", f"PYTHONPATH={base}/code", "PYTHONUNBUFFERED=1", self.backend.python(node),
                 "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
         await self.backend.start(node, argv, f"{base}/broker.log")
