@@ -49,6 +49,9 @@ DESIGN_HELP = f"broker design: {_choices(DESIGNS)}  [default: joram]"
 WORKLOAD_HELP = f"what clients do: {_choices(WORKLOADS)}  [default: queue]"
 NEMESIS_HELP = f"faults, joined by commas, or none: {_choices(NEMESES)}  [default: partition]"
 BACKEND_HELP = f"where nodes run: {_choices(BACKENDS)}  [default: the strongest that works here]"
+SIMULATED_NEMESIS_HELP = (
+    f"faults, joined by commas, or none: {_choices(NEMESES)}; may be repeated  [default: partition,pause,kill]"
+)
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
@@ -103,6 +106,38 @@ def test(
         for line in outcome.lines():
             print(line)
     raise typer.Exit(outcome.exit_code)
+
+
+@app.command()
+def simulate(
+    seeds: Annotated[int, typer.Option(help="number of seeds")] = 100,
+    start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    design: Annotated[list[str] | None, typer.Option(help=DESIGN_HELP + "; may be repeated")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help=WORKLOAD_HELP + "; may be repeated")] = None,
+    nemesis: Annotated[list[str] | None, typer.Option(help=SIMULATED_NEMESIS_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
+    time_limit: Annotated[float, typer.Option(help="simulated seconds of load and faults")] = 30.0,
+    rate: Annotated[float, typer.Option(help="operations a simulated second, all clients")] = 17.0,
+    store: StoreOption = DEFAULT_STORE,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it."""
+    from harness.settings import parse_assignments
+    from harness.sim.command import plans_of, run_campaign
+
+    plans = plans_of(
+        design or ["joram"],
+        workload or ["queue"],
+        nemesis or ["partition,pause,kill"],
+        nodes=nodes,
+        time_limit=time_limit,
+        rate=rate,
+        settings=parse_assignments(settings or []),
+    )
+    raise typer.Exit(run_campaign(plans, start, seeds, store, jobs=jobs, collect=collect, as_json=as_json))
 
 
 @app.command()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from harness.history.journal import JournalWriter
-from harness.lab import Emit, Lab, Lifeline, Surroundings
+from harness.lab import Emit, Interrupted, Lab, Lifeline, Surroundings
 from harness.sim.loop import SimLoop
 from harness.sim.runtime import EPOCH
 from harness.spec import Test
@@ -27,28 +28,35 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
 
     Raises:
         StormproofError: the run broke; the history so far is sealed.
+        KeyboardInterrupt: Ctrl-C; likewise.
     """
     test = Test.from_json(read_run(run_dir)["test"])
     loop = SimLoop()
     collecting = gc.isenabled()
     gc.disable()
+    lifeline = Lifeline()
+    lifeline.teardown.set()
+    lab = loop.create_task(_lab(run_dir, test, loop, lifeline, emit), name="lab")
     try:
-        loop.run_until_complete(_lab(run_dir, test, loop, emit))
+        loop.run_until_complete(lab)
+    except KeyboardInterrupt:
+        lifeline.interrupted.set()
+        with suppress(Interrupted):
+            loop.run_until_complete(lab)
+        raise
     finally:
         loop.end()
         if collecting:
             gc.enable()
 
 
-async def _lab(run_dir: Path, test: Test, loop: SimLoop, emit: Emit) -> None:
+async def _lab(run_dir: Path, test: Test, loop: SimLoop, lifeline: Lifeline, emit: Emit) -> None:
     surroundings = Surroundings(
         emit=emit,
         passcode=f"{test.rng('passcode').getrandbits(128):032x}",
         time_of_day=lambda: EPOCH + timedelta(seconds=loop.now),
         make_journal=_journal,
     )
-    lifeline = Lifeline()
-    lifeline.teardown.set()
     await Lab(run_dir, lifeline, surroundings).run()
 
 
