@@ -8,7 +8,7 @@ import shlex
 from importlib import metadata
 from pathlib import Path
 
-from harness.registry import WORKLOADS
+from harness.registry import BACKENDS, WORKLOADS
 from harness.spec import Test
 from harness.store import Store
 
@@ -39,10 +39,12 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     It is made in ``runs`` if given, though its command names ``store``.
     """
     work = WORKLOADS.load(test.workload)
+    # Time is free in simulation, so there a cluster that takes too long has no excuse.
+    promises = [*work.promises, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
     return Store(runs or store).create(
         test,
         backend={"name": test.backend, "why": why},
-        promises=list(work.promises),
+        promises=promises,
         gates=work.gates(test.options),
         command=command_line(test, store),
         versions=versions(),

@@ -125,6 +125,7 @@ class Lab:
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
         self.phases: list[dict[str, Any]] = []
+        self.recovery: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Provision, record, seal, wait for the parent's check, tear down.
@@ -187,9 +188,15 @@ class Lab:
     async def _heal(self) -> None:
         """Undo all faults, wait for health, and let the connections that clients gave up expire."""
         await self.nemesis.heal_all()
-        if not await self.cluster.await_healthy(float(self.test.options["settle_timeout"])):
+        bound = float(self.test.options["settle_timeout"])
+        start = self.clock()
+        healthy = await self.cluster.await_healthy(bound)
+        seconds = (self.clock() - start) / _SECOND
+        state = "" if healthy else await self.cluster.describe()
+        self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
+        if not healthy:
             # The drain will tell what became of the messages; an unhealthy cluster can't be *valid*.
-            self._tell("warning", text=f"not healthy after the last heal: {await self.cluster.describe()}")
+            self._tell("warning", text=f"not healthy after the last heal: {state}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
     async def _give_up(self) -> None:
@@ -206,7 +213,7 @@ class Lab:
         self.journal.close()
         sealed = seal(self.run_dir)
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
-        update_run(self.run_dir, status=status, phases=self.phases, **digests)
+        update_run(self.run_dir, status=status, phases=self.phases, recovery=self.recovery, **digests)
 
     def _client(self, thread: int, process: int, host: str) -> Client:
         client: Client = self.workload.client(self.cluster, thread, host)

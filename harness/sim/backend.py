@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from harness.errors import BackendError
 from harness.protocols import Link, ProcessState, Program, Result
@@ -151,9 +151,8 @@ class SimBackend:
             await self.kill(node)
             return
         process.call(program.stop)
-        deadline = self._loop.now + timeout
-        while process.state != DEAD and self._loop.now < deadline:
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.ended.wait(), timeout)
         process.kill()
 
     async def kill(self, node: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import tempfile
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,13 @@ class SeedResult:
 
 
 def run_seed(plan: Plan, seed: int, store: Path, scratch: Path) -> SeedResult:
-    """Simulate and check one seed; a run that failed is moved to ``store``, others are deleted."""
+    """Simulate and check one seed; a run that did not fail is deleted.
+
+    Its folder is in ``scratch``, its command names ``store``.
+    """
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
-    from harness.describe import command_line, create_run
+    from harness.describe import create_run
     from harness.settings import make_test
     from harness.sim.run import simulate
     from harness.store import read_run, update_run
@@ -89,7 +93,7 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path) -> SeedResult:
         design=plan.design, workload=plan.workload, nemesis=plan.nemesis, backend="sim", nodes=plan.nodes,
         time_limit=plan.time_limit, rate=plan.rate, seed=seed, settings=plan.settings,
     )
-    command = command_line(test, store)
+    command = repeating(plan, seed, store)
     run_dir = create_run(test, WHY, store, scratch)
     kept: Path | None = None
     try:
@@ -97,14 +101,13 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path) -> SeedResult:
             simulate(run_dir)
         except StormproofError as error:
             update_run(run_dir, failure=str(error), status="broken")
-            seconds = time.perf_counter() - start
-            kept = _keep(run_dir, store)
+            seconds, kept = time.perf_counter() - start, run_dir
             return SeedResult(plan, seed, BROKEN, str(error), {}, {}, "", 0.0, seconds, command, kept)
         verdict = check_run(run_dir)
         info = read_run(run_dir)
         if verdict.verdict == "invalid":
             write_verdict(run_dir, verdict)
-            kept = _keep(run_dir, store)
+            kept = run_dir
         return SeedResult(
             plan, seed, verdict.verdict, verdict.sentence, verdict.anomalies, dict(verdict.figures),
             info["history_sha256"], info["phases"][-1]["end"] / 1e9, time.perf_counter() - start, command, kept,
@@ -114,9 +117,25 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path) -> SeedResult:
             shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def _keep(run_dir: Path, store: Path) -> Path:
+def repeating(plan: Plan, seed: int, store: Path) -> str:
+    """The command that repeats one seed's run and writes its report."""
+    words = ["stormproof", "test", "--backend", "sim", "--design", plan.design, "--workload", plan.workload]
+    words += ["--nemesis", plan.nemesis]
+    if plan.nodes is not None:
+        words += ["--nodes", str(plan.nodes)]
+    words += ["--time-limit", f"{plan.time_limit:g}", "--rate", f"{plan.rate:g}", "--seed", str(seed)]
+    words += ["--store", str(store)]
+    for name, value in plan.settings.items():
+        words += ["--set", f"{name}={value}"]
+    return shlex.join(words)
+
+
+def _kept(result: SeedResult, store: Path) -> SeedResult:
+    """The result with its run's folder moved to the store."""
+    if result.run_dir is None:
+        return result
     store.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.move(run_dir, store / run_dir.name))
+    return replace(result, run_dir=Path(shutil.move(result.run_dir, store / result.run_dir.name)))
 
 
 def campaign(
@@ -134,7 +153,7 @@ def campaign(
         tasks = ((plan, seed, store, Path(scratch)) for seed in seeds for plan in plans)
         results = _serial(tasks) if jobs == 1 else _parallel(tasks, jobs)
         for result in results:
-            report(result)
+            report(_kept(result, store))
             if result.failed and not collect:
                 break
 

@@ -49,6 +49,7 @@ class Process:
         self._loop = loop
         self._held: list[Handle] = []
         self._tasks: list[asyncio.Task[Any]] = []
+        self.ended = asyncio.Event()
         self._tidy_at = 64
         self._context = contextvars.copy_context()
         self._context.run(_OWNER.set, self)
@@ -81,6 +82,7 @@ class Process:
             return
         self.state = DEAD
         self._held.clear()
+        self.ended.set()
         for task in self._tasks:
             if not task.done():
                 # It is never going to be done, and must not be collected (which would run its `finally`).
@@ -124,7 +126,7 @@ class Handle(asyncio.TimerHandle):
                  context: contextvars.Context | None, owner: Process | None, timed: bool, when: float) -> None:
         # The parent's constructor would do work that is not needed here, for each of very many callbacks.
         self._callback: Callable[..., object] | None = callback
-        self._args: tuple[Any, ...] | None = args
+        self._args = args
         self._context = context
         self._cancelled = False
         self._when = when
@@ -136,7 +138,7 @@ class Handle(asyncio.TimerHandle):
     def cancel(self) -> None:
         """Never run it."""
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback, self._args = None, ()
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -157,14 +159,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ended = False
         self._harness = Process(self, "harness", 1)
 
-    # What asyncio asks of a loop.
+    # What asyncio asks of a loop. Its type stubs tie callbacks to their arguments, which overrides can't repeat
+    # without costs at run time.
 
     def time(self) -> float:
         """The clock of the process that asks."""
         owner = self._owner
         return self.now if owner is None else owner.offset + self.now * owner.rate
 
-    def call_soon(self, callback: Callable[..., object], *args: Any,
+    def call_soon(self, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                   context: contextvars.Context | None = None) -> Handle:
         """Run a callback in the next turn, for the process in whose context it is."""
         if context is None:
@@ -174,7 +177,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.ready.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any,
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                    context: contextvars.Context | None = None) -> Handle:
         """Run a callback after ``delay`` seconds on the clock of its process."""
         if context is None:
@@ -183,7 +186,7 @@ class SimLoop(asyncio.BaseEventLoop):
         when = self.now + (delay if owner is None else delay / owner.rate)
         return self._schedule(when, Handle(callback, args, context, owner, True, when))
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any,
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                 context: contextvars.Context | None = None) -> Handle:
         """Run a callback at a time on the clock of its process."""
         if context is None:
@@ -192,15 +195,15 @@ class SimLoop(asyncio.BaseEventLoop):
         moment = when if owner is None else (when - owner.offset) / owner.rate
         return self._schedule(moment, Handle(callback, args, context, owner, True, when))
 
-    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         """Refused: a simulated run has one thread."""
         raise SimulationError("a simulated run can't use threads")
 
-    def run_in_executor(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def run_in_executor(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         """Refused: a simulated run has one thread."""
         raise SimulationError("a simulated run can't use threads or executors")
 
-    def create_task(self, coro: Any, *, name: str | None = None,
+    def create_task(self, coro: Any, *, name: str | None = None,  # type: ignore[override]
                     context: contextvars.Context | None = None) -> asyncio.Task[Any]:
         """A task of the process in whose context it runs."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
@@ -208,12 +211,12 @@ class SimLoop(asyncio.BaseEventLoop):
         (owner or self._harness).adopt(task)
         return task
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None,  # type: ignore[override]
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None,
                                 *, local_addr: Any = None, **_: Any) -> Any:
         """Connect over the simulated network, from ``local_addr`` or the place of the process that asks."""
         return await self.network.connect(protocol_factory, str(host), int(port), local_addr, _OWNER.get())
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None,  # type: ignore[override]
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None,
                             **_: Any) -> Any:
         """Listen on the simulated network."""
         return self.network.listen(protocol_factory, str(host), int(port), _OWNER.get())

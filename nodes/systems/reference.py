@@ -63,6 +63,7 @@ Joram = ReferenceSystem(
                ("primary-partition", "unspecified")),
         Option("ack", "all", "which replicas must have a command before it is confirmed", ("all", "majority")),
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
     ),
 )  # fmt: skip
