@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from numpy.typing import NDArray
 
 from checkers.folder import HISTORY_FILE, LEDGER_FILE, RUN_FILE
 from harness.history.ledger import LedgerLine
-from harness.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, TYPE_CODES
+from harness.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
 
 ROW_GROUP = 250_000
 SECOND = 1_000_000_000
+_START = datetime(2026, 1, 1, tzinfo=UTC)
 PRODUCERS = 4
 CONSUMERS = 4
 CLIENTS = PRODUCERS + CONSUMERS
@@ -113,6 +115,9 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
     table = _rows(run_dir.name, ops.columns(), window)
     run_dir.mkdir(parents=True)
     path = run_dir / HISTORY_FILE
+    table = table.replace_schema_metadata(
+        {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run_dir.name}
+    )
     pq.write_table(table, path, compression="zstd", compression_level=1, row_group_size=ROW_GROUP)
     (run_dir / LEDGER_FILE).write_text(_ledger(window), encoding="utf-8")
     info = _info(run_dir.name, seed, hashlib.sha256(path.read_bytes()).hexdigest())
@@ -259,7 +264,8 @@ def write_store(store: Path, runs: int, events: int) -> Iterator[tuple[Path, Def
         defects = Defects(crashed=7)
         if number % 5 == 0:
             defects = _VARIANTS[number // 5 % len(_VARIANTS)]
-        run_dir = store / f"run-{number:06d}"
+        started = _START + timedelta(seconds=number)
+        run_dir = store / f"{started:%Y%m%dT%H%M%S}-joram-queue-{number}-{number % 65536:04x}"
         write_run(run_dir, events, number, defects)
         yield run_dir, defects
 

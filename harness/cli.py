@@ -12,12 +12,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
 DEFAULT_STORE = Path("runs")
+_PIPE_WIDTH = 250
 
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
@@ -168,14 +170,14 @@ def list_names(
     if as_json:
         print(json.dumps(data))
         return
-    console = Console()
+    console = _console()
     for title, entries in data.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
         for entry in entries:
             table.add_row(entry["name"], entry["summary"])
             for option in entry["options"]:
                 choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
-                table.add_row("", f"--set {option['name']}={option['default']}{choices}: {option['help']}")
+                table.add_row("", escape(f"--set {option['name']}={option['default']}{choices}: {option['help']}"))
         console.print(table)
 
 
@@ -261,12 +263,18 @@ def doctor(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps({"backend": chosen, "why": why, "capabilities": [vars(item) for item in capabilities]}))
         return
-    table = Table(box=None, show_header=False, padding=(0, 1))
+    table = Table("", "", Column(overflow="fold"), box=None, show_header=False, padding=(0, 1))
     for item in capabilities:
         mark = "[green]yes[/]" if item.available else "[red]no[/]"
-        table.add_row(mark, item.name, item.detail + (f"\n-> {item.mend}" if item.mend and not item.available else ""))
-    Console().print(table)
+        mend = f"\n-> {item.mend}" if item.mend and not item.available else ""
+        table.add_row(mark, item.name, escape(item.detail + mend))
+    _console().print(table)
     print(f"backend: {chosen}: {why}")
+
+
+def _console() -> Console:
+    """Standard output: as wide as the terminal; a file or a pipe has no width to wrap or crop at."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _one_line(message: str) -> str:
@@ -295,10 +303,16 @@ def run_app(application: typer.Typer) -> NoReturn:
     except KeyboardInterrupt:
         print("stormproof: interrupted", file=sys.stderr)
         code = 130
+    except SystemExit:  # click's and rich's answer to EPIPE, with status 1, which would read as "invalid"
+        print("stormproof: standard output was closed before the end", file=sys.stderr)
+        code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_ERROR
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            code = EXIT_ERROR
+        elif type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
             print(f"stormproof: {_one_line(error.format_message())} (see --help)", file=sys.stderr)
             code = EXIT_ERROR
         elif isinstance(error, OSError):

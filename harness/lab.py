@@ -22,6 +22,7 @@ from typing import Any
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
 from harness.history.journal import JOURNAL, JournalWriter
+from harness.history.ledger import LedgerLine
 from harness.history.seal import seal
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.protocols import Client
@@ -31,10 +32,10 @@ from harness.store import read_run, update_run
 from nemesis.api import check_supported, families_of
 from nemesis.compose import NemesisClient, nemesis_generator
 
+logger = logging.getLogger("stormproof.lab")
+
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
-
-_SECOND = 1e9
 
 
 class Interrupted(Exception):
@@ -120,7 +121,7 @@ class Lab:
         update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat())
         self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
         check_supported(self.backend, families_of(self.test))
-        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, on_line=self._fault)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
@@ -137,8 +138,8 @@ class Lab:
         try:
             try:
                 await self.lifeline.unless_interrupted(self._record())
-            except BaseException:
-                await self._give_up()
+            except BaseException as error:
+                await self._give_up(str(error) or "the harness ended before the test did")
                 raise
             await self._collect_logs()
             self._seal("recorded")
@@ -195,19 +196,29 @@ class Lab:
         state = "" if healthy else await self.cluster.describe()
         self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
         if not healthy:
-            # The drain will tell what became of the messages; an unhealthy cluster can't be *valid*.
-            self._tell("warning", text=f"not healthy after the last heal: {state}")
+            # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
+            trouble = f"not healthy within {bound:g} s of the last heal: {state}"
+            self._tell("warning", text=trouble)
+            update_run(self.run_dir, failure=f"the cluster was {trouble}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
-    async def _give_up(self) -> None:
+    async def _give_up(self, reason: str) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        try:
+            update_run(self.run_dir, failure=reason)
+        except StormproofError as error:
+            logger.warning("the reason is not noted: %s", error)
         for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
             try:
                 await step
             except (StormproofError, OSError, TimeoutError) as error:
                 self._tell("warning", text=f"while giving up: {error}")
         await self._collect_logs()
-        self._seal("broken")
+        try:
+            self._seal("broken")
+        except StormproofError as error:
+            # On a full disk, say; the parent tries again, and after it `stormproof recover`.
+            logger.warning("not sealed: %s", error)
 
     def _seal(self, status: str) -> None:
         self.journal.close()
@@ -222,11 +233,18 @@ class Lab:
     async def _collect_logs(self) -> None:
         try:
             await self.cluster.collect_logs(self.run_dir / "logs")
-        except StormproofError as error:
+        except (StormproofError, OSError) as error:
             self._tell("warning", text=f"the nodes' logs could not be fetched: {error}")
 
     def _progress(self, progress: Progress) -> None:
         self._tell("progress", **progress.__dict__)
+
+    def _fault(self, line: LedgerLine) -> None:
+        """Show a fault's step to whoever watches."""
+        done = {"inject": "injected", "heal": "healed"}[line.phase]
+        whom = f" {', '.join(line.targets)}" if line.targets else ""
+        trouble = f": {line.error}" if line.error else ""
+        self._tell("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._emit({"event": event, **fields})

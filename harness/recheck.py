@@ -42,7 +42,8 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     if names:
         for run in runs:
             write_report(run)
-    write_index(store_dir)
+    for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may be of another store
+        write_index(store)
     if as_json:
         found = [_json(row) for row in rows]
         print(json.dumps(found[0] if len(names) == 1 else found))

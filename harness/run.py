@@ -25,7 +25,7 @@ from harness.progress import Event, progress
 from harness.registry import BACKENDS
 from harness.sim.run import simulate
 from harness.spec import Test
-from harness.store import Lock, recover, update_run
+from harness.store import Lock, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
@@ -51,7 +51,7 @@ class Outcome:
         """What a person is told."""
         anomalies = ", ".join(f"{name} {count}" for name, count in self.verdict["anomalies"].items())
         return [
-            f"{self.verdict['verdict'].upper()}: {self.verdict['sentence']}",
+            self.verdict["sentence"],
             f"  anomalies  {anomalies or 'none'}",
             f"  run        {self.run_dir}",
             f"  report     {self.report}",
@@ -130,16 +130,24 @@ def _record_and_check(
 
 
 def _pick_up(run_dir: Path, error: BaseException) -> None:
-    """Keep the history and remove the nodes where a lab that died could not."""
-    recovery = recover(run_dir)
-    if recovery.changed:
-        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
+    """Keep the history and remove the nodes where a lab that died could not.
+
+    A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
+    """
     for line in cleanup([run_dir.name]):
         print(line, file=sys.stderr)
-    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-    update_run(run_dir, failure=why)
+    try:
+        recovery = recover(run_dir)
+    except StormproofError as trouble:  # `error` is the reason to tell, and most often that of this one, too
+        print(f"{run_dir.name}: not sealed ({trouble}); later: stormproof recover {run_dir}", file=sys.stderr)
+        return
+    if recovery.changed:
+        print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
+    if recovery.changed or read_run(run_dir)["status"] != "recorded":
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        update_run(run_dir, failure=why)
     if (run_dir / HISTORY).exists():
-        print(f"what was recorded is in {run_dir}", file=sys.stderr)
+        print(f"what was recorded is in {run_dir}; `stormproof check {run_dir}` checks it", file=sys.stderr)
 
 
 class LabProcess:
@@ -205,7 +213,12 @@ class LabProcess:
         try:
             self._process.wait(_LAB_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            try:
+                self._process.kill()
+            except PermissionError:
+                # Under sudo the child is root's; it ends by itself, since its lifeline is closed.
+                print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
+                return
             self._process.wait()
 
     def _last_words(self) -> str:

@@ -147,6 +147,8 @@ def _convert(option: Option, value: Any) -> Any:
             converted: Any = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
                 str(value).lower()
             ]
+        elif kind is int:
+            converted = int(value if isinstance(value, int) and not isinstance(value, bool) else str(value))
         else:
             converted = kind(value)
     except (ValueError, KeyError, TypeError):

@@ -47,11 +47,13 @@ class NemesisClient:
         run_dir: Path,
         clock: Callable[[], int],
         families: Sequence[Fault] | None = None,
+        on_line: Callable[[LedgerLine], None] | None = None,
     ) -> None:
-        """``families`` are those that the test names unless others are given."""
+        """``families`` are those that the test names unless others are given; ``on_line`` is told what was done."""
         self._cluster = cluster
         self._families = {family.name: family for family in (families_of(test) if families is None else families)}
         self._clock = clock
+        self._on_line = on_line
         self._run_dir = run_dir
         self._undo: UndoJournal | None = None
         self._ledger: TextIO | None = None
@@ -158,6 +160,8 @@ class NemesisClient:
             self._ledger.flush()
         except OSError as error:
             raise StormproofError(f"can't write the ledger {self._run_dir / LEDGER}: {error.strerror}") from error
+        if self._on_line:
+            self._on_line(line)
 
 
 def nemesis_generator(test: Test) -> Generator:

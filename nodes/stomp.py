@@ -19,7 +19,7 @@ CLIENT_COMMANDS: Final = frozenset({
     "DISCONNECT", "RECEIVED",
 })
 SERVER_COMMANDS: Final = frozenset({"CONNECTED", "MESSAGE", "RECEIPT", "ERROR"})
-_COMMANDS: Final = {command.encode(): command for command in sorted(CLIENT_COMMANDS | SERVER_COMMANDS)}
+_COMMANDS: Final = CLIENT_COMMANDS | SERVER_COMMANDS
 # For compatibility with STOMP 1.0 these two carry their headers as they are.
 _UNESCAPED: Final = frozenset({"CONNECT", "CONNECTED"})
 
@@ -219,27 +219,26 @@ class Parser:
 
 
 def _parse_head(block: bytes, max_headers: int) -> Frame:
-    lines = block.split(b"\n")
-    command = _COMMANDS.get(_chomp(lines[0]))
-    if command is None:
+    try:
+        lines = block.decode().split("\n")
+    except UnicodeDecodeError:
+        raise ProtocolError("command or headers are not UTF-8") from None
+    if b"\r" in block:
+        lines = [line.removesuffix("\r") for line in lines]
+    command = lines[0]
+    if command not in _COMMANDS:
         raise ProtocolError("unknown command")
     if len(lines) - 1 > max_headers:
         raise ProtocolError(f"a frame has more than {max_headers} headers")
     if b"\0" in block:
         raise ProtocolError("a header holds NUL")
-    decode = str if command in _UNESCAPED else unescape
+    escaped = b"\\" in block and command not in _UNESCAPED
     headers: dict[str, str] = {}
-    for raw in lines[1:]:
-        try:
-            line = _chomp(raw).decode()
-        except UnicodeDecodeError:
-            raise ProtocolError("a header is not UTF-8") from None
+    for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon or not name or "\r" in line:
             raise ProtocolError("a header line is malformed")
-        headers.setdefault(decode(name), decode(value))
+        if escaped:
+            name, value = unescape(name), unescape(value)
+        headers.setdefault(name, value)
     return Frame(command, headers)
-
-
-def _chomp(line: bytes) -> bytes:
-    return line[:-1] if line.endswith(b"\r") else line

@@ -19,7 +19,8 @@ def names_page() -> str:
             if entry["options"]:
                 lines += ["", "| `--set` | default | meaning |", "| --- | --- | --- |"]
             for option in entry["options"]:
-                choices = f" One of {', '.join(f'`{choice}`' for choice in option['choices'])}." if option["choices"] else ""
+                named = ", ".join(f"`{choice}`" for choice in option["choices"])
+                choices = f" One of {named}." if named else ""
                 lines.append(f"| `{option['name']}` | `{option['default']}` | {option['help']}.{choices} |")
     return "\n".join(lines) + "\n"
 

@@ -160,6 +160,11 @@ class Connection:
         self._drop_socket()
 
     @property
+    def connected(self) -> bool:
+        """Whether a replica has let us in and the connection to it has not failed since."""
+        return self._connected
+
+    @property
     def _broken_for_good(self) -> bool:
         return self._task is None or self._task.done()
 

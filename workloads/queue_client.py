@@ -48,6 +48,10 @@ def decode_body(body: bytes) -> Any:
     return body[:200].decode("utf-8", "replace")
 
 
+class _Unanswered(Exception):
+    """Nothing was taken, and nobody could tell whether anything is left."""
+
+
 class QueueClient:
     """One producer or consumer on one reliable connection.
 
@@ -87,6 +91,8 @@ class QueueClient:
             done = await (self._enqueue(op) if op.f == "enqueue" else self._take(op))
         except NotSent as error:
             done = op.fail(f"not sent: {error}")
+        except _Unanswered as error:
+            done = op.fail(str(error))
         except TimeoutError:
             done = op.info("no receipt in time")
         except ConnectionBroken as error:
@@ -112,6 +118,9 @@ class QueueClient:
             headers |= {"ack": "client-individual", "x-prefetch": "1"}
             await self._connection.request("SUBSCRIBE", headers, b"", self._op_timeout)
             self._subscribed = op.key
+        # What waits here since before this operation may have been given to somebody else meanwhile: the check
+        # of duplicates must not take its arrival for a delivery after that one's receipt.
+        waited = " (buffered)" if self._connection.messages else ""
         message = await (self._await_drained(op) if op.f == "drain" else self._poll())
         if message is None:
             return op.fail("empty")
@@ -120,22 +129,29 @@ class QueueClient:
             await self._connection.request("ACK", {"id": message.headers["ack"]}, b"", self._op_timeout)
         except (NotSent, ConnectionBroken, TimeoutError) as error:
             # The message has been delivered; only the fate of its acknowledgement is unknown.
-            return op.info(f"ack unconfirmed: {error or 'no receipt in time'}", value)
+            return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)
         return op.ok(value)
 
     async def _poll(self) -> Frame | None:
         return await self._connection.next_message(float(self._options["poll"]))
 
     async def _await_drained(self, op: Op) -> Frame | None:
-        """The next message; None when the queue is empty, or gives nothing though it had time to redeliver."""
+        """The next message; None when the queue is empty, or gives nothing though it had time to redeliver.
+
+        Raises:
+            _Unanswered: no broker was there to ask. Silence is no emptiness: what is missing may still be there.
+        """
         loop = asyncio.get_running_loop()
         patience = loop.time() + float(self._options["drain_patience"])
         while True:
-            message = await self._poll()
-            if message or loop.time() >= patience:
+            if message := await self._poll():
                 return message
             depths = await self._cluster.depths()
             if depths is not None and depths.get(f"q{op.key}", 0) == 0 and not self._connection.messages:
+                return None
+            if loop.time() >= patience:
+                if depths is None or not self._connection.connected:
+                    raise _Unanswered("nobody could tell whether the queue is empty")
                 return None
 
     async def _depth(self, op: Op) -> Op:

@@ -96,10 +96,6 @@ class Context(NamedTuple):
         ahead = self.free >> self.turn << self.turn
         return [*_bits(ahead), *_bits(self.free ^ ahead)]
 
-    def free_threads(self) -> tuple[int, ...]:
-        """The idle threads in ascending order; -1 is the nemesis."""
-        return tuple(bit - 1 for bit in _bits(self.free))
-
     def restrict(self, mask: int) -> Context:
         """The same moment as seen by a generator that may use only the threads in ``mask``."""
         return Context(self.time, self.free & mask, self.threads & mask, self.processes, self.turn)

@@ -86,7 +86,6 @@ class Process:
         for task in self._tasks:
             if not task.done():
                 # It is never going to be done, and must not be collected (which would run its `finally`).
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self._loop.bury(task)
         self._tasks.clear()
         for resource in list(self.resources):
@@ -207,6 +206,9 @@ class SimLoop(asyncio.BaseEventLoop):
                     context: contextvars.Context | None = None) -> asyncio.Task[Any]:
         """A task of the process in whose context it runs."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        if self._ended:
+            self._graves.append(task)
+            return task
         owner = _OWNER.get() if context is None else context.get(_OWNER)
         (owner or self._harness).adopt(task)
         return task
@@ -246,11 +248,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers.clear()
         asyncio._set_running_loop(self)
         try:
-            for task in self._graves:
-                _put_away(task.get_coro())
+            while self._graves:
+                _put_away(self._graves.pop())
         finally:
             asyncio._set_running_loop(None)
-        self._graves.clear()
         self.close()
 
     # Inner workings.
@@ -288,7 +289,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._owner = owner
             try:
                 if handle._context is None:
-                    handle._callback(*handle._args)  # type: ignore[misc]
+                    handle._callback(*handle._args)
                 else:
                     handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type, misc]
             except (SystemExit, KeyboardInterrupt, SimulationError):
@@ -298,8 +299,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._owner = None
 
 
-def _put_away(coroutine: Any) -> None:
-    """Close a coroutine for good, even one that waits in its `finally`."""
+def _put_away(task: asyncio.Task[Any]) -> None:
+    """Close a task's coroutine for good, even one that waits in its `finally`."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine: Any = task.get_coro()
     for _ in range(_CLOSE_ATTEMPTS):
         with suppress(Exception):
             coroutine.close()

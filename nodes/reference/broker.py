@@ -28,6 +28,9 @@ from nodes.reference.limits import Limits
 from nodes.reference.sessions import Session, master_header
 
 DATABASE = "broker"
+_IDLE_PARTS = 4
+_SPARE_SESSIONS = 64
+"""Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
 
 
 class ReferenceBroker:
@@ -202,11 +205,15 @@ class ReferenceBroker:
                 del self._waiting[conn]
         if self._attached.get(conn) is session:
             del self._attached[conn]
+            self.runtime.log("client left", conn=conn)
             self._abandoned(conn, session.reliable)
 
     # Inner workings.
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._sessions) >= self.limits.max_connections + _SPARE_SESSIONS:
+            writer.transport.abort()
+            return
         session = Session(self, reader, writer)
         self._sessions[session] = None
         self._nobody.clear()
@@ -229,6 +236,7 @@ class ReferenceBroker:
         older = self._attached.get(conn)
         if session is not None:
             self._attached[conn] = session
+            self.runtime.log("client connected", conn=conn, received=effect.received)
             if older is not None:
                 older.conn = None
                 older.end("the connection was taken over")
@@ -256,17 +264,21 @@ class ReferenceBroker:
         else:
             self.submit(Command("close", conn, 0, {"reason": "connection lost"}))
 
-    def _start_idle_timer(self, conn: str) -> None:
+    def _start_idle_timer(self, conn: str, parts: int = _IDLE_PARTS) -> None:
+        """Parts are counted, not time: the clients can't come back while this process stands still."""
         self._stop_idle_timer(conn)
-        loop = asyncio.get_running_loop()
-        self._idle[conn] = loop.call_later(self.limits.idle_timeout, self._close_idle, conn)
+        wait = self.limits.idle_timeout / _IDLE_PARTS
+        self._idle[conn] = asyncio.get_running_loop().call_later(wait, self._idle_part, conn, parts - 1)
 
     def _stop_idle_timer(self, conn: str) -> None:
         timer = self._idle.pop(conn, None)
         if timer is not None:
             timer.cancel()
 
-    def _close_idle(self, conn: str) -> None:
-        self._idle.pop(conn, None)
+    def _idle_part(self, conn: str, parts: int) -> None:
+        if parts:
+            self._start_idle_timer(conn, parts)
+            return
+        del self._idle[conn]
         self.runtime.log("idle connection closed", conn=conn)
         self.submit(Command("close", conn, 0, {"reason": "idle"}))

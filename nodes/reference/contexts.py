@@ -25,7 +25,10 @@ def content_size(args: Mapping[str, Any]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A client's interest in a queue; ``unacked`` maps output counters, ascending, to messages."""
+    """A client's interest in a queue.
+
+    ``unacked`` maps output counters, ascending, to messages; ``held`` is the size of their bodies.
+    """
 
     id: int
     context: Context
@@ -34,6 +37,21 @@ class Subscription:
     ack: str
     prefetch: int
     unacked: dict[int, Message] = field(default_factory=dict)
+    held: int = 0
+
+    def hold(self, message: Message, out_seq: int) -> None:
+        """The message is delivered to this subscription, as the connection's output of that number."""
+        message.subscription, message.out_seq = self, out_seq
+        self.unacked[out_seq] = message
+        self.context.inflight[out_seq] = message
+        self.held += message.size
+
+    def release(self, message: Message) -> None:
+        """The message is no longer delivered to this subscription."""
+        del self.unacked[message.out_seq]
+        del self.context.inflight[message.out_seq]
+        self.held -= message.size
+        message.subscription = None
 
 
 @dataclass(slots=True, eq=False)

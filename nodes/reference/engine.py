@@ -242,9 +242,7 @@ class StoreEngine:
         subscription = message.subscription
         if subscription is None:
             raise ValueError(f"message {message.id} is not in flight")
-        del subscription.unacked[message.out_seq]
-        del subscription.context.inflight[message.out_seq]
-        message.subscription = None
+        subscription.release(message)
         if subscription.id in message.queue.subscriptions:
             message.queue.update_room(subscription)
         self._touched[message.queue.id] = message.queue
@@ -284,9 +282,7 @@ class StoreEngine:
                 message, subscription = queue.take()
                 context = subscription.context
                 context.out_seq += 1
-                message.subscription, message.out_seq = subscription, context.out_seq
-                subscription.unacked[message.out_seq] = message
-                context.inflight[message.out_seq] = message
+                subscription.hold(message, context.out_seq)
                 queue.update_room(subscription)
                 if message.redeliveries:
                     self._state.delivery_table.update(message.id, message)

@@ -59,7 +59,7 @@ def greeting(frame: Frame) -> Greeting:
     beats = headers.get("heart-beat", "0,0").split(",")
     if len(beats) != 2 or not all(_NUMBER.fullmatch(beat) for beat in beats):
         raise FrameError("heart-beat is not two numbers")
-    resume = headers.get("x-connection-id")
+    resume = _name(frame, "x-connection-id") if "x-connection-id" in headers else None
     return Greeting(
         login=headers.get("login", ""),
         passcode=headers.get("passcode", ""),

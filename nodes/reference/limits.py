@@ -16,7 +16,7 @@ class Limits:
     Sizes are in bytes, times in seconds. Each can be set by the configuration's option of the same name.
     """
 
-    max_messages: int = 10_000_000
+    max_messages: int = 1_000_000
     max_queues: int = 10_000
     max_contexts: int = 20_000
     max_subscriptions: int = 1_000
@@ -30,6 +30,7 @@ class Limits:
     max_headers: int = 128
     max_body: int = 4 << 20
     max_outstanding: int = 256
+    max_outstanding_bytes: int = 8 << 20
     max_output: int = 16 << 20
     output_timeout: float = 20.0
     connect_timeout: float = 10.0

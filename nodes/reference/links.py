@@ -229,7 +229,8 @@ class Links:
         host, port = self._addresses[peer]
         while True:
             try:
-                link = await asyncio.wait_for(self._open(peer, host, port), max(self._silence / 2, 0.05))
+                async with asyncio.timeout(max(self._silence / 2, 0.05)):
+                    link = await self._open(peer, host, port)
             except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
                 if isinstance(error, LinkError):
                     self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
@@ -250,7 +251,8 @@ class Links:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._handshakes[writer] = None
         try:
-            hello = await asyncio.wait_for(self._read_hello(reader), max(self._silence, 0.1))
+            async with asyncio.timeout(max(self._silence, 0.1)):
+                hello = await self._read_hello(reader)
             peer = check_hello(hello, self._cluster, self._dialling_us)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):

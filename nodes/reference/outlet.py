@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from nodes.reference.limits import Limits
@@ -72,7 +73,9 @@ class Outlet:
         self._writer.write(b"".join(self._frames))
         self._frames = []
         if transport.can_write_eof():
-            transport.write_eof()
+            # A client that reset the connection is not noticed before the loop reads; there is nothing to end then.
+            with contextlib.suppress(OSError):
+                transport.write_eof()
         self._loop.call_later(self._limits.linger, transport.abort)
 
     def close(self) -> None:

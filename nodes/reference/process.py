@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -48,7 +49,14 @@ def serve(config: Config) -> int:
         return EXIT_CONFIG
 
 
+def _allow_many_files() -> None:
+    """Every client takes a file descriptor; the usual soft limit is for people's shells."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _serve(config: Config) -> int:
+    _allow_many_files()
     process = BrokerProcess(config, RealRuntime(config))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

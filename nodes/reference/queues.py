@@ -16,24 +16,31 @@ if TYPE_CHECKING:
     from nodes.reference.contexts import Subscription
 
 
+MAX_WINDOW_BYTES = 8 << 20
+"""A subscription whose unacknowledged messages are this big gets no more, whatever its window."""
+
+
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message from SEND to its acknowledgement; ``content`` is (headers, body) while memory holds it."""
+    """A message from SEND to its acknowledgement.
+
+    ``size`` is that of its body; ``content`` is (headers, body) while memory holds it.
+    """
 
     id: int
     queue: Queue
+    size: int
     content: tuple[dict[str, str], bytes] | None = None
     redeliveries: int = 0
     subscription: Subscription | None = None
     out_seq: int = 0
 
     @property
-    def size(self) -> int:
+    def cached(self) -> int:
         """Bytes of the content that memory holds, about."""
         if self.content is None:
             return 0
-        headers, body = self.content
-        return len(body) + sum(len(name) + len(value) for name, value in headers.items())
+        return self.size + sum(len(name) + len(value) for name, value in self.content[0].items())
 
     @property
     def ack_id(self) -> str:
@@ -90,8 +97,9 @@ class Queue:
         self._set_room(subscription.id, False)
 
     def update_room(self, subscription: Subscription) -> None:
-        """Call after the number of the subscription's unacknowledged messages has changed."""
-        self._set_room(subscription.id, len(subscription.unacked) < subscription.prefetch)
+        """Call after the subscription's unacknowledged messages have changed."""
+        room = len(subscription.unacked) < subscription.prefetch and subscription.held < MAX_WINDOW_BYTES
+        self._set_room(subscription.id, room)
 
     def _set_room(self, identity: int, room: bool) -> None:
         place = bisect_left(self.with_room, identity)

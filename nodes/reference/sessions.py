@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from nodes import stomp
@@ -76,7 +77,8 @@ class Session:
         self._greeting: Greeting | None = None
         self._open = False
         self._leaving = False
-        self._outstanding = 0
+        self._outstanding: deque[int] = deque()
+        self._outstanding_bytes = 0
         self._may_go_on = asyncio.Event()
         self._reading = True
         self._last_read = self._loop.time()
@@ -124,8 +126,10 @@ class Session:
         """
         if self.ended or self._leaving:
             return False
+        limits = self._hub.limits
         opening = self.conn is not None and not self._open
-        return (opening or self._outstanding >= self._hub.limits.max_outstanding
+        return (opening or len(self._outstanding) >= limits.max_outstanding
+                or self._outstanding_bytes >= limits.max_outstanding_bytes
                 or self._outlet.waiting() > _HIGH_OUTPUT)
 
     async def _wait(self) -> None:
@@ -155,7 +159,9 @@ class Session:
             self._submit(command)
 
     def _submit(self, command: Command) -> None:
-        self._outstanding += 1
+        size = len(command.args.get("body", b""))
+        self._outstanding.append(size)
+        self._outstanding_bytes += size
         self._hub.submit(command)
 
     # Being let in.
@@ -195,7 +201,7 @@ class Session:
         if greeting.wants_beat:
             self._beat(max(greeting.wants_beat, HEART_BEAT_MS) / 1000)
         if greeting.can_beat:
-            self._listen(max(greeting.can_beat, HEART_BEAT_MS) / 1000 * _MISSED_BEATS)
+            self._listen(max(greeting.can_beat, HEART_BEAT_MS) / 1000, 0.0, 0)
         self._may_go_on.set()
         if self.admin:
             self._outlet.flush()
@@ -211,7 +217,9 @@ class Session:
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
-            self._outstanding = max(0, self._outstanding - 1)
+            # There may be none: after a takeover come the outcomes of what the older session submitted.
+            if self._outstanding:
+                self._outstanding_bytes -= self._outstanding.popleft()
             if effect.receipt is not None:
                 self._outlet.add(frames.receipt(effect.receipt))
             self._may_go_on.set()
@@ -288,7 +296,7 @@ class Session:
 
     # Timers.
 
-    def _timer(self, name: str, seconds: float, action: Any) -> None:
+    def _timer(self, name: str, seconds: float, action: Callable[[], None]) -> None:
         self._timers[name] = self._loop.call_later(seconds, action)
 
     def _beat(self, interval: float) -> None:
@@ -300,13 +308,20 @@ class Session:
             idle = 0.0
         self._timer("beat", max(interval * 0.75 - idle, interval * 0.25), lambda: self._beat(interval))
 
-    def _listen(self, patience: float) -> None:
-        """End the session when nothing came for so long, unless it is us who don't read."""
-        silence = self._loop.time() - self._last_read if self._reading else 0.0
-        if silence >= patience:
+    def _listen(self, interval: float, heard: float, missed: int) -> None:
+        """Count the intervals in which nothing was read; ``heard`` is the last reading known so far.
+
+        Intervals are counted, not time, because this process may have stood still: what came meanwhile gets
+        read before the next call.
+        """
+        if self._last_read != heard or not self._reading:
+            heard, missed = self._last_read, 0
+        elif missed + 1 == _MISSED_BEATS:
             self.end("no heart-beat from the client")
             return
-        self._timer("listen", patience - silence, lambda: self._listen(patience))
+        else:
+            missed += 1
+        self._timer("listen", interval, lambda: self._listen(interval, heard, missed))
 
 
 def master_header(admission: Admission) -> dict[str, str]:

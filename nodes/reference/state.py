@@ -86,17 +86,17 @@ class State:
 
     def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> None:
         """A message at the end of the queue."""
-        message = Message(self.counters.next_message, queue, (headers, body))
+        message = Message(self.counters.next_message, queue, len(body), (headers, body))
         self.counters.next_message += 1
         self._counter_table.update(0, self.counters)
         self.messages[message.id] = message
         self._message_table.insert(message.id, message)
-        self._cached += message.size
+        self._cached += message.cached
         queue.add(message)
 
     def remove_message(self, message: Message) -> None:
         """The message has been consumed."""
-        self._cached -= message.size
+        self._cached -= message.cached
         del self.messages[message.id]
         self._message_table.remove(message.id)
         self.delivery_table.remove(message.id)
@@ -168,7 +168,7 @@ class State:
         return content
 
     def _drop_content(self, message: Message) -> None:
-        self._cached -= message.size
+        self._cached -= message.cached
         message.content = None
 
     def _next_id(self) -> int:
@@ -213,19 +213,17 @@ class State:
         return subscriptions
 
     def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription]) -> None:
-        self.messages = {identity: Message(identity, queues[queue])
-                         for identity, queue in read_rows(self._database, "messages", "id, queue")}
+        rows = read_rows(self._database, "messages", "id, queue, length(body)")
+        self.messages = {identity: Message(identity, queues[queue], size) for identity, queue, size in rows}
         inflight = []
         for identity, subscription, out_seq, redeliveries in read_rows(self._database, "deliveries"):
             message = self.messages[identity]
             message.redeliveries = redeliveries
             if subscription:
-                message.subscription, message.out_seq = subscriptions[subscription], out_seq
-                inflight.append((out_seq, message, message.subscription))
+                inflight.append((out_seq, message, subscriptions[subscription]))
         # Per connection, deliveries are kept in the order of the output counter.
         for out_seq, message, holder in sorted(inflight, key=lambda entry: entry[0]):
-            holder.unacked[out_seq] = message
-            holder.context.inflight[out_seq] = message
+            holder.hold(message, out_seq)
         restore_ready(self.messages.values())
         for holder in subscriptions.values():
             holder.queue.attach(holder)

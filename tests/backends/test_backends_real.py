@@ -44,7 +44,7 @@ def test_end_of_input_releases(place: Place) -> None:
 def test_kill_leaves_nothing_but_data(
     place: Place, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kill the child, or the `unshare` that started it (in Docker's case they are the same process)."""
+    """Kill the child, or the `unshare` that started it (in Docker's case they are one process)."""
     child, pid = place.waiting()
     assert (pid == child.pid) == (place.backend == "docker")
     os.kill(pid if victim == "child" else child.pid, signal.SIGKILL)

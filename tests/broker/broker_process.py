@@ -54,12 +54,19 @@ class BrokerProcess:
     def stop(self) -> int:
         return self._end(signal.SIGTERM)
 
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def _end(self, number: signal.Signals) -> int:
+        self.signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
         assert self._process is not None
-        self._process.send_signal(number)
         return self._process.wait(PATIENCE)
 
 

@@ -99,13 +99,30 @@ async def test_a_signal_stops_in_order_and_tells_the_clients(start_broker: Start
     broker = start_broker()
     client = await RawClient.connect(broker.port)
     admin = await RawClient.connect(broker.port, x_admin="true")
-    assert broker._process is not None
-    broker._process.send_signal(number)
+    broker.signal(number)
     for each in (client, admin):
         assert "shutting down" in (await each.refused()).headers["message"]
         each.abort()
-    assert await asyncio.to_thread(broker._process.wait, PATIENCE) == 0
+    assert await asyncio.to_thread(broker.wait) == 0
     assert " stopped " in broker.log.read_text()
+
+
+async def test_a_broker_that_stood_still_does_not_blame_its_clients(start_broker: Start) -> None:
+    broker = start_broker(idle_timeout=0.3)
+    client = await RawClient.connect(broker.port, heart_beat="300,0")
+    detached = await RawClient.connect(broker.port, x_reliable="true")
+    await detached.confirmed("SEND", {"destination": "/queue/q", "x-seq": "1"}, b"x")
+    detached.abort()
+    await client.confirmed("SEND", {"destination": "/queue/q"}, b"x")
+    broker.signal(signal.SIGSTOP)
+    for _ in range(12):
+        client.writer.write(b"\n")
+        await asyncio.sleep(0.1)
+    broker.signal(signal.SIGCONT)
+    resumed = await RawClient.connect(broker.port, x_reliable="true", x_received="0",
+                                      x_connection_id=detached.connected.headers["x-connection-id"])
+    assert resumed.connected.headers["x-received"] == "1"
+    await client.confirmed("SEND", {"destination": "/queue/q"}, b"x")
 
 
 async def test_a_failure_of_the_store_ends_the_broker_with_a_status(tmp_path: Path) -> None:

@@ -67,6 +67,18 @@ def test_a_window_holds_back_what_the_client_has_no_room_for() -> None:
     assert bench.engine.depths() == {"q": 2}
 
 
+def test_a_window_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.reference.queues.MAX_WINDOW_BYTES", 10)
+    bench = Bench()
+    bench.open()
+    for _ in range(4):
+        bench.send("six by")
+    first = bench.subscribe()
+    assert len(first) == 2
+    bench.restart()
+    assert len(deliveries(bench.do("ack", id=first[0].ack_id))) == 1
+
+
 def test_consumers_with_room_take_turns_in_order_of_subscription() -> None:
     bench = Bench()
     bench.open("a")

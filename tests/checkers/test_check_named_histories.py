@@ -59,6 +59,21 @@ def test_loss_without_a_drain_is_decided_when_the_queue_is_read_as_empty() -> No
     assert outcome("lost", depth(0), sent(0, A)).verdict == UNKNOWN
 
 
+def test_whoever_still_asks_when_the_history_ends_may_have_the_message() -> None:
+    asking = [Row(7, "invoke", "dequeue")]
+    assert outcome("lost", sent(0, A), asking, drained()).verdict == UNKNOWN
+    assert outcome("lost", sent(0, A), asking, depth(0)).verdict == UNKNOWN
+    assert outcome("lost", sent(0, A), asking, [Row(7, "info", "dequeue")], drained()).verdict == INVALID
+
+
+def test_the_same_value_in_many_queues_is_as_many_messages() -> None:
+    queues = range(3000)
+    sends = [row for queue in queues for row in sent(0, A, key=queue)]
+    takes = [row for queue in queues[1:] for row in taken(1, A, key=queue)]
+    found = outcome("lost", sends, takes, *(drained(key=queue) for queue in queues))
+    assert (found.count, found.anomalies[0].key) == (1, 0)
+
+
 def test_loss_is_decided_by_queue() -> None:
     found = outcome("lost", sent(0, A, key=0), sent(0, B, key=1), drained(key=1))
     assert (found.verdict, found.count, found.figures["undecided"]) == (INVALID, 1, 1)
@@ -162,6 +177,12 @@ def test_order_of_takers_at_once_is_open() -> None:
     waiting = [Row(1, "invoke", "dequeue"), Row(2, "invoke", "dequeue")]
     rows = [*waiting, Row(2, "ok", "dequeue", B), Row(1, "ok", "dequeue", A)]
     assert outcome("order", sent(0, A), sent(0, B), rows).verdict == VALID
+
+
+def test_order_of_sends_at_once_is_open() -> None:
+    first, second = sent(0, A), sent(2, B)
+    sends = [first[0], second[0], first[1], second[1]]
+    assert outcome("order", sends, taken(1, B), taken(1, A)).verdict == VALID
 
 
 def test_order_ignores_redelivery_other_producers_queues_and_unconfirmed_sends() -> None:

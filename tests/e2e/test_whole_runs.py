@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from command import await_fault, children, docker_works, left_behind, only_run, run_info, start_test, stormproof
+from playwright.sync_api import sync_playwright
 
 from harness.history.ledger import read_ledger
 
@@ -25,7 +27,6 @@ def _docker_if_asked(request: pytest.FixtureRequest) -> None:
         pytest.skip("no Docker daemon answers here")
 
 
-@pytest.mark.requirement("H5")
 @pytest.mark.requirement("H15")
 @pytest.mark.requirement("J6")
 @pytest.mark.requirement("J9")
@@ -91,6 +92,29 @@ def test_stored_runs_are_checked_again_alike(twins: tuple[Path, dict[str, Any]])
     assert one.returncode == 0 and one.stdout.startswith("valid")
 
 
+def test_a_person_clicks_from_the_index_to_the_run_to_the_lost_message(twins: tuple[Path, dict[str, Any]]) -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium here: scripts/setup test installs one")
+    store, results = twins
+    unsafe = results["unspecified"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("request", lambda request: complaints.append(request.url) if request.url[:5] != "file:" else None)
+        page.goto((store / "index.html").as_uri())
+        page.get_by_role("link", name=unsafe["run"], exact=True).click()
+        assert unsafe["sentence"].partition(": ")[2] in page.locator("body").inner_text()
+        anomaly = page.locator("details", has_text="lost").filter(has_text="message").nth(1)
+        anomaly.locator("summary").first.click()
+        text = anomaly.inner_text()
+        assert "enqueue" in text and "ok" in text and "partition" in text, text
+        browser.close()
+    assert complaints == []
+
+
 def test_the_plan_repeats_from_the_seed(twins: tuple[Path, dict[str, Any]]) -> None:
     store, results = twins
     plans = []
@@ -117,7 +141,6 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(backend: str, tmp_path: Pa
     assert "interrupted" in (tmp_path / "out").read_text()
 
 
-@pytest.mark.requirement("H7")
 @pytest.mark.requirement("H15")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(backend: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from checkers.synthetic import write_run
 from harness import cli
 from harness.spec import Test
 from harness.store import Store
@@ -62,6 +63,14 @@ def test_bad_input_is_told_in_one_line(
     assert "Traceback" not in err and "Traceback" not in out
 
 
+def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = run(capsys, monkeypatch)
+    assert status == 3
+    assert "\nCommands:\n" in err and "Start with: stormproof test" in err and "stormproof: Usage" not in err
+
+
 def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,14 +105,22 @@ def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
         "sys.argv = ['stormproof', 'check', '--all', '--store', sys.argv[1]]\n"
         "main()\n"
     )
-    from checkers.synthetic import write_store
-
-    list(write_store(tmp_path, runs=1, events=100))
+    write_run(tmp_path / "20260101T000000-joram-queue-1-abcd", events=100, seed=1)
     env = {**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""}
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, env=env, capture_output=True,
                           text=True, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert "Java" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_verdict() -> None:
+    process = subprocess.Popen([sys.executable, "-m", "harness", "list"], cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.wait(60) == 3, "status 1 would read as `invalid`"
+    assert len(process.stderr.read().strip().splitlines()) == 1
+    process.stderr.close()
 
 
 def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

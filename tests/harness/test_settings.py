@@ -36,6 +36,8 @@ PLAIN: dict[str, Any] = {
         ({"settings": {"detection_timeout": "soon"}}, "not a float"),
         ({"settings": {"detection_timeout": "nan"}}, "between 0 and"),
         ({"settings": {"producers": "-1"}}, "between 0 and"),
+        ({"settings": {"producers": 2.7}}, "not a int"),
+        ({"settings": {"producers": True}}, "not a int"),
         ({"settings": {"both_sides": "perhaps"}}, "not a bool"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -26,14 +27,14 @@ QUEUE = "/queue/q"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    holders = [socket.socket() for _ in range(count)]
-    for holder in holders:
-        holder.bind(("127.0.0.1", 0))
-    ports = [holder.getsockname()[1] for holder in holders]
-    for holder in holders:
-        holder.close()
-    return ports
+    """Ports that nobody listens on now, below those that the system gives to outgoing connections."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe:
+            if port not in found and probe.connect_ex(("127.0.0.1", port)) != 0:
+                found[port] = None
+    return list(found)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -206,7 +207,7 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int = 3, **options: Any) -> None:
         self.folder = folder
         self.names = [f"n{number + 1}" for number in range(nodes)]
-        self.options = {"detection_timeout": 0.4, **options}
+        self.options = {"detection_timeout": 0.4, "linger": 0.1, **options}
         ports = free_ports(2 * nodes + nodes * nodes)
         self.link_ports = dict(zip(self.names, ports, strict=False))
         self.ports = dict(zip(self.names, ports[nodes:], strict=False))

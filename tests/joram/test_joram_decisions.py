@@ -89,7 +89,7 @@ def test_the_log_with_the_newest_last_entry_wins(positions, best):
     assert best_log(positions, "n1") == best
 
 
-@pytest.mark.requirement("J18")
+@pytest.mark.requirement("J9")
 @pytest.mark.parametrize(("position", "feed"), [
     (at((2, 8), (2, 7)), Feed(9, False)),
     (at((2, 5), (1, 4)), Feed(6, False)),

@@ -55,6 +55,7 @@ async def test_a_smaller_expected_number_starts_a_smaller_view_and_the_others_jo
 
 
 @pytest.mark.requirement("J11")
+@pytest.mark.requirement("J17")
 @pytest.mark.requirement("J1")
 async def test_slaves_refuse_clients_and_name_the_master_but_admit_administrators(tmp_path: Path):
     async with running(tmp_path) as cluster:

@@ -97,7 +97,7 @@ def test_compaction_keeps_what_was_not_applied_and_what_a_transfer_needs(databas
     assert contents(Log(database)) == [(number, 64, entry(number)) for number in range(61, 101)]
 
 
-@pytest.mark.requirement("J18")
+@pytest.mark.requirement("J9")
 def test_a_new_state_keeps_the_tail_that_fits_and_drops_one_that_does_not(database):
     log = Log(database)
     for number in range(1, 11):

@@ -83,6 +83,12 @@ def test_a_thread_drains_until_it_finds_its_queue_empty() -> None:
     assert sorted(again) == [3, 5], "those that found a message, or could not ask, go on"
 
 
+@pytest.mark.parametrize(("asked", "least"), [(0, 1), (20, 20)])
+def test_no_setting_lets_a_run_pass_in_which_nothing_was_confirmed(asked: int, least: int) -> None:
+    gates = WORK.gates(convert_options(WORK.options, {"min_ok": asked}))
+    assert (gates["min_enqueue_ok"], gates["min_dequeue_ok"]) == (least, least)
+
+
 def test_too_few_consumers_are_refused() -> None:
     with pytest.raises(UsageError, match="each of the 3 queues needs one"):
         queue_test(queues=3, consumers=2)

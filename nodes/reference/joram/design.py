@@ -219,6 +219,7 @@ class Joram:
         if self._leader is not None:
             self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
         self._election.cancel()
+        self._supply.clear()
         replica.promise(epoch)
         self.started = True
         if self._master != peer:

@@ -97,7 +97,7 @@ class Election:
             self._evaluate()
             if self.phase != IDLE and now > self._deadline:
                 self.cancel()
-                self._back_off(replica.runtime.random.random() / 2)
+                self._back_off(replica.runtime.random.random())
             return
         if not self._may_stand():
             self._ready_at = None

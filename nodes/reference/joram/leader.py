@@ -12,7 +12,7 @@ from nodes.reference.joram.log import encode_command, encode_view
 from nodes.reference.joram.messages import Ack, Standing, StateAck, position_of
 from nodes.reference.joram.replica import Replica
 
-BATCH_COMMANDS = 2000
+BATCH_COMMANDS = 500
 BATCH_BYTES = 8 << 20
 JOIN_LAG = 1000
 

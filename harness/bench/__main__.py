@@ -1,0 +1,104 @@
+"""``make bench``: the project's figures on this machine, written to docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from checkers.prepare import prepare
+from checkers.synthetic import write_store
+from harness.backends.probe import choose_backend
+from harness.bench.cluster import IN_FLIGHT, measure
+from harness.bench.interpreter import operations_per_second
+from harness.errors import StormproofError
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+RUNS, EVENTS = 1000, 10_000
+
+
+def main() -> None:
+    """Measure, print as it goes, write the page."""
+    rows = []
+    for title, figure, aim in figures():
+        print(f"{title:72} {figure:>22}  {aim}", flush=True)
+        rows.append(f"| {title} | {figure} | {aim} |")
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Made by `make bench` on {datetime.now(UTC):%Y-%m-%d}: {machine()}.",
+        "",
+        "| what | measured | asked for |",
+        "| --- | ---: | --- |",
+        *rows,
+    ]
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def figures() -> Iterator[tuple[str, str, str]]:
+    """(what, figure, what is asked for), measured one after the other."""
+    yield "interpreter, no-op client, real journal", f"{operations_per_second():,.0f} ops/s", "at least 20,000"
+    for backend in backends():
+        standalone = None
+        for design, nodes in (("standalone", 1), ("joram", 3)):
+            found = measure(backend, design, nodes)
+            name = f"{design}, {nodes} node{'s' if nodes > 1 else ''} on {backend}"
+            yield f"{name}: up until healthy / down", f"{found.up_s:.2f} / {found.down_s:.2f} s", ""
+            yield f"{name}: confirmed sends, 1 producer", f"{found.sends_1:,.0f} /s", ""
+            ratio = "" if standalone is None else f"{found.sends_32 / standalone:.2f} of standalone"
+            standalone = standalone or found.sends_32
+            yield f"{name}: confirmed sends, {IN_FLIGHT} producers", f"{found.sends_32:,.0f} /s", ratio
+            if design == "standalone":
+                yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
+    seconds = check_all()
+    what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
+    yield what, f"{seconds:.1f} s", "under 10 s"
+
+
+def backends() -> list[str]:
+    """Those that work here."""
+    working = []
+    for name in ("local", "docker"):
+        try:
+            choose_backend(name)
+        except StormproofError:
+            continue
+        working.append(name)
+    return working
+
+
+def check_all() -> float:
+    """Wall seconds of the command over a made-up store, from process start to end."""
+    prepare()
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        for _ in write_store(Path(folder), RUNS, EVENTS):
+            pass
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "harness", "check", "--all", "--store", folder]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        seconds = time.perf_counter() - start
+    if done.returncode != 1:
+        raise StormproofError(f"the made-up store holds invalid runs, but check ended with status {done.returncode}")
+    return seconds
+
+
+def machine() -> str:
+    """This machine in a sentence."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} cores ({model[1] if model else platform.machine()}), {memory:.0f} GiB, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f} at the end"
+    )
+
+
+if __name__ == "__main__":
+    main()

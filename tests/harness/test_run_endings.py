@@ -1,0 +1,91 @@
+"""What a run's description says of how it ended, which decides whether it can ever be *valid*."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from checkers.synthetic import write_run
+from harness.errors import StormproofError
+from harness.lab import Lab
+from harness.run import _pick_up
+from harness.spec import Test
+from harness.store import Store, read_run, update_run
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+@pytest.mark.requirement("H16")
+async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
+    healthy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any) -> None: ...
+    async def answer(*_: Any) -> bool:
+        return healthy
+    async def describe() -> str:
+        return "n2 unreachable"
+
+    test = Test("joram", "queue", options={"settle_timeout": 0.0, "idle_timeout": 0.0})
+    run_dir = Store(tmp_path).create(test)
+    lab = object.__new__(Lab)
+    lab.run_dir, lab.test = run_dir, test
+    lab.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
+    lab.cluster = SimpleNamespace(await_healthy=answer, describe=describe)
+    monkeypatch.setattr("asyncio.sleep", nothing)
+    await lab._heal()
+    failure = read_run(run_dir)["failure"]
+    assert failure is None if healthy else "n2 unreachable" in failure
+
+
+@pytest.mark.parametrize(("status", "failure"), [("recorded", None), ("broken", "interrupted")])
+def test_only_a_run_that_was_not_recorded_to_its_end_has_failed(
+    status: str, failure: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "20260101T000000-joram-queue-1-abcd"
+    write_run(run_dir, events=100, seed=1)
+    update_run(run_dir, status=status, failure=None)
+    monkeypatch.setattr("harness.run.cleanup", lambda _: [])
+    _pick_up(run_dir, KeyboardInterrupt())
+    assert read_run(run_dir)["failure"] == failure
+
+
+def test_a_run_that_can_not_be_sealed_does_not_hide_the_reason_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: Path) -> None:
+        raise StormproofError("can't write history.parquet: No space left on device")
+
+    cleaned: list[str] = []
+    run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    monkeypatch.setattr("harness.run.cleanup", lambda names: cleaned.extend(names) or [])
+    monkeypatch.setattr("harness.run.recover", full)
+    _pick_up(run_dir, StormproofError("the disk is full"))
+    assert cleaned == [run_dir.name]
+    assert f"stormproof recover {run_dir}" in capsys.readouterr().err
+
+
+async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    def full() -> None:
+        raise StormproofError("the disk is full")
+
+    lab = object.__new__(Lab)
+    lab.run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    lab.nemesis = SimpleNamespace(heal_all=nothing, close=nothing)  # type: ignore[assignment]
+    lab.interpreter = SimpleNamespace(close=nothing)  # type: ignore[assignment]
+    lab.cluster = SimpleNamespace(collect_logs=nothing)
+    lab.journal = SimpleNamespace(close=full)  # type: ignore[assignment]
+    await lab._give_up("the broker is gone")
+    assert read_run(lab.run_dir)["failure"] == "the broker is gone"
+    (lab.run_dir / "run.json").unlink()  # nor does a description that can't be written keep it from healing
+    healed: list[str] = []
+
+    async def heal() -> None:
+        healed.append("all")
+
+    lab.nemesis = SimpleNamespace(heal_all=heal, close=nothing)  # type: ignore[assignment]
+    await lab._give_up("the broker is gone")
+    assert healed == ["all"]

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joram_cluster import free_ports, until
+
+from nodes.reference.api import Config
+from nodes.reference.joram.messages import Ack, Append, Heartbeat, Leave, Promise, StateChunk, pack, unpack
+from nodes.reference.links import PROTOCOL, FrameParser, LinkError, Links, check_hello, encode_frame
+from nodes.reference.runtime import RealRuntime
+
+
+def test_frames_are_found_however_the_stream_is_cut():
+    values = [["a", 1], [], [b"x" * 300, {"k": None}]]
+    stream = b"".join(map(encode_frame, values))
+    for size in (1, 2, 3, 7, 1000):
+        parser, found = FrameParser(), []
+        for start in range(0, len(stream), size):
+            found += parser.feed(stream[start : start + size])
+        assert found == values
+
+
+@pytest.mark.parametrize("junk", [b"GET / HTTP/1.1\r\n", struct.pack(">I", 3) + b"\xff\xff\xff", b"\xff" * 9])
+def test_junk_is_refused(junk: bytes):
+    with pytest.raises(LinkError):
+        FrameParser(limit=1000).feed(junk)
+
+
+@pytest.mark.parametrize("hello", [
+    None, [], [PROTOCOL, "c"], [PROTOCOL, "c", 1], ["stormproof-link/9", "c", "n2"], [PROTOCOL, "other", "n2"],
+    [PROTOCOL, "c", "n3"], [PROTOCOL, "c", "n2", "more"],
+])
+def test_a_hello_that_does_not_fit_is_refused(hello: Any):
+    with pytest.raises(LinkError):
+        check_hello(hello, "c", ["n2"])
+    assert check_hello([PROTOCOL, "c", "n2"], "c", ["n2"]) == "n2"
+
+
+@pytest.mark.parametrize("message", [
+    Heartbeat(64, 0, 64, 3, 2, 1.5, -1.0), Append(64, 1, 64, 1, 0.5, [[64, b"x"], [64, b""]]), Ack(64, 2, 0.5),
+    Promise(64, 1, 2, 3, 4), StateChunk(64, 0, b"rows"), Leave(),
+])
+def test_messages_survive_the_link(message: Any):
+    (frame,) = FrameParser().feed(pack(message))
+    assert unpack(frame) == message
+
+
+@pytest.mark.parametrize("frame", [
+    None, [], ["x"], [99], [-1], [True], [3], [3, 1, 2], [3, 1, 2, 3], [3, 1.0, 2, 0.5],
+    [2, 1, 2, 3, 4, 0.5, [[1]]], [2, 1, 2, 3, 4, 0.5, [[1, "text"]]], [2, 1, 2, 3, 4, 0.5, [b"x"]],
+])
+def test_frames_that_are_no_messages_are_refused(frame: Any):
+    with pytest.raises(LinkError):
+        unpack(frame)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def link_up(self, peer: str) -> None:
+        self.events.append(("up", peer))
+
+    def link_down(self, peer: str) -> None:
+        self.events.append(("down", peer))
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        for frame in frames:
+            if frame == "bad":
+                raise LinkError("bad frame")
+            self.events.append((peer, frame))
+
+
+class Pair:
+    """Two nodes with a link."""
+
+    def __init__(self, folder: Path, silence: float = 5.0) -> None:
+        ports = free_ports(2)
+        peers = {"n1": ("127.0.0.1", ports[0]), "n2": ("127.0.0.1", ports[1])}
+        self.address = peers["n2"]
+        self.events = {name: Recorder() for name in peers}
+        self.links = {
+            name: Links(
+                RealRuntime(Config(name, "joram", str(folder)), (folder / f"{name}.log").open("w")),
+                self.events[name], name, peers, "c", silence, retry=0.02,
+            )
+            for name in peers
+        }
+
+    async def __aenter__(self) -> Pair:
+        for links in self.links.values():
+            await links.start()
+        await until(lambda: self.links["n1"].connected("n2") and self.links["n2"].connected("n1"), "a link")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for links in self.links.values():
+            await links.stop()
+
+
+async def test_frames_arrive_in_order_in_both_directions(tmp_path: Path):
+    async with Pair(tmp_path) as pair:
+        for number in range(100):
+            assert pair.links["n1"].send("n2", encode_frame(number))
+            assert pair.links["n2"].send("n1", encode_frame(-number))
+        await until(lambda: len(pair.events["n2"].events) == len(pair.events["n1"].events) == 101, "all frames")
+        assert pair.events["n2"].events == [("up", "n1"), *(("n1", number) for number in range(100))]
+        assert pair.events["n1"].events == [("up", "n2"), *(("n2", -number) for number in range(100))]
+        assert not pair.links["n1"].send("n9", b"")
+
+
+async def test_a_peer_that_breaks_the_protocol_is_cut_and_dialled_again(tmp_path: Path):
+    async with Pair(tmp_path) as pair:
+        pair.links["n1"].send("n2", encode_frame("bad"))
+        await until(lambda: pair.events["n2"].events[-2:] == [("down", "n1"), ("up", "n1")], "a new link")
+        assert pair.events["n2"].events[0] == ("up", "n1")
+
+
+async def test_a_silent_link_is_cut_and_comes_back(tmp_path: Path):
+    async with Pair(tmp_path, silence=0.05) as pair:
+        await until(lambda: pair.links["n1"].silent_for("n2") > 0.06, "silence")
+        pair.links["n1"].cut_silent()
+        assert not pair.links["n1"].connected("n2")
+        await until(lambda: pair.events["n1"].events.count(("up", "n2")) > 1, "a new link")
+
+
+async def test_the_newest_link_counts(tmp_path: Path):
+    async with Pair(tmp_path) as pair:
+        reader, writer = await asyncio.open_connection(*pair.address)
+        writer.write(encode_frame([PROTOCOL, "c", "n1"]))
+        await reader.readexactly(4)
+        await until(lambda: pair.events["n2"].events[:3] == [("up", "n1"), ("down", "n1"), ("up", "n1")], "new")
+        writer.transport.abort()
+        await until(lambda: pair.links["n2"].connected("n1") and pair.links["n1"].connected("n2"), "a link again")
+
+
+async def test_own_stand_still_is_not_counted_as_silence_of_the_peer(tmp_path: Path):
+    async with Pair(tmp_path) as pair:
+        await until(lambda: pair.links["n1"].silent_for("n2") > 0.05, "some silence")
+        pair.links["n1"].forgive(10)
+        assert pair.links["n1"].silent_for("n2") < 0.05
+        pair.links["n1"].forget("n2")
+        assert pair.links["n1"].silent_for("n2") == float("inf")
