@@ -49,10 +49,15 @@ class Outcome:
 
     def lines(self) -> list[str]:
         """What a person is told."""
-        anomalies = ", ".join(f"{name} {count}" for name, count in self.verdict["anomalies"].items())
+        promised = {check["check"] for check in self.verdict["checks"] if check["decides"]}
+        broken: list[str] = []
+        permitted: list[str] = []
+        for name, count in self.verdict["anomalies"].items():
+            (broken if name in promised else permitted).append(f"{name} {count}")
         return [
             self.verdict["sentence"],
-            f"  anomalies  {anomalies or 'none'}",
+            f"  anomalies  {', '.join(broken) or 'none'}",
+            *([f"  permitted  {', '.join(permitted)} (reported, but not promised)"] if permitted else []),
             f"  run        {self.run_dir}",
             f"  report     {self.report}",
         ]

@@ -11,7 +11,7 @@ import pytest
 from checkers.synthetic import write_run
 from harness.errors import StormproofError
 from harness.lab import Lab
-from harness.run import _pick_up
+from harness.run import Outcome, _pick_up
 from harness.spec import Test
 from harness.store import Store, read_run, update_run
 
@@ -89,3 +89,12 @@ async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) ->
     lab.nemesis = SimpleNamespace(heal_all=heal, close=nothing)  # type: ignore[assignment]
     await lab._give_up("the broker is gone")
     assert healed == ["all"]
+
+
+def test_what_is_permitted_is_told_apart_from_what_is_broken() -> None:
+    checks = [{"check": "lost", "decides": True}, {"check": "order", "decides": False}]
+    verdict = {"sentence": "Invalid: ...", "anomalies": {"lost": 2, "order": 1}, "checks": checks}
+    lines = Outcome(Path("r"), verdict, Path("r/report.html")).lines()
+    assert lines[1:3] == ["  anomalies  lost 2", "  permitted  order 1 (reported, but not promised)"]
+    lines = Outcome(Path("r"), verdict | {"anomalies": {}}, Path("r/report.html")).lines()
+    assert lines[1] == "  anomalies  none" and not any("permitted" in line for line in lines)
