@@ -21,6 +21,7 @@ from typing import Any
 
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
+from harness.generator.core import SECOND
 from harness.history.journal import JOURNAL, JournalWriter
 from harness.history.ledger import LedgerLine
 from harness.history.seal import seal
@@ -192,7 +193,7 @@ class Lab:
         bound = float(self.test.options["settle_timeout"])
         start = self.clock()
         healthy = await self.cluster.await_healthy(bound)
-        seconds = (self.clock() - start) / _SECOND
+        seconds = (self.clock() - start) / SECOND
         state = "" if healthy else await self.cluster.describe()
         self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
         if not healthy:

@@ -116,28 +116,31 @@ class Resource:
 _OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("stormproof-simulated-process", default=None)
 
 
+def _nothing() -> None:
+    """What a cancelled callback does."""
+
+
 class Handle(asyncio.TimerHandle):
     """A callback with its owner; ``timed`` tells a timer from what was ready at once."""
 
-    __slots__ = ("owner", "timed")
+    __slots__ = ("callback", "owner", "timed")
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...],
                  context: contextvars.Context | None, owner: Process | None, timed: bool, when: float) -> None:
         # The parent's constructor would do work that is not needed here, for each of very many callbacks.
-        self._callback: Callable[..., object] | None = callback
+        self.callback = callback
+        self._callback = self._repr = self._source_traceback = None
         self._args = args
         self._context = context
         self._cancelled = False
         self._when = when
-        self._repr = None
-        self._source_traceback = None
         self.owner = owner
         self.timed = timed
 
     def cancel(self) -> None:
         """Never run it."""
         self._cancelled = True
-        self._callback, self._args = None, ()
+        self.callback, self._args = _nothing, ()
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -289,9 +292,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self._owner = owner
             try:
                 if handle._context is None:
-                    handle._callback(*handle._args)
+                    handle.callback(*handle._args)
                 else:
-                    handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type, misc]
+                    handle._context.run(handle.callback, *handle._args)
             except (SystemExit, KeyboardInterrupt, SimulationError):
                 raise
             except BaseException as error:
