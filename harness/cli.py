@@ -54,6 +54,7 @@ BACKEND_HELP = f"where nodes run: {_choices(BACKENDS)}  [default: the strongest 
 SIMULATED_NEMESIS_HELP = (
     f"faults, joined by commas, or none: {_choices(NEMESES)}; may be repeated  [default: partition,pause,kill]"
 )
+BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
@@ -69,6 +70,7 @@ def test(
     seed: Annotated[int | None, typer.Option(help="repeats values, faults and times  [default: fresh]")] = None,
     store: Annotated[Path | None, typer.Option(help="folder that holds the runs  [default: runs]")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -83,7 +85,7 @@ def test(
         return given if given is not None else file.get(name, default)
 
     given = {str(key).replace("-", "_"): value for key, value in file.get("set", {}).items()}
-    given |= parse_assignments(settings or [])
+    given |= parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
     wanted = pick("backend", backend, None)
     if wanted:
         BACKENDS.entry(wanted)
@@ -122,6 +124,7 @@ def simulate(
     rate: Annotated[float, typer.Option(help="operations a simulated second, all clients")] = 17.0,
     store: StoreOption = DEFAULT_STORE,
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
     as_json: JsonOption = False,
@@ -137,9 +140,24 @@ def simulate(
         nodes=nodes,
         time_limit=time_limit,
         rate=rate,
-        settings=parse_assignments(settings or []),
+        settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
     )
     raise typer.Exit(run_campaign(plans, start, seeds, store, jobs=jobs, collect=collect, as_json=as_json))
+
+
+@app.command()
+def mutants(
+    bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
+    seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 100,
+    start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
+    from harness.sim.mutants import run_mutants
+
+    raise typer.Exit(run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json))
 
 
 @app.command()
@@ -160,7 +178,7 @@ def check(
 
 @app.command("list")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends or all")] = "all",
+    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""

@@ -54,8 +54,8 @@ class Plan:
 class SeedResult:
     """What became of one seed. ``verdict`` is ``broken`` when the harness failed; then ``sentence`` says how.
 
-    ``simulated`` and ``seconds`` are the run's length in simulated and in real time, checks included. ``run_dir`` is
-    where a run that was kept lies.
+    ``broken`` names the checks that decided for invalid; ``simulated`` and ``seconds`` are the run's length in
+    simulated and in real time, checks included. ``run_dir`` is where a run that was kept lies.
     """
 
     plan: Plan
@@ -63,6 +63,7 @@ class SeedResult:
     verdict: str
     sentence: str
     anomalies: Mapping[str, int]
+    broken: tuple[str, ...]
     figures: Mapping[str, Any]
     history_sha256: str
     simulated: float
@@ -102,14 +103,15 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path) -> SeedResult:
         except StormproofError as error:
             update_run(run_dir, failure=str(error), status="broken")
             seconds, kept = time.perf_counter() - start, run_dir
-            return SeedResult(plan, seed, BROKEN, str(error), {}, {}, "", 0.0, seconds, command, kept)
+            return SeedResult(plan, seed, BROKEN, str(error), {}, (), {}, "", 0.0, seconds, command, kept)
         verdict = check_run(run_dir)
         info = read_run(run_dir)
         if verdict.verdict == "invalid":
             write_verdict(run_dir, verdict)
             kept = run_dir
+        broken = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
         return SeedResult(
-            plan, seed, verdict.verdict, verdict.sentence, verdict.anomalies, dict(verdict.figures),
+            plan, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
             info["history_sha256"], info["phases"][-1]["end"] / 1e9, time.perf_counter() - start, command, kept,
         )
     finally:
@@ -149,7 +151,7 @@ def campaign(
     Raises:
         StormproofError: a worker process died.
     """
-    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=_scratch_place()) as scratch:
+    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=scratch_place()) as scratch:
         tasks = ((plan, seed, store, Path(scratch)) for seed in seeds for plan in plans)
         results = _serial(tasks) if jobs == 1 else _parallel(tasks, jobs)
         for result in results:
@@ -165,7 +167,7 @@ def _serial(tasks: Iterator[tuple[Any, ...]]) -> Iterator[SeedResult]:
 
 def _parallel(tasks: Iterator[tuple[Any, ...]], jobs: int) -> Iterator[SeedResult]:
     pool = ProcessPoolExecutor(
-        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_calm, max_tasks_per_child=_RECYCLE
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=calm, max_tasks_per_child=_RECYCLE
     )
     waiting: deque[Future[SeedResult]] = deque()
     try:
@@ -184,12 +186,13 @@ def _parallel(tasks: Iterator[tuple[Any, ...]], jobs: int) -> Iterator[SeedResul
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _calm() -> None:
+def calm() -> None:
     """Workers leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _scratch_place() -> str | None:
+def scratch_place() -> str | None:
+    """Where scratch folders are made: in memory where that is possible."""
     return str(_MEMORY) if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
 
 

@@ -16,6 +16,7 @@ import nodes
 from harness.errors import BackendError
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
+from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.process import BrokerProcess
 from nodes.stomp import ProtocolError
@@ -47,11 +48,16 @@ class ReferenceSystem:
         return ReferenceCluster(self, test, backend, passcode)
 
 
+BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
+
 Standalone = ReferenceSystem(
     "standalone",
     replicated=False,
     max_nodes=1,
-    options=(Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),),
+    options=(
+        Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
+    ),
 )
 
 Joram = ReferenceSystem(
@@ -65,6 +71,7 @@ Joram = ReferenceSystem(
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
     ),
 )  # fmt: skip
 
