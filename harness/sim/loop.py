@@ -151,7 +151,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self.ready: deque[Handle] = deque()
         self.now = 0.0
         """Simulated seconds: the time that no process's clock distorts."""
-        self.turns = 0
         self.network: Any = None
         self._timers: list[tuple[float, int, Handle]] = []
         self._sequence = 0
@@ -266,40 +265,43 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def _run_once(self) -> None:
-        ready, timers = self.ready, self._timers
-        self.now += TURN
-        self.turns += 1
-        while timers and timers[0][2]._cancelled:
-            heapq.heappop(timers)
-        if not ready:
-            if not timers:
-                raise SimulationError(f"everybody waits for ever at {self.now:.6f} s: no timer is set")
-            self.now = max(self.now, timers[0][0])
-        self._idle_turns += 1
-        while timers and timers[0][0] <= self.now:
-            ready.append(heapq.heappop(timers)[2])
-            self._idle_turns = 0
-        if self._idle_turns > MAX_IDLE_TURNS:
-            raise SimulationError(f"somebody spins at {self.now:.6f} s: {ready[0] if ready else 'nothing'}")
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            owner = handle.owner
-            if owner is not None and owner.state != RUNNING:
-                owner.hold(handle)
-                continue
-            self._owner = owner
-            try:
-                if handle._context is None:
-                    handle.callback(*handle._args)
-                else:
-                    handle._context.run(handle.callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt, SimulationError):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
+        """Turn after turn until the loop is stopped; asyncio calls it until then."""
+        ready, timers, pop = self.ready, self._timers, heapq.heappop
+        while not self._stopping:  # type: ignore[attr-defined]
+            self.now += TURN
+            self._idle_turns += 1
+            if not ready:
+                while timers and timers[0][2]._cancelled:
+                    pop(timers)
+                if not timers:
+                    raise SimulationError(f"everybody waits for ever at {self.now:.6f} s: no timer is set")
+                if timers[0][0] > self.now:
+                    self.now = timers[0][0]
+            while timers and timers[0][0] <= self.now:
+                ready.append(pop(timers)[2])
+                self._idle_turns = 0
+            if self._idle_turns > MAX_IDLE_TURNS:
+                raise SimulationError(f"somebody spins at {self.now:.6f} s: {ready[0] if ready else 'nothing'}")
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    self._run(handle)
         self._owner = None
+
+    def _run(self, handle: Handle) -> None:
+        owner = self._owner = handle.owner
+        if owner is not None and owner.state != RUNNING:
+            owner.hold(handle)
+            return
+        try:
+            if handle._context is None:
+                handle.callback(*handle._args)
+            else:
+                handle._context.run(handle.callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt, SimulationError):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
 
 
 def _put_away(task: asyncio.Task[Any]) -> None:

@@ -28,6 +28,11 @@ class SimRuntime(LoopRuntime):
         self._write = write
         self._began = loop.now
 
+    def now(self) -> float:
+        """Monotonic seconds on the clock of the node's process."""
+        process = self._process
+        return process.offset + self._loop.now * process.rate
+
     def open_database(self, name: str) -> sqlite3.Connection:
         """The node's database of that name, as its last transaction left it."""
         return self._disk.open_database(name)

@@ -1,7 +1,7 @@
 """Bugs that can be switched on, of kinds that real systems had: off unless the option ``bug`` names them.
 
 They measure the harness: each must be caught by a check (``stormproof mutants``). The name of a bug stands in the code
-where it bites. ``exercise`` are settings of a test without which the bug has little to bite on.
+where it bites. ``exercise`` are settings of a test that the bug needs to bite.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ VIEW_WITHOUT_AGREEMENT = "view-without-agreement"
 OWN_LOG_WINS = "own-log-wins"
 TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
-APPLIED_BEFORE_COMMIT = "applied-before-commit"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
 
@@ -50,20 +49,19 @@ BUGS: Mapping[str, Bug] = {
         Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
-        Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", _ALL_DOWN),
+        Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
         Bug(RECEIPT_BEFORE_REPLICATION, "a command is confirmed before any other replica has it"),
-        Bug(RECEIPT_BEFORE_SYNC, "a command is confirmed and acknowledged before it is on disk", _ALL_DOWN),
+        Bug(RECEIPT_BEFORE_SYNC, "a command is confirmed and acknowledged before it is on disk", exercise=_ALL_DOWN),
         Bug(ACK_ON_MASTER_ONLY, "an ACK is applied by the master and not replicated"),
         Bug(VIEW_WITHOUT_AGREEMENT, "whoever can reach nobody else makes a view of its own"),
-        Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", _MAJORITY),
+        Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", exercise=_MAJORITY),
         Bug(TRANSFER_MISSES_CHANGES, "a state transfer claims changes that came while it was made",
-            {"log_keep": "5", **_MAJORITY}),
-        Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", _MAJORITY),
-        Bug(APPLIED_BEFORE_COMMIT, "a replica applies entries that are not committed yet", _MAJORITY),
-        Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", _MAJORITY),
-        Bug(COMMIT_UNMATCHED, "a replica takes its own entries for committed without comparing them", _MAJORITY),
+            exercise={"log_keep": "5", **_MAJORITY}),
+        Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
+        Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
     )
 }
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.bugs import (
-    APPLIED_BEFORE_COMMIT,
-    COMMIT_UNMATCHED,
-    CONFLICTING_TAIL_KEPT,
-    RECEIPT_BEFORE_SYNC,
-)
+from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.joram.decisions import LogId
 from nodes.reference.joram.feed import rows_of
 from nodes.reference.joram.messages import Ack, Append, Standing, StateAck, StateBegin, StateChunk
@@ -59,7 +54,7 @@ class Intake:
             log.append(epoch, entry)
         self.matched = max(self.matched, index)
         self._owes_ack = True
-        self.commit(self.matched if APPLIED_BEFORE_COMMIT in self._replica.bugs else message.commit)
+        self.commit(message.commit)
 
     def commit(self, index: int) -> None:
         """The source says that its log is committed up to ``index``."""
