@@ -22,7 +22,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 I8 = types.Array(types.int8, 1, "C", readonly=True)
 I32 = types.Array(types.int32, 1, "C", readonly=True)
 I64 = types.Array(types.int64, 1, "C", readonly=True)
-BOOL = types.Array(types.boolean, 1, "C", readonly=True)
 
 OUT_I8 = types.Array(types.int8, 1, "C")
 OUT_I32 = types.Array(types.int32, 1, "C")

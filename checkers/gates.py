@@ -133,7 +133,9 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
         if fault.fault != "partition" or not fault.proven:
             continue
         end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
-        within = confirmed[(h.time[h.partner[confirmed]] >= fault.start) & (h.time[confirmed] <= end)]
+        # While the cut was being made its sides could still hear each other.
+        since = fault.start if fault.in_force is None else fault.in_force
+        within = confirmed[(h.time[h.partner[confirmed]] >= since) & (h.time[confirmed] <= end)]
         by_node = np.bincount(h.node.codes[within] + 1, minlength=len(h.node.names) + 1)
         told = {name: int(by_node[code + 1]) for code, name in enumerate(h.node.names)}
         groups = sides(fault, int(run.test.get("nodes", 0)))

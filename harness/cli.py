@@ -26,7 +26,7 @@ app = typer.Typer(
 
     Start with: stormproof test --design joram --workload queue --nemesis partition
 
-    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness.
+    Exit status: 0 valid, 1 invalid, 2 unknown, 3 bad input or a failure of the harness, 130 interrupted.
     """,
     no_args_is_help=True,
     add_completion=False,
@@ -58,7 +58,7 @@ BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list 
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
-@app.command()
+@app.command(short_help="Run one test, from the cluster's start to the report.")
 def test(
     design: Annotated[str | None, typer.Option(help=DESIGN_HELP)] = None,
     workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
@@ -74,7 +74,16 @@ def test(
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report."""
+    """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
+
+    The same seed plans the same load and faults again, on every backend. Examples:
+
+    stormproof test --nemesis partition,pause,kill --time-limit 60
+
+    stormproof test --set partitions=unspecified --set partition_kind=master --set fault_duration=6
+
+    stormproof test --design standalone --nemesis kill --rate 1000 --json
+    """
     from harness.backends.probe import choose_backend
     from harness.run import run_test
     from harness.settings import make_test, parse_assignments, read_config
@@ -112,7 +121,7 @@ def test(
     raise typer.Exit(outcome.exit_code)
 
 
-@app.command()
+@app.command(short_help="Run a test in simulation with many seeds.")
 def simulate(
     seeds: Annotated[int, typer.Option(help="number of seeds")] = 100,
     start: Annotated[int, typer.Option(help="the first seed")] = 1,
@@ -145,7 +154,7 @@ def simulate(
     raise typer.Exit(run_campaign(plans, start, seeds, store, jobs=jobs, collect=collect, as_json=as_json))
 
 
-@app.command()
+@app.command(short_help="Switch on known bugs of the broker and see which check catches them.")
 def mutants(
     bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
     seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 100,
@@ -160,7 +169,7 @@ def mutants(
     raise typer.Exit(run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json))
 
 
-@app.command()
+@app.command(short_help="Check recorded runs again with PySpark.")
 def check(
     runs: RunsArgument = None,
     all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
@@ -176,7 +185,7 @@ def check(
     raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json))
 
 
-@app.command("list")
+@app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
     kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
     as_json: JsonOption = False,
@@ -199,7 +208,7 @@ def list_names(
         console.print(table)
 
 
-@app.command()
+@app.command(short_help="Write reports and the index again.")
 def report(
     runs: RunsArgument = None,
     store: StoreOption = DEFAULT_STORE,
@@ -215,7 +224,7 @@ def report(
     print(write_index(store))
 
 
-@app.command()
+@app.command(short_help="Serve index and reports on loopback.")
 def serve(
     store: StoreOption = DEFAULT_STORE,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
@@ -227,7 +236,7 @@ def serve(
     serve_store(store, host, port)
 
 
-@app.command()
+@app.command(short_help="Undo what a killed harness left behind.")
 def heal(store: StoreOption = DEFAULT_STORE) -> None:
     """Undo what a dead harness left behind: faults, containers, networks, processes, scratch folders."""
     from harness.healing import heal_store
@@ -239,7 +248,7 @@ def heal(store: StoreOption = DEFAULT_STORE) -> None:
         print("nothing to heal")
 
 
-@app.command()
+@app.command(short_help="Seal the history that a killed harness left.")
 def recover(
     runs: Annotated[list[str] | None, typer.Argument(help="runs to recover; all unfinished ones by default")] = None,
     store: StoreOption = DEFAULT_STORE,
@@ -254,7 +263,7 @@ def recover(
         print("nothing to recover")
 
 
-@app.command()
+@app.command(short_help="Run one reference broker, for any STOMP client.")
 def broker(
     design: Annotated[str, typer.Option(help="a design that needs no other nodes")] = "standalone",
     data: Annotated[Path, typer.Option(help="folder for its database")] = Path("broker-data"),
@@ -271,7 +280,7 @@ def broker(
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 
-@app.command()
+@app.command(short_help="Show what this machine can do, and mends.")
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine can do, and the command that would mend what it can't."""
     from harness.backends.probe import choose_backend, probe_all

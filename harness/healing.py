@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.backends.cleanup import cleanup
-from harness.errors import UsageError
+from harness.errors import BackendError, HistoryError, UsageError
 from harness.store import Store, is_alive, read_run, recover
 from harness.undo import UndoJournal, pending_undos
 
@@ -22,16 +22,42 @@ def heal_store(store_dir: Path) -> list[str]:
         if is_alive(run_dir):
             continue
         pending = pending_undos(run_dir)
-        if pending:
+        obstacle = _obstacle(run_dir) if pending else None
+        if obstacle:
+            lines.append(f"{run_dir.name}: {len(pending)} faults may still be in force: {obstacle}")
+        elif pending:
             journal = UndoJournal(run_dir)
             for undo in pending:
                 journal.done(undo.id)
                 nodes = f" of {', '.join(undo.nodes)}" if undo.nodes else ""
                 lines.append(f"{run_dir.name}: fault undone ({undo.undo}{nodes}): its nodes are gone")
             journal.close()
-        if read_run(run_dir)["status"] == "running":
+        if _status(run_dir) == "running":
             lines.append(f"{run_dir.name}: unfinished; `stormproof recover` makes its history checkable")
     return lines
+
+
+def _obstacle(run_dir: Path) -> str | None:
+    """Why it can't be said that the run's nodes are gone: no Docker answers that would know of its containers."""
+    try:
+        if read_run(run_dir)["test"]["backend"] != "docker":
+            return None
+        from harness.backends.docker import connect  # the SDK takes a fifth of a second to import
+
+        connect().close()
+    except HistoryError:
+        return None
+    except BackendError as error:
+        return str(error)
+    return None
+
+
+def _status(run_dir: Path) -> str | None:
+    """The run's status; None for a run without a readable description, which must not keep others from being mended."""
+    try:
+        return str(read_run(run_dir)["status"])
+    except HistoryError:
+        return None
 
 
 def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
@@ -46,5 +72,5 @@ def recover_store(store_dir: Path, names: Sequence[str]) -> list[str]:
     if not names:
         if not store_dir.exists():
             raise UsageError(f"there is no store {store_dir}; name it with --store")
-        runs = [run for run in store.runs() if not is_alive(run) and read_run(run)["status"] == "running"]
+        runs = [run for run in store.runs() if not is_alive(run) and _status(run) == "running"]
     return [f"{recovery.run_dir.name}: {recovery.note}" for recovery in map(recover, runs)]

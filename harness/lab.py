@@ -37,6 +37,8 @@ logger = logging.getLogger("stormproof.lab")
 
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
+DEAD_POLL = 0.5
+"""Seconds between looks for a broker that ended as it started."""
 
 
 class Interrupted(Exception):
@@ -177,11 +179,24 @@ class Lab:
     async def _start(self) -> None:
         await self.cluster.install()
         await self.cluster.start()
-        if not await self.cluster.await_healthy(HEALTHY_TIMEOUT):
+        if not await self._comes_up():
             raise StormproofError(
-                f"the cluster was not healthy within {HEALTHY_TIMEOUT:g} s of its start: "
+                f"the cluster did not come up (it is given {HEALTHY_TIMEOUT:g} s): "
                 f"{await self.cluster.describe()}; see {self.run_dir / 'logs'}"
             )
+
+    async def _comes_up(self) -> bool:
+        """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
+        healthy = asyncio.create_task(self.cluster.await_healthy(HEALTHY_TIMEOUT))
+        try:
+            while not healthy.done():
+                await asyncio.wait({healthy}, timeout=DEAD_POLL)
+                states = await asyncio.gather(*(self.backend.process(node) for node in self.test.node_names))
+                if any(state.state == "dead" for state in states):
+                    return False
+            return bool(healthy.result())
+        finally:
+            healthy.cancel()
 
     async def _interpret(self, generator: Any) -> None:
         if not await self.interpreter.run(generator):

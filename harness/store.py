@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -154,7 +155,11 @@ class Store:
             "status": "running",
             "failure": None,
         }
-        write_json(run_dir / RUN_FILE, {**first, **fields})
+        try:
+            write_json(run_dir / RUN_FILE, {**first, **fields})
+        except StormproofError:
+            shutil.rmtree(run_dir, ignore_errors=True)  # a folder without a description is no run
+            raise
         return run_dir
 
     def runs(self) -> list[Path]:

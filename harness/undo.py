@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HistoryError, StormproofError
-from harness.protocols import Backend
 
 UNDO_FILE = "undo.jsonl"
 
 NETWORK = "network"
 RESUME = "resume"
 START = "start"
-
-StartNode = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -87,47 +83,6 @@ def pending_undos(run_dir: Path) -> list[Undo]:
         else:
             pending[line["id"]] = Undo(line["id"], line["undo"], tuple(line["nodes"]))
     return list(reversed(pending.values()))
-
-
-async def apply_undo(backend: Backend, undo: Undo, start_node: StartNode | None = None) -> None:
-    """Carry out one undo; harmless when the fault was never applied or is healed already.
-
-    A dead node is started with ``start_node``; without it (nobody knows any more how) it stays dead.
-    """
-    if undo.undo == NETWORK:
-        await backend.set_network(frozenset())
-        return
-    for node in undo.nodes:
-        state = (await backend.process(node)).state
-        if undo.undo == RESUME and state != "dead":
-            await backend.resume(node)
-        elif undo.undo == START and state == "dead" and start_node is not None:
-            await start_node(node)
-
-
-async def heal_run(backend: Backend, run_dir: Path, start_node: StartNode | None = None) -> list[Undo]:
-    """Apply and mark as done all pending undos of a run whose harness is dead; returns those applied.
-
-    Raises:
-        StormproofError: some could not be applied; the message names them, the others are applied.
-    """
-    undos = pending_undos(run_dir)
-    if not undos:
-        return []
-    journal = UndoJournal(run_dir)
-    applied, failed = [], []
-    for undo in undos:
-        try:
-            await apply_undo(backend, undo, start_node)
-        except (StormproofError, OSError) as error:
-            failed.append(f"{undo.undo} {' '.join(undo.nodes)}".strip() + f" ({error})")
-            continue
-        journal.done(undo.id)
-        applied.append(undo)
-    journal.close()
-    if failed:
-        raise StormproofError(f"not undone in {run_dir.name}: {'; '.join(failed)}; try `stormproof heal` again")
-    return applied
 
 
 def _lines(run_dir: Path) -> list[dict[str, Any]]:

@@ -126,10 +126,10 @@ class NemesisClient:
         try:
             proof = await family.inject(self._cluster, plan)
         except Exception as error:  # whatever it is, the fault may be in effect and is recorded with the reason
-            line = _line(self._active[ident], INJECT, now, Proof(), _reason(error))
+            line = _line(self._active[ident], INJECT, now, self._clock(), Proof(), _reason(error))
         else:
             self._active[ident] = Active(ident, family, plan, undo, proof)
-            line = _line(self._active[ident], INJECT, now, proof)
+            line = _line(self._active[ident], INJECT, now, self._clock(), proof)
         self._write(line)
         return _completion(op, line)
 
@@ -144,12 +144,12 @@ class NemesisClient:
         try:
             proof = await active.family.heal(self._cluster, active.plan, active.injected)
         except Exception as error:  # whatever it is, the other faults must still be healed
-            line = _line(active, HEAL, now, Proof(), _reason(error))
+            line = _line(active, HEAL, now, self._clock(), Proof(), _reason(error))
         else:
             assert self._undo is not None
             self._undo.done(active.undo)
             del self._active[active.id]
-            line = _line(active, HEAL, now, proof)
+            line = _line(active, HEAL, now, self._clock(), proof)
         self._write(line)
         return line
 
@@ -173,13 +173,13 @@ def nemesis_generator(test: Test) -> Generator:
     return fault_generator(test, families_of(test))
 
 
-def _line(active: Active, phase: str, time: int, proof: Proof, error: str | None = None) -> LedgerLine:
+def _line(active: Active, phase: str, time: int, done: int, proof: Proof, error: str | None = None) -> LedgerLine:
     plan = active.plan
     evidence: Mapping[str, Any] = proof.evidence
     if phase == INJECT and plan.note:
         evidence = {**evidence, "note": plan.note}
     return LedgerLine(
-        active.id, active.family.name, plan.kind, phase, time, plan.targets, evidence, proof.proven, error
+        active.id, active.family.name, plan.kind, phase, time, plan.targets, evidence, proof.proven, error, done
     )
 
 

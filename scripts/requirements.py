@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,16 +22,24 @@ def rows() -> list[tuple[str, str]]:
     return [(match[1], match[2]) for line in lines if (match := ROW.match(line))]
 
 
-def tests_by_row() -> dict[str, list[str]]:
-    """Requirement id -> ids of the tests that carry it."""
+@dataclass(frozen=True)
+class Proof:
+    """A test that carries a requirement; ``part`` if it proves only a part of the row."""
+
+    test: str
+    part: bool
+
+
+def tests_by_row() -> dict[str, list[Proof]]:
+    """Requirement id -> the tests that carry it."""
     with tempfile.NamedTemporaryFile("r", suffix=".tsv") as file:
         env = os.environ | {"STORMPROOF_COLLECTED": file.name}
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
         subprocess.run(command, cwd=ROOT, env=env, check=True, stdout=subprocess.DEVNULL)
         found = defaultdict(list)
         for line in file.read().splitlines():
-            row, test = line.split("\t")
-            found[row].append(test)
+            row, part, test = line.split("\t")
+            found[row].append(Proof(test, part == "True"))
     return found
 
 
@@ -40,23 +49,31 @@ def last_outcomes() -> dict[str, str]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
+def state_of(proofs: list[Proof], outcomes: dict[str, str]) -> str:
+    """``proven``, ``partly`` (by parts only), ``FAILED`` (some test of it failed) or ``open``."""
+    passed = [proof for proof in proofs if outcomes.get(proof.test) == "passed"]
+    if any(outcomes.get(proof.test) == "failed" for proof in proofs):
+        return "FAILED"
+    if not passed:
+        return "open"
+    return "partly" if all(proof.part for proof in passed) else "proven"
+
+
 def main() -> None:
     """Print the table; a row without a passing test is open."""
     tests, outcomes = tests_by_row(), last_outcomes()
-    open_rows = 0
+    states: Counter[str] = Counter()
     for row, text in rows():
-        proofs = [(test, outcomes.get(test, "not run yet")) for test in tests.get(row, [])]
-        proven = any(outcome == "passed" for _, outcome in proofs)
-        broken = any(outcome == "failed" for _, outcome in proofs)
-        state = "FAILED" if broken else "proven" if proven else "open"
-        open_rows += state != "proven"
+        proofs = tests.get(row, [])
+        state = state_of(proofs, outcomes)
+        states[state] += 1
         print(f"{row:4} {state:7} {text[:100]}{'...' if len(text) > 100 else ''}")
-        for test, outcome in proofs:
-            print(f"       {outcome:12} {test}")
+        for proof in proofs:
+            print(f"       {outcomes.get(proof.test, 'not run yet'):12} {proof.test}{' (part)' if proof.part else ''}")
     unknown = sorted(set(tests) - {row for row, _ in rows()})
     if unknown:
         raise SystemExit(f"tests name rows that docs/REQUIREMENTS.md does not have: {', '.join(unknown)}")
-    print(f"{len(rows()) - open_rows} rows proven, {open_rows} open")
+    print(", ".join(f"{count} {state}" for state, count in states.items()))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         with Path(path).open("w") as file:
             for item in items:
                 for mark in item.iter_markers("requirement"):
-                    file.write(f"{mark.args[0]}\t{item.nodeid}\n")
+                    file.write(f"{mark.args[0]}\t{mark.kwargs.get('part', False)}\t{item.nodeid}\n")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,7 +21,8 @@ class LedgerLine:
 
     ``id`` joins the two steps of a fault; ``fault`` is the family (``partition``), ``kind`` the variant
     (``master``); ``phase`` is ``inject`` or ``heal``; ``proven`` says whether ``evidence`` shows that the
-    step took effect; ``error`` is the reason when it could not be done.
+    step took effect; ``error`` is the reason when it could not be done. ``time`` is when the step began,
+    ``done`` when it was complete.
     """
 
     id: int
@@ -33,6 +34,7 @@ class LedgerLine:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     proven: bool = False
     error: str | None = None
+    done: int | None = None
 
     def to_json(self) -> str:
         """The line as it stands in the file, without the line break."""
@@ -57,6 +59,8 @@ class FaultWindow:
     inject_evidence: Mapping[str, Any]
     heal_evidence: Mapping[str, Any]
     error: str | None = None
+    in_force: int | None = None
+    """From here to ``end`` the fault was in force for certain; None where the ledger does not say."""
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:
@@ -96,4 +100,5 @@ def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultW
         inject_evidence=inject["evidence"],
         heal_evidence=heal["evidence"] if heal else {},
         error=inject["error"] or (heal["error"] if heal else None),
+        in_force=inject.get("done"),
     )

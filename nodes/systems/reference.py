@@ -27,6 +27,7 @@ LINK_PORT = 61614
 LOGIN = "stormproof"
 STATUS_TIMEOUT = 1.0
 _POLL = 0.1
+_LONGEST_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,18 @@ class ReferenceCluster:
             else:
                 process = await self.backend.process(status.node)
                 error = (status.detail or {}).get("error")
-                parts.append(f"{status.node} unreachable ({error}; its process is {process.state})")
+                said = f", its last words: {await self._last_words(status.node)}" if process.state == "dead" else ""
+                parts.append(f"{status.node} unreachable ({error}; its process is {process.state}{said})")
         return "; ".join(parts)
+
+    async def _last_words(self, node: str) -> str:
+        """The last line of a node's log."""
+        try:
+            log = await self.backend.download(node, f"{self.backend.node_dir(node)}/broker.log")
+        except BackendError as error:
+            return str(error)
+        lines = log.decode(errors="replace").strip().splitlines()
+        return lines[-1][:_LONGEST_LINE] if lines else "none"
 
     async def collect_logs(self, folder: Path) -> None:
         """Copy each node's log into ``folder`` as ``<node>.log``; a node that has none gets an empty file."""

@@ -90,6 +90,9 @@ def store_run(run_dir: Path, rows: Sequence[Row], row_group: int = 1000, **info:
 
 
 def fault(start_ms: float, end_ms: float | None, *, family: str = "partition", targets: Sequence[str] = ("n1",),
-          proven: bool = True, ident: int = 1, evidence: dict[str, Any] | None = None) -> FaultWindow:  # fmt: skip
+          proven: bool = True, ident: int = 1, evidence: dict[str, Any] | None = None,
+          in_force: float | None = None) -> FaultWindow:  # fmt: skip
+    since = None if in_force is None else int(in_force * 1_000_000)
     end = None if end_ms is None else int(end_ms * 1_000_000)
-    return FaultWindow(ident, family, "one", tuple(targets), int(start_ms * 1_000_000), end, proven, evidence or {}, {})
+    return FaultWindow(ident, family, "one", tuple(targets), int(start_ms * 1_000_000), end, proven, evidence or {}, {},
+                       in_force=since)  # fmt: skip

@@ -111,14 +111,14 @@ def compare_order(rows: list[Row]) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(histories())
-@pytest.mark.requirement("H8")
+@pytest.mark.requirement("H8", part=True)
 def test_counts_and_verdicts(rows: list[Row]) -> None:
     compare_counts_and_verdicts(rows)
 
 
 @settings(max_examples=250, deadline=None)
 @given(histories(retries=False))
-@pytest.mark.requirement("H8")
+@pytest.mark.requirement("H8", part=True)
 def test_order(rows: list[Row]) -> None:
     compare_order(rows)
 

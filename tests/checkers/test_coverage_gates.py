@@ -76,6 +76,8 @@ def sends_by_node(*nodes: str) -> list[Row]:
         (fault(1.5, 100), ("n1", "n2"), True, False),
         (fault(0, 2.5), ("n1", "n2"), True, False),
         (fault(0, None), ("n1", "n2"), True, True),
+        (fault(0, 100, in_force=1.5), ("n1", "n2"), True, False),
+        (fault(0, 100, in_force=0), ("n1", "n2"), True, True),
         (fault(0, 100, targets=("n1", "c1")), ("n1", "n2", "n2"), 2, False),
         (fault(0, 100, targets=("n1", "c1")), ("n1", "n1", "n2", "n3"), 2, True),
         (fault(0, 100, evidence={"sides": [["n1", "n2"], ["n3"]]}), ("n1", "n2"), True, False),

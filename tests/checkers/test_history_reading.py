@@ -20,7 +20,7 @@ from harness.errors import HistoryError
 ROWS = [*sent(0, (0, 0), node="n1"), *sent(1, (1, 0), node="n2"), *taken(2, (0, 0)), *drained(), *depth()]
 
 
-@pytest.mark.requirement("H7")
+@pytest.mark.requirement("H7", part=True)
 def test_row_groups_with_dictionaries_of_their_own(tmp_path: Path) -> None:
     whole = check_run(store_run(tmp_path / "whole", ROWS))
     split = check_run(store_run(tmp_path / "split", ROWS, row_group=2))

@@ -81,7 +81,7 @@ def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: tuple[Path, di
     assert (safe["exit"], safe["verdict"]) == (0, "valid"), safe
 
 
-@pytest.mark.requirement("H9")
+@pytest.mark.requirement("H9", part=True)
 def test_stored_runs_are_checked_again_alike(twins: tuple[Path, dict[str, Any]]) -> None:
     store, results = twins
     done = stormproof("check", "--all", "--store", str(store), "--json")

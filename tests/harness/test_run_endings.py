@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 
 from checkers.synthetic import write_run
-from harness.errors import StormproofError
+from harness.errors import BackendError, StormproofError
 from harness.lab import Lab
+from harness.protocols import NodeStatus, ProcessState
 from harness.run import Outcome, _pick_up
 from harness.spec import Test
 from harness.store import Store, read_run, update_run
+from nodes.systems.reference import Joram
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -99,3 +102,50 @@ def test_what_is_permitted_is_told_apart_from_what_is_broken() -> None:
     assert lines[1:3] == ["  anomalies  lost 2", "  permitted  order 1 (reported, but not promised)"]
     lines = Outcome(Path("r"), verdict | {"anomalies": {}}, Path("r/report.html")).lines()
     assert lines[1] == "  anomalies  none" and not any("permitted" in line for line in lines)
+
+
+@pytest.mark.parametrize(("state", "up"), [("running", True), ("dead", False)])
+async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
+    state: str, up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def healthy(timeout: float) -> bool:
+        await asyncio.sleep(0.03 if up else timeout)
+        return True
+
+    async def process(node: str) -> ProcessState:
+        return ProcessState(state if node == "n2" else "running")
+
+    monkeypatch.setattr("harness.lab.DEAD_POLL", 0.01)
+    lab = object.__new__(Lab)
+    lab.test = Test("joram", "queue")
+    lab.cluster, lab.backend = SimpleNamespace(await_healthy=healthy), SimpleNamespace(process=process)
+    async with asyncio.timeout(10):
+        assert await lab._comes_up() is up
+
+
+async def test_a_dead_broker_is_described_by_its_last_words() -> None:
+    class Backend:
+        def address(self, _: str) -> str:
+            return "127.0.0.1"
+
+        def node_dir(self, node: str) -> str:
+            return f"/{node}"
+
+        async def process(self, _: str) -> ProcessState:
+            return ProcessState("dead")
+
+        async def download(self, _: str, path: str) -> bytes:
+            if path.startswith("/n2"):
+                raise BackendError("no such file")
+            return b"started\nerror: no room for data\n"
+
+    backend: Any = Backend()
+    cluster: Any = Joram.cluster(Test("joram", "queue", nodes=2), backend, "")
+
+    async def silent(node: str) -> NodeStatus:
+        return NodeStatus(node, reachable=False, detail={"error": "refused"})
+
+    cluster.status = silent
+    text = await cluster.describe()
+    assert "n1 unreachable (refused; its process is dead, its last words: error: no room for data)" in text
+    assert "n2" in text and "no such file" in text

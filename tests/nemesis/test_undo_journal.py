@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nemesis_fakes import FakeCluster
 
 from harness.errors import StormproofError
 from harness.spec import Test
-from harness.undo import UNDO_FILE, Undo, UndoJournal, heal_run, pending_undos
+from harness.undo import UNDO_FILE, Undo, UndoJournal, pending_undos
 
 TEST = Test("joram", "queue")
 
@@ -51,60 +50,6 @@ def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
         last = again.begin("start", ("n2",))
         again.close()
         assert [(undo.id, undo.undo) for undo in pending_undos(tmp_path)] == [(last, "start"), (first, "network")]
-
-
-@pytest.mark.requirement("H15")
-async def test_a_dead_harness_s_faults_are_undone(tmp_path: Path) -> None:
-    cluster = FakeCluster(TEST)
-    backend = cluster.backend
-    journal = UndoJournal(tmp_path)
-    journal.begin("network")
-    await backend.set_network(frozenset({("n1", "n2")}))
-    journal.begin("resume", ("n1",))
-    await backend.pause("n1")
-    journal.begin("start", ("n2",))
-    await backend.kill("n2")
-    journal.close()
-    applied = await heal_run(backend, tmp_path, cluster.start_node)
-    assert [undo.undo for undo in applied] == ["start", "resume", "network"]
-    assert backend.down() == 0
-    assert backend.cut == frozenset()
-    assert pending_undos(tmp_path) == []
-    assert await heal_run(backend, tmp_path, cluster.start_node) == []
-
-
-async def test_undoing_what_was_never_applied_is_harmless(tmp_path: Path) -> None:
-    backend = FakeCluster(TEST).backend
-    journal = UndoJournal(tmp_path)
-    journal.begin("network")
-    journal.begin("resume", ("n1",))
-    journal.begin("start", ("n2", "n3"))
-    journal.close()
-    assert len(await heal_run(backend, tmp_path)) == 3
-    assert backend.down() == 0
-
-
-async def test_a_dead_node_stays_dead_when_nobody_knows_how_to_start_it(tmp_path: Path) -> None:
-    backend = FakeCluster(TEST).backend
-    journal = UndoJournal(tmp_path)
-    journal.begin("start", ("n2",))
-    journal.close()
-    await backend.kill("n2")
-    await heal_run(backend, tmp_path)
-    assert backend.states["n2"] == "dead"
-    assert pending_undos(tmp_path) == []
-
-
-async def test_what_cannot_be_undone_is_told_and_stays_pending(tmp_path: Path) -> None:
-    backend = FakeCluster(TEST).backend
-    journal = UndoJournal(tmp_path)
-    journal.begin("network")
-    journal.begin("resume", ("n1",))
-    journal.close()
-    backend.fail = {"resume"}
-    with pytest.raises(StormproofError, match=r"resume n1 \(resume did not work\); try `stormproof heal` again"):
-        await heal_run(backend, tmp_path)
-    assert [undo.undo for undo in pending_undos(tmp_path)] == ["resume"]
 
 
 def test_a_journal_that_cannot_be_written_is_told(tmp_path: Path) -> None:

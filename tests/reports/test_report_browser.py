@@ -87,7 +87,7 @@ def canvas_hash(page: Page) -> str:
     return str(page.evaluate("() => document.getElementById('lanes-canvas').toDataURL()"))
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_from_the_index_to_the_run_to_the_anomaly_and_its_operations(watched: Watched, store: Path) -> None:
     page = watched.open(store / "index.html")
     expect(page.locator("#rows tr")).to_have_count(5)
@@ -111,7 +111,7 @@ def test_from_the_index_to_the_run_to_the_anomaly_and_its_operations(watched: Wa
     assert page.locator("#log > div").count() > 5
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_the_index_filters_by_design_nemesis_and_text(watched: Watched, store: Path) -> None:
     page = watched.open(store / "index.html")
     page.locator("#by-text").fill("nothing came twice")
@@ -129,7 +129,7 @@ def test_a_phone_never_scrolls_sideways(watched: Watched, store: Path, page_of: 
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_hostile_values_stay_text(watched: Watched, store: Path) -> None:
     page = watched.open(store / "run-hostile" / "report.html")
     page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
@@ -144,7 +144,7 @@ def test_hostile_values_stay_text(watched: Watched, store: Path) -> None:
     assert page.title() == "invalid: run-hostile"
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_a_page_of_100_000_operations_can_be_worked_with(watched: Watched, store: Path) -> None:
     page = watched.open(store / "run-large" / "report.html")
     assert drawn_colours(page) > 6

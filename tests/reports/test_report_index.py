@@ -23,7 +23,7 @@ def bare_run(store: Path, name: str, started: str, verdict: str | None = None) -
         (store / name / "verdict.json").write_text(json.dumps(found))
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_runs_stand_newest_first_with_their_verdicts(tmp_path: Path) -> None:
     bare_run(tmp_path, "a", "2026-05-01T10:00:00+00:00", "valid")
     bare_run(tmp_path, "b", "2026-05-03T10:00:00+00:00", "invalid")
@@ -71,7 +71,7 @@ def test_a_run_whose_files_are_broken_is_listed(tmp_path: Path) -> None:
     assert "run.json can't be read" in row.sentence
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_hostile_runs_are_inert_in_the_index(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=60)
     run = json.loads((run_dir / "run.json").read_text())

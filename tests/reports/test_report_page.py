@@ -26,7 +26,7 @@ def page_data(page: str) -> dict[str, object]:
     return data
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 @pytest.mark.parametrize("verdict", ["valid", "unknown", "invalid"])
 def test_the_page_opens_with_the_verdict_in_a_sentence(tmp_path: Path, verdict: str) -> None:
     run_dir = make_run(tmp_path, verdict=verdict, operations=600)
@@ -37,7 +37,7 @@ def test_the_page_opens_with_the_verdict_in_a_sentence(tmp_path: Path, verdict: 
     assert f'class="hero v-{verdict}"' in page
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_the_page_tells_what_was_tested_and_how_to_run_it_again(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=600)
     page = text_of(run_dir)
@@ -58,7 +58,7 @@ def test_each_fault_stands_with_its_proof_and_recovery(tmp_path: Path) -> None:
     assert all("proven" in card for card in cards)
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_an_anomaly_shows_the_operations_that_prove_it(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=3000)
     verdict = json.loads((run_dir / "verdict.json").read_text())
@@ -80,7 +80,7 @@ def test_anomalies_refer_to_the_packed_operations(tmp_path: Path) -> None:
     assert all(0 <= at < spans["count"] for anomaly in anomalies for at in anomaly["spans"])
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_what_a_broker_says_is_escaped(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=600, hostile=HOSTILE)
     run = json.loads((run_dir / "run.json").read_text())
@@ -97,7 +97,7 @@ def test_what_a_broker_says_is_escaped(tmp_path: Path) -> None:
     assert "&lt;/script&gt;&lt;img" in page
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_the_page_asks_the_network_for_nothing_and_allows_only_its_own_blocks(tmp_path: Path) -> None:
     page = text_of(make_run(tmp_path, operations=600))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -115,7 +115,7 @@ def test_the_page_asks_the_network_for_nothing_and_allows_only_its_own_blocks(tm
     assert not re.search(r"<[^>]+ on[a-z]+=", page.split('<script type="application/json"')[0])
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_a_page_of_100_000_operations_is_below_10_mb(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=100_000, seconds=300, clients=30)
     report = write_report(run_dir)

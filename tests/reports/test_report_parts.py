@@ -97,7 +97,7 @@ def test_values_are_written_as_people_read_them() -> None:
     assert value_text(-2, True, '{"a":1}') == '{"a":1}'
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_a_lost_message_tells_its_story(tmp_path: Path) -> None:
     history = small_history(tmp_path)
     teller = Teller.of(history, pair_spans(history), [CUT], "queue")
@@ -110,7 +110,7 @@ def test_a_lost_message_tells_its_story(tmp_path: Path) -> None:
     assert [(op.rows, op.proof, op.type) for op in anomaly.operations] == [("5, 6", True, "ok")]
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_a_story_holds_operations_that_the_check_did_not_name(tmp_path: Path) -> None:
     history = small_history(tmp_path)
     teller = Teller.of(history, pair_spans(history), [CUT], "queue")

@@ -53,7 +53,7 @@ def ask(
         connection.close()
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_index_report_and_raw_files_are_served_with_their_types(server: ThreadingHTTPServer) -> None:
     types = {
         "/": "text/html; charset=utf-8",
@@ -126,7 +126,7 @@ def test_a_foreign_host_name_is_refused(server: ThreadingHTTPServer) -> None:
     assert ask(server, "/", host=f"localhost:{server.server_address[1]}")[0] == 200
 
 
-@pytest.mark.requirement("H10")
+@pytest.mark.requirement("H10", part=True)
 def test_index_and_report_follow_the_runs(server: ThreadingHTTPServer, store: Path) -> None:
     assert b'"run-2"' not in ask(server, "/")[1]
     make_run(store, "run-2", operations=300)

@@ -79,11 +79,6 @@ class Log:
         return self.base + len(self._epochs)
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of all entries that are kept."""
-        return self._bytes
-
-    @property
     def view(self) -> list[str]:
         """Members of the newest view in the log, committed or not."""
         return self._views[-1][1]

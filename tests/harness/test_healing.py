@@ -1,0 +1,54 @@
+"""Healing and recovering a store in which something is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import healing, store
+from harness.errors import StormproofError
+from harness.spec import Test
+from harness.store import Store, read_run
+from harness.undo import NETWORK, UndoJournal, pending_undos
+
+
+@pytest.mark.requirement("H15")
+def test_one_damaged_run_does_not_keep_the_others_from_being_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(healing, "cleanup", lambda: [])
+    damaged, other = (Store(tmp_path).create(Test("joram", "queue", seed=seed)) for seed in (1, 2))
+    for run_dir in (damaged, other):
+        journal = UndoJournal(run_dir)
+        journal.begin(NETWORK, ("n1",))
+        journal.close()
+    (damaged / "run.json").write_text("{")
+    lines = healing.heal_store(tmp_path)
+    assert [name for name in (damaged.name, other.name) if any("undone" in line for line in lines if name in line)] == [
+        damaged.name, other.name]  # fmt: skip
+    assert pending_undos(damaged) == pending_undos(other) == []
+    assert [line.split(":")[0] for line in healing.recover_store(tmp_path, [])] == [other.name]
+    assert read_run(other)["status"] == "broken"
+
+
+@pytest.mark.requirement("H15")
+def test_no_fault_counts_as_undone_while_no_docker_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setattr(healing, "cleanup", lambda: [])
+    run_dir = Store(tmp_path).create(Test("joram", "queue", backend="docker"))
+    journal = UndoJournal(run_dir)
+    journal.begin(NETWORK, ("n1",))
+    journal.close()
+    assert any("may still be in force" in line for line in healing.heal_store(tmp_path))
+    assert len(pending_undos(run_dir)) == 1
+
+
+def test_a_run_that_can_not_be_described_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: object) -> None:
+        raise StormproofError("no space left")
+
+    monkeypatch.setattr(store, "write_json", full)
+    with pytest.raises(StormproofError, match="no space left"):
+        Store(tmp_path).create(Test("joram", "queue"))
+    assert list(tmp_path.iterdir()) == []
