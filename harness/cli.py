@@ -136,6 +136,7 @@ def simulate(
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
+    shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it."""
@@ -151,7 +152,10 @@ def simulate(
         rate=rate,
         settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
     )
-    raise typer.Exit(run_campaign(plans, start, seeds, store, jobs=jobs, collect=collect, as_json=as_json))
+    status = run_campaign(
+        plans, start, seeds, store, jobs=jobs, collect=collect, shrinking=shrink, as_json=as_json
+    )
+    raise typer.Exit(status)
 
 
 @app.command(short_help="Switch on known bugs of the broker and see which check catches them.")

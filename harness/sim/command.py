@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +15,12 @@ from rich.console import Console
 
 from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
 from harness.settings import make_test
-from harness.sim.campaign import BROKEN, Plan, SeedResult, Tally, campaign
+from harness.sim.campaign import BROKEN, Plan, SeedResult, Tally, campaign, scratch_place
+from harness.sim.shrink import shrink
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
+SCENARIO = "scenario.toml"
 
 
 def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence[str], *, nodes: int | None,
@@ -40,7 +43,7 @@ def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence
 
 
 def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, jobs: int | None, collect: bool,
-                 as_json: bool) -> int:
+                 shrinking: bool, as_json: bool) -> int:
     """Run the seeds from ``start`` on; returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when
     none failed but some verdict is unknown.
 
@@ -56,6 +59,8 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     tally = view.tally
     with view:
         campaign(plans, range(start, start + count), store, jobs=jobs, collect=collect, report=view.show)
+    if shrinking and tally.failures and tally.failures[0].run_dir is not None:
+        _shrink(view, tally.failures[0])
     kept = [result.run_dir for result in tally.failures if result.run_dir is not None]
     if kept:
         from reports.index_page import write_index
@@ -69,6 +74,18 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     if any(result.verdict == BROKEN for result in tally.failures):
         return EXIT_ERROR
     return EXIT_INVALID if tally.failures else EXIT_UNKNOWN if tally.unknown else EXIT_VALID
+
+
+def _shrink(view: _View, failure: SeedResult) -> None:
+    """Shrink a failing run and lay the scenario into its folder."""
+    assert failure.run_dir is not None
+    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=scratch_place()) as scratch:
+        shrunk = shrink(failure.plan, failure.seed, Path(scratch))
+    path = failure.run_dir / SCENARIO
+    path.write_text(shrunk.scenario(), encoding="utf-8")
+    view.print(f"shrunk to {len(shrunk.faults)} fault(s) in {shrunk.runs} runs: {shrunk.result.sentence}")
+    view.print(f"  scenario    {path}")
+    view.print(f"  try it with stormproof test --backend sim --config {path}")
 
 
 class _View:
@@ -90,24 +107,25 @@ class _View:
     def __exit__(self, *exc: object) -> None:
         if self._status is not None:
             self._status.stop()
-        self._print(self.tally.line())
+        self.print(self.tally.line())
 
     def show(self, result: SeedResult) -> None:
         """One more result."""
         self.tally.add(result)
         if result.verdict != "valid":
             plan = f" {result.plan.label()}" if self._several else ""
-            self._print(f"seed {result.seed}{plan}: {result.verdict.upper()}: {result.sentence}")
+            self.print(f"seed {result.seed}{plan}: {result.verdict.upper()}: {result.sentence}")
         if result.failed:
             if result.run_dir is not None:
-                self._print(f"  kept in     {result.run_dir}")
-            self._print(f"  repeat with {result.command}")
+                self.print(f"  kept in     {result.run_dir}")
+            self.print(f"  repeat with {result.command}")
         line = f"{self.tally.line()} (of {self._total})"
         if self._status is not None:
             self._status.update(line)
         elif time.monotonic() - self._last > _LOG_INTERVAL:
             self._last = time.monotonic()
-            self._print(line)
+            self.print(line)
 
-    def _print(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """A line that stays."""
         self._console.print(text, markup=False, soft_wrap=True)

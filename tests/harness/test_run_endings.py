@@ -125,6 +125,8 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
 
 async def test_a_dead_broker_is_described_by_its_last_words() -> None:
     class Backend:
+        in_process = False
+
         def address(self, _: str) -> str:
             return "127.0.0.1"
 
