@@ -24,6 +24,7 @@ from harness.errors import StormproofError
 LOCAL_MASTER = "local[*]"
 _TASK_ATTEMPTS = 4
 _EXIT_TIMEOUT = 180
+_ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -230,3 +231,16 @@ class SparkWarmup:
         """End the session and its JVM."""
         self._thread.join()
         stop_spark()
+
+    def abandon(self) -> None:
+        """End the JVM, also in the middle of its start: for a run that was interrupted."""
+        from pyspark import SparkContext
+
+        while True:
+            gateway = SparkContext._gateway
+            if gateway is not None:
+                gateway.proc.terminate()
+            # A thread that is still at it when the interpreter ends would abort the process.
+            self._thread.join(_ABANDON_SECONDS)
+            if not self._thread.is_alive():
+                return

@@ -6,6 +6,7 @@ EXIT_VALID = 0
 EXIT_INVALID = 1
 EXIT_UNKNOWN = 2
 EXIT_ERROR = 3
+EXIT_OF = {"valid": EXIT_VALID, "unknown": EXIT_UNKNOWN, "invalid": EXIT_INVALID}
 
 
 class StormproofError(Exception):

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from checkers.job import SummaryRow, VerdictRow, check_runs, summarize
 from checkers.spark import SparkWarmup
-from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
+from checkers.verdict import worst
+from harness.errors import EXIT_OF, UsageError
 from harness.history.seal import HISTORY
 from harness.store import Store, is_alive
 from reports.index_page import write_index
@@ -44,13 +45,13 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
             write_report(run)
     for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may be of another store
         write_index(store)
+    verdict = worst(row.verdict for row in rows)
     if as_json:
         found = [_json(row) for row in rows]
-        print(json.dumps(found[0] if len(names) == 1 else found))
+        print(json.dumps(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found}))
     else:
         _show(console, rows, summary)
-    verdicts = {row.verdict for row in rows}
-    return EXIT_INVALID if "invalid" in verdicts else EXIT_UNKNOWN if "unknown" in verdicts else EXIT_VALID
+    return EXIT_OF[verdict]
 
 
 def _chosen(store: Store, names: Sequence[str]) -> list[Path]:

@@ -19,17 +19,16 @@ from checkers.job import check_runs
 from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
 from harness.describe import create_run
-from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+from harness.errors import EXIT_OF, StormproofError
 from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS
 from harness.sim.run import simulate
 from harness.spec import Test
-from harness.store import Lock, read_run, recover, update_run
+from harness.store import Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
-EXIT_OF = {"valid": EXIT_VALID, "unknown": EXIT_UNKNOWN, "invalid": EXIT_INVALID}
 LAB_LOG = "harness.log"
 _LAB_EXIT_TIMEOUT = 30.0
 
@@ -85,9 +84,21 @@ def run_test(
         StormproofError: the run broke; what it recorded is kept and sealed.
         KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
     """
-    run_dir = create_run(test, why, store_dir)
+    warm = spark or SparkWarmup()  # complains about a missing Java before anything is made
+    try:
+        outcome = _run(test, why, Store(store_dir), quiet, warm)
+    except BaseException:
+        if spark is None:
+            warm.abandon()
+        raise
+    if spark is None:
+        warm.stop()
+    return outcome
+
+
+def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> Outcome:
+    run_dir = create_run(test, why, store.path)
     lock = Lock(run_dir)
-    warm = spark or SparkWarmup()
     with progress(quiet) as show:
         try:
             _record_and_check(test, run_dir, lock, show, warm)
@@ -97,11 +108,9 @@ def run_test(
             raise
         finally:
             lock.release()
-            if spark is None:
-                warm.stop()
         show({"event": "phase", "name": "report"})
         report = write_report(run_dir)
-        write_index(store_dir)
+        write_index(store.path)
     verdict = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
     return Outcome(run_dir, verdict, report)
 

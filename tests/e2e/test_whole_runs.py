@@ -86,7 +86,9 @@ def test_stored_runs_are_checked_again_alike(twins: tuple[Path, dict[str, Any]])
     store, results = twins
     done = stormproof("check", "--all", "--store", str(store), "--json")
     assert done.returncode == 1, done.stderr
-    again = {row["run"]: (row["verdict"], row["anomalies"]) for row in json.loads(done.stdout)}
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "invalid"
+    again = {row["run"]: (row["verdict"], row["anomalies"]) for row in answer["runs"]}
     assert again == {result["run"]: (result["verdict"], result["anomalies"]) for result in results.values()}
     one = stormproof("check", results["primary-partition"]["run"], "--store", str(store))
     assert one.returncode == 0 and one.stdout.startswith("valid")

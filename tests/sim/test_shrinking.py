@@ -19,7 +19,7 @@ from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
 
 FAMILIES = [Partition(), Pause(), Kill()]
-FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 12.0, 40.0, {
+FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 8.0, 30.0, {
     "fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
     "bug": "close-drops-unacked",
 })  # fmt: skip
