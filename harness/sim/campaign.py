@@ -220,20 +220,24 @@ class Tally:
         """Runs done."""
         return sum(self.verdicts.values())
 
+    @property
+    def seconds(self) -> float:
+        """Real seconds so far."""
+        return max(time.monotonic() - self.started, 1e-9)
+
     def line(self) -> str:
         """All in one line."""
-        seconds = max(time.monotonic() - self.started, 1e-9)
+        seconds = self.seconds
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
         return (f"{self.runs} runs: {counts or 'none yet'}; {seconds:.0f} s, {self.runs / seconds * 60:.0f} runs a "
                 f"minute, {self.simulated / seconds:.0f} simulated seconds a second")
 
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        seconds = time.monotonic() - self.started
         return {
             "runs": self.runs,
             "verdicts": dict(sorted(self.verdicts.items())),
-            "seconds": round(seconds, 3),
+            "seconds": round(self.seconds, 3),
             "simulated_seconds": round(self.simulated, 3),
             "failures": [
                 {"seed": r.seed, "design": r.plan.design, "workload": r.plan.workload, "nemesis": r.plan.nemesis,

@@ -1,8 +1,7 @@
 """Simulated disks: SQLite databases in memory that outlive the process that opened them.
 
 What was committed is there after a kill, as with a real file in WAL mode with synchronous=FULL; a transaction that was
-under way is not. Every commit can be kept as a copy, so that a power loss can take back what a broker that does not
-sync would lose.
+under way is not.
 """
 
 from __future__ import annotations
