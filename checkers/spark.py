@@ -189,6 +189,16 @@ def stop_spark() -> None:
             process.wait()
 
 
+def _forget_spark() -> None:
+    """Let the next start in this process begin anew after its JVM was ended from outside."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = SparkContext._jvm = None
+
+
 def _is_running() -> bool:
     """Whether this process has a JVM already; asks without importing Spark, which takes half a second."""
     pyspark = sys.modules.get("pyspark")
@@ -252,4 +262,6 @@ class SparkWarmup:
             # A thread that is still at it when the interpreter ends would abort the process.
             self._thread.join(_ABANDON_SECONDS)
             if not self._thread.is_alive():
-                return
+                break
+        if self._owner:
+            _forget_spark()
