@@ -284,7 +284,7 @@ def broker(
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 
-@app.command(short_help="Show what this machine can do, and mends.")
+@app.command(short_help="Show what this machine can do.")
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine can do, and the command that would mend what it can't."""
     from harness.backends.probe import choose_backend, probe_all

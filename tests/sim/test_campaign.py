@@ -52,7 +52,7 @@ def test_processes_share_the_seeds_and_find_the_same(tmp_path: Path) -> None:
     assert found(serial) == found(spread)
 
 
-@pytest.mark.requirement("H4")
+@pytest.mark.requirement("H4", part=True)
 def test_the_command_line_names_the_failing_seed_and_the_command_repeats_it(tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = ["simulate", "--seeds", "5", "--start", "2", "--jobs", "1", "--nemesis", "partition", "--time-limit", "10",

@@ -42,7 +42,7 @@ def test_other_seeds_give_other_runs(tmp_path: Path) -> None:
     assert traces(simulated(small_test(1), tmp_path)) != traces(simulated(small_test(2), tmp_path))
 
 
-@pytest.mark.requirement("H4")
+@pytest.mark.requirement("H4", part=True)
 def test_a_seed_repeats_to_the_byte_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
     assert _digests(tmp_path / "a", "1", 1, 6) == _digests(tmp_path / "b", "4711", 1, 6)
 
