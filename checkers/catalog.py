@@ -66,6 +66,8 @@ CHECKS: tuple[Check, ...] = (
     Check("availability", "the longest time without a success; recovery time after each fault",
           "service comes back after every fault", "checkers.checks.availability:check",
           anomaly="never-recovered", subject=ANY),
+    Check("recovery", "not healthy again in time after the last heal", "a healed cluster serves again",
+          "checkers.checks.recovery:check", anomaly="not-recovered", subject=ANY),
     Check("latency", "quantiles of the time that operations took", "none: figures only",
           "checkers.checks.latency:check", subject=ANY),
     Check(GATES, "coverage: did the run exercise what it was to exercise", "none: a run that tested "

@@ -108,7 +108,7 @@ def _figures(run: Run, results: Iterable[CheckResult]) -> dict[str, Any]:
         "faults_proven": sum(fault.proven for fault in run.faults),
     }
     for result in results:
-        if result.check in ("latency", "availability"):
+        if result.check in ("latency", "availability", "recovery"):
             figures |= result.outcome.figures
     return figures
 

@@ -189,6 +189,22 @@ def stop_spark() -> None:
             process.wait()
 
 
+def _forget_spark() -> None:
+    """Let the next start in this process begin anew after its JVM was ended from outside."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def _is_running() -> bool:
+    """Whether this process has a JVM already; asks without importing Spark, which takes half a second."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
+
+
 class SparkWarmup:
     """A session that starts in the background, so that it is there when a run has been recorded.
 
@@ -200,6 +216,8 @@ class SparkWarmup:
         self._session: Any = None
         self._error: Exception | None = None
         find_java()
+        # A session that was there before belongs to somebody else in this process, who will stop it.
+        self._owner = not _is_running()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
@@ -228,19 +246,22 @@ class SparkWarmup:
         return self._session
 
     def stop(self) -> None:
-        """End the session and its JVM."""
+        """End the session and its JVM, if this object started them."""
         self._thread.join()
-        stop_spark()
+        if self._owner:
+            stop_spark()
 
     def abandon(self) -> None:
-        """End the JVM, also in the middle of its start: for a run that was interrupted."""
+        """End the JVM as ``stop`` does, but also in the middle of its start: for a run that was interrupted."""
         from pyspark import SparkContext
 
         while True:
             gateway = SparkContext._gateway
-            if gateway is not None:
+            if gateway is not None and self._owner:
                 gateway.proc.terminate()
             # A thread that is still at it when the interpreter ends would abort the process.
             self._thread.join(_ABANDON_SECONDS)
             if not self._thread.is_alive():
-                return
+                break
+        if self._owner:
+            _forget_spark()

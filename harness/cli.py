@@ -51,6 +51,10 @@ DESIGN_HELP = f"broker design: {_choices(DESIGNS)}  [default: joram]"
 WORKLOAD_HELP = f"what clients do: {_choices(WORKLOADS)}  [default: queue]"
 NEMESIS_HELP = f"faults, joined by commas, or none: {_choices(NEMESES)}  [default: partition]"
 BACKEND_HELP = f"where nodes run: {_choices(BACKENDS)}  [default: the strongest that works here]"
+SIMULATED_NEMESIS_HELP = (
+    f"faults, joined by commas, or none: {_choices(NEMESES)}; may be repeated  [default: partition,pause,kill]"
+)
+BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
@@ -66,6 +70,7 @@ def test(
     seed: Annotated[int | None, typer.Option(help="repeats values, faults and times  [default: fresh]")] = None,
     store: Annotated[Path | None, typer.Option(help="folder that holds the runs  [default: runs]")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,7 +94,7 @@ def test(
         return given if given is not None else file.get(name, default)
 
     given = {str(key).replace("-", "_"): value for key, value in file.get("set", {}).items()}
-    given |= parse_assignments(settings or [])
+    given |= parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
     wanted = pick("backend", backend, None)
     if wanted:
         BACKENDS.entry(wanted)
@@ -116,6 +121,58 @@ def test(
     raise typer.Exit(outcome.exit_code)
 
 
+@app.command(short_help="Run a test in simulation with many seeds.")
+def simulate(
+    seeds: Annotated[int, typer.Option(help="number of seeds")] = 100,
+    start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    design: Annotated[list[str] | None, typer.Option(help=DESIGN_HELP + "; may be repeated")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help=WORKLOAD_HELP + "; may be repeated")] = None,
+    nemesis: Annotated[list[str] | None, typer.Option(help=SIMULATED_NEMESIS_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
+    time_limit: Annotated[float, typer.Option(help="simulated seconds of load and faults")] = 30.0,
+    rate: Annotated[float, typer.Option(help="operations a simulated second, all clients")] = 17.0,
+    store: StoreOption = DEFAULT_STORE,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
+    shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it."""
+    from harness.settings import parse_assignments
+    from harness.sim.command import plans_of, run_campaign
+
+    plans = plans_of(
+        design or ["joram"],
+        workload or ["queue"],
+        nemesis or ["partition,pause,kill"],
+        nodes=nodes,
+        time_limit=time_limit,
+        rate=rate,
+        settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
+    )
+    status = run_campaign(
+        plans, start, seeds, store, jobs=jobs, collect=collect, shrinking=shrink, as_json=as_json
+    )
+    raise typer.Exit(status)
+
+
+@app.command(short_help="Switch on known bugs of the broker and see which check catches them.")
+def mutants(
+    bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
+    seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 100,
+    start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
+    from harness.sim.mutants import run_mutants
+
+    raise typer.Exit(run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json))
+
+
 @app.command(short_help="Check recorded runs again with PySpark.")
 def check(
     runs: RunsArgument = None,
@@ -134,7 +191,7 @@ def check(
 
 @app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends or all")] = "all",
+    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""
@@ -227,7 +284,7 @@ def broker(
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 
-@app.command(short_help="Show what this machine can do, and mends.")
+@app.command(short_help="Show what this machine can do.")
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine can do, and the command that would mend what it can't."""
     from harness.backends.probe import choose_backend, probe_all

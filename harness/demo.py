@@ -81,7 +81,7 @@ def run_twins(seed: int, backend: str, why: str, store: Path, spark: SparkWarmup
 def demo(
     seed: Annotated[int, typer.Option(help="seed of the first pair of runs")] = 7,
     seeds: Annotated[int, typer.Option(help="number of pairs, with consecutive seeds", min=1)] = 1,
-    backend: Annotated[str | None, typer.Option(help="local or docker; the strongest that works by default")] = None,
+    backend: Annotated[str | None, typer.Option(help="docker, local or sim  [default: the strongest]")] = None,
     store: Annotated[Path, typer.Option(help="folder that holds the runs")] = Path("runs"),
     summary: Annotated[Path | None, typer.Option(help="write a table of all pairs to this Markdown file")] = None,
 ) -> None:

@@ -13,13 +13,15 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
+from harness.generator.core import SECOND
 from harness.history.journal import JOURNAL, JournalWriter
 from harness.history.ledger import LedgerLine
 from harness.history.seal import seal
@@ -82,32 +84,52 @@ class Lifeline:
             stop.cancel()
 
 
-def emit(event: str, **fields: Any) -> None:
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+def tell_parent(event: Mapping[str, Any]) -> None:
     """Tell the parent. A parent that is gone is noticed on the lifeline, not here."""
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps({"event": event, **fields}), flush=True)
+        print(json.dumps(event), flush=True)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a lab has from outside: where its events go, the clients' password, the time of day, the journal."""
+
+    emit: Emit
+    passcode: str
+    time_of_day: Callable[[], datetime]
+    make_journal: Callable[[Path, str], JournalWriter]
+
+    @classmethod
+    def real(cls) -> Surroundings:
+        """Those of a child process."""
+        return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter)
 
 
 class Lab:
     """One run of one test."""
 
-    def __init__(self, run_dir: Path, lifeline: Lifeline) -> None:
+    def __init__(self, run_dir: Path, lifeline: Lifeline, surroundings: Surroundings) -> None:
         self.run_dir = run_dir
+        self._emit = surroundings.emit
         self.test = Test.from_json(read_run(run_dir)["test"])
         self.lifeline = lifeline
         self.workload = WORKLOADS.load(self.test.workload)()
         self.backend = BACKENDS.load(self.test.backend)()
-        self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, secrets.token_hex(16))
+        self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, surroundings.passcode)
         self.clock = RunClock()
         # Node logs tell the time of day: this is what ties them to the history.
-        update_run(run_dir, clock_zero=datetime.now(UTC).isoformat())
-        self.journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
+        update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat())
+        self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
         check_supported(self.backend, families_of(self.test))
-        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, on_line=_tell)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, on_line=self._fault)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
         self.phases: list[dict[str, Any]] = []
+        self.recovery: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Provision, record, seal, wait for the parent's check, tear down.
@@ -124,10 +146,10 @@ class Lab:
                 raise
             await self._collect_logs()
             self._seal("recorded")
-            emit("sealed")
+            self._tell("sealed")
             await self.lifeline.unless_interrupted(self._await_teardown())
         finally:
-            emit("phase", name="teardown")
+            self._tell("phase", name="teardown")
             await self.backend.release()
 
     async def _await_teardown(self) -> None:
@@ -147,7 +169,7 @@ class Lab:
         await self.nemesis.close()
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        emit("phase", name=name)
+        self._tell("phase", name=name)
         start = self.clock()
         try:
             await work
@@ -183,11 +205,16 @@ class Lab:
     async def _heal(self) -> None:
         """Undo all faults, wait for health, and let the connections that clients gave up expire."""
         await self.nemesis.heal_all()
-        settle = float(self.test.options["settle_timeout"])
-        if not await self.cluster.await_healthy(settle):
+        bound = float(self.test.options["settle_timeout"])
+        start = self.clock()
+        healthy = await self.cluster.await_healthy(bound)
+        seconds = (self.clock() - start) / SECOND
+        state = "" if healthy else await self.cluster.describe()
+        self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
+        if not healthy:
             # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
-            trouble = f"not healthy within {settle:g} s of the last heal: {await self.cluster.describe()}"
-            emit("warning", text=trouble)
+            trouble = f"not healthy within {bound:g} s of the last heal: {state}"
+            self._tell("warning", text=trouble)
             update_run(self.run_dir, failure=f"the cluster was {trouble}")
         await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
 
@@ -201,7 +228,7 @@ class Lab:
             try:
                 await step
             except (StormproofError, OSError, TimeoutError) as error:
-                emit("warning", text=f"while giving up: {error}")
+                self._tell("warning", text=f"while giving up: {error}")
         await self._collect_logs()
         try:
             self._seal("broken")
@@ -213,7 +240,7 @@ class Lab:
         self.journal.close()
         sealed = seal(self.run_dir)
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
-        update_run(self.run_dir, status=status, phases=self.phases, **digests)
+        update_run(self.run_dir, status=status, phases=self.phases, recovery=self.recovery, **digests)
 
     def _client(self, thread: int, process: int, host: str) -> Client:
         client: Client = self.workload.client(self.cluster, thread, host)
@@ -223,18 +250,20 @@ class Lab:
         try:
             await self.cluster.collect_logs(self.run_dir / "logs")
         except (StormproofError, OSError) as error:
-            emit("warning", text=f"the nodes' logs could not be fetched: {error}")
+            self._tell("warning", text=f"the nodes' logs could not be fetched: {error}")
 
     def _progress(self, progress: Progress) -> None:
-        emit("progress", **progress.__dict__)
+        self._tell("progress", **progress.__dict__)
 
+    def _fault(self, line: LedgerLine) -> None:
+        """Show a fault's step to whoever watches."""
+        done = {"inject": "injected", "heal": "healed"}[line.phase]
+        whom = f" {', '.join(line.targets)}" if line.targets else ""
+        trouble = f": {line.error}" if line.error else ""
+        self._tell("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
 
-def _tell(line: LedgerLine) -> None:
-    """Show a fault's step to whoever watches."""
-    done = {"inject": "injected", "heal": "healed"}[line.phase]
-    whom = f" {', '.join(line.targets)}" if line.targets else ""
-    trouble = f": {line.error}" if line.error else ""
-    emit("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._emit({"event": event, **fields})
 
 
 async def main(run_dir: Path) -> int:
@@ -242,11 +271,11 @@ async def main(run_dir: Path) -> int:
     lifeline = Lifeline()
     await lifeline.open()
     try:
-        await Lab(run_dir, lifeline).run()
+        await Lab(run_dir, lifeline, Surroundings.real()).run()
     except Interrupted:
         return EXIT_ERROR
     except StormproofError as error:
-        emit("error", message=str(error))
+        tell_parent({"event": "error", "message": str(error)})
         return EXIT_ERROR
     return 0
 

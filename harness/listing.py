@@ -7,6 +7,7 @@ from typing import Any
 from checkers.catalog import CHECKS
 from harness.errors import UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
+from nodes.reference.bugs import BUGS
 
 REGISTRIES = {"designs": DESIGNS, "workloads": WORKLOADS, "nemeses": NEMESES, "backends": BACKENDS}
 
@@ -17,13 +18,15 @@ def listing(kind: str) -> dict[str, list[dict[str, Any]]]:
     Raises:
         UsageError: there is no such kind.
     """
-    kinds = [*REGISTRIES, "checks"]
+    kinds = [*REGISTRIES, "checks", "bugs"]
     if kind not in (*kinds, "all"):
         raise UsageError(f"list {kind}: there are {', '.join(kinds)} and all")
     return {name: _entries(name) for name in kinds if kind in (name, "all")}
 
 
 def _entries(kind: str) -> list[dict[str, Any]]:
+    if kind == "bugs":
+        return [{"name": bug.name, "summary": bug.summary, "options": []} for bug in BUGS.values()]
     if kind == "checks":
         return [{"name": check.name, "summary": check.summary, "options": []} for check in CHECKS]
     return [

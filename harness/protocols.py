@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.op import Op
 from harness.spec import Test
+
+if TYPE_CHECKING:
+    from nodes.reference.runtime import LoopRuntime
 
 Link = tuple[str, str]
 """(from, to): names of nodes or client hosts, one direction."""
@@ -42,6 +45,8 @@ class Backend(Protocol):
     """
 
     name: str
+    in_process: bool
+    """Whether its nodes are in this process: then it is an ``InProcessBackend``."""
     faults: Mapping[str, str]
     """Fault family -> how it is honoured here; a family that is missing is refused."""
 
@@ -97,8 +102,33 @@ class Backend(Protocol):
         """Packets dropped so far on each link that is cut now (evidence of a partition)."""
         ...
 
+    async def probe(self, link: Link, timeout: float) -> str:
+        """Whether a packet from one node to another passes and is answered within ``timeout`` seconds.
+
+        ``open`` when it is, ``cut`` when it is not, ``unknown`` when it can't be told.
+        """
+        ...
+
     async def release(self) -> None:
         """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+
+
+class Program(Protocol):
+    """A broker that runs in this process."""
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+
+    async def run(self) -> int:
+        """Wait for its end; the exit status."""
+        ...
+
+
+class InProcessBackend(Backend, Protocol):
+    """A backend whose nodes are in this process: it launches programs instead of commands."""
+
+    async def launch(self, node: str, program: Callable[[LoopRuntime], Program], log: str) -> None:
+        """Start a broker on a node, which is given the node's runtime; its log is the file ``log`` there."""
 
 
 @dataclass(frozen=True)

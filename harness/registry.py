@@ -68,6 +68,8 @@ BACKENDS = Registry(
     "backend",
     Entry("local", "Linux namespaces on this machine; no daemon, root or ordinary user",
           "harness.backends.local:LocalBackend"),
+    Entry("sim", "simulated nodes, network, disks and time in one process; repeats exactly from the seed",
+          "harness.sim.backend:SimBackend"),
     Entry("docker", "containers through Docker Engine", "harness.backends.docker:DockerBackend"),
 )
 

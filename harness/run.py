@@ -1,29 +1,29 @@
 """One test from the outside: spawn the lab, start Spark meanwhile, check, store the verdict, tear down, report.
 
 The lab (``harness.lab``) is a child process because on the ``local`` backend it lives in namespaces of its own,
-and so that Spark's JVM and threads don't disturb its clock. Its standard input is its lifeline.
+and so that Spark's JVM and threads don't disturb its clock. Its standard input is its lifeline. A simulated run has
+its own clock and runs right here.
 """
 
 from __future__ import annotations
 
 import json
-import platform
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from checkers.job import check_runs
 from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
+from harness.describe import create_run
 from harness.errors import EXIT_OF, StormproofError
 from harness.history.seal import HISTORY
 from harness.progress import Event, progress
-from harness.registry import BACKENDS, WORKLOADS
+from harness.registry import BACKENDS
+from harness.sim.run import simulate
 from harness.spec import Test
 from harness.store import Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
@@ -72,25 +72,6 @@ class Outcome:
         }
 
 
-def command_line(test: Test, store: Path) -> str:
-    """The command that runs this test again: the same plan, from the same seed."""
-    words = ["stormproof", "test", "--design", test.design, "--workload", test.workload]
-    words += ["--nemesis", ",".join(test.nemesis) or "none", "--backend", test.backend]
-    words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
-    words += ["--seed", str(test.seed), "--store", str(store)]
-    for name, value in sorted(test.options.items()):
-        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
-    return shlex.join(words)
-
-
-def versions() -> dict[str, str]:
-    """What the run's result may depend on."""
-    packages = ("stormproof", "pyspark", "pyarrow", "numba", "numpy", "pandas")
-    return {"python": platform.python_version(), "kernel": platform.release()} | {
-        package: metadata.version(package) for package in packages
-    }
-
-
 def run_test(
     test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None
 ) -> Outcome:
@@ -116,15 +97,7 @@ def run_test(
 
 
 def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> Outcome:
-    work = WORKLOADS.load(test.workload)
-    run_dir = store.create(
-        test,
-        backend={"name": test.backend, "why": why},
-        promises=list(work.promises),
-        gates=work.gates(test.options),
-        command=command_line(test, store.path),
-        versions=versions(),
-    )
+    run_dir = create_run(test, why, store.path)
     lock = Lock(run_dir)
     with progress(quiet) as show:
         try:
@@ -145,6 +118,11 @@ def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> 
 def _record_and_check(
     test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup
 ) -> None:
+    if BACKENDS.load(test.backend).in_process:
+        simulate(run_dir, show)
+        show({"event": "phase", "name": "check"})
+        check_runs(warm.session(), [run_dir])
+        return
     lab = LabProcess(test, run_dir, lock)
     try:
         for event in lab.events():

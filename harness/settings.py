@@ -14,6 +14,8 @@ from harness.registry import DESIGNS, NEMESES, WORKLOADS
 from harness.spec import Test
 from nemesis.api import families_of
 from nemesis.schedule import options_of, schedule
+from nodes.reference.api import ConfigError
+from nodes.reference.bugs import switched_on
 
 DEFAULT_NODES = 3
 
@@ -123,8 +125,16 @@ def make_test(
         concurrency=work.concurrency(options),
         options=options,
     )
+    _check_bugs(options)
     schedule(test, families_of(test))  # refuses times that leave no room for the faults
     return test
+
+
+def _check_bugs(options: Mapping[str, Any]) -> None:
+    try:
+        switched_on(options)
+    except ConfigError as error:
+        raise UsageError(f"--bug: {str(error).removeprefix('options.bug: ')}") from None
 
 
 def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from harness.op import INFO, Op
 from harness.protocols import Option
 from harness.spec import Test
 from nemesis.api import ANY_KIND, Fault, option_value
+from nemesis.given import read_schedule
 
 INJECT, HEAL = "inject", "heal"
 
@@ -24,7 +25,8 @@ DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up 
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end")
-SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER)
+GIVEN = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
+SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER, GIVEN)
 
 LONGEST_FITTING = 6.0
 STRETCH = 0.5
@@ -72,13 +74,21 @@ def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
     of each other. All faults lie between the quiet times.
 
     Raises:
-        UsageError: the options leave no room for one fault of each family.
+        UsageError: the options leave no room for one fault of each family, or the given schedule can't be read.
     """
+    given = str(option_value(test.options, GIVEN))
+    if given:
+        chosen = [(f.start, f.end, f.family, f.kind, f.seed) for f in read_schedule(given, families, test.time_limit)]
+        return _steps(chosen)
     lanes: dict[str, list[Fault]] = {}
     for family in families:
         lanes.setdefault(family.lane, []).append(family)
     faults = [fault for lane, members in lanes.items() for fault in _lane(test, lane, members)]
     faults.sort(key=lambda fault: fault[0])
+    return _steps(faults)
+
+
+def _steps(faults: Sequence[tuple[float, float, str, str, int]]) -> tuple[Step, ...]:
     steps = []
     for ident, (start, end, name, kind, seed) in enumerate(faults):
         steps.append(Step(start, name, INJECT, ident, kind, seed))

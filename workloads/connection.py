@@ -141,7 +141,8 @@ class Connection:
                 return None
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
         return self.messages.popleft()
 
     async def close(self, timeout: float = 0.5) -> None:
@@ -260,7 +261,9 @@ class Connection:
         beats = asyncio.create_task(self._beat(), name="heart-beat")
         try:
             while True:
-                for frame in await asyncio.wait_for(self._read(reader), self._silence):
+                async with asyncio.timeout(self._silence):
+                    frames = await self._read(reader)
+                for frame in frames:
                     if isinstance(frame, Frame):
                         self._take(frame)
         finally:

@@ -41,6 +41,7 @@ class ShellBackend(ABC):
     """
 
     name: str
+    in_process = False
     faults: Mapping[str, str] = FAULTS
 
     def __init__(self) -> None:
@@ -157,6 +158,15 @@ class ShellBackend(ABC):
         """Packets dropped so far on each link that is cut now (evidence of a partition)."""
         async with self._network_lock:
             return await self._counts(self._control)
+
+    async def probe(self, link: Link, timeout: float) -> str:
+        """Whether a packet from one node to another passes and is answered within ``timeout`` seconds."""
+        # Port 9 (discard) is closed on ordinary machines: a packet that arrives is answered by a refusal at once.
+        connect = shlex.quote(f"exec 3<>/dev/tcp/{self.address(link[1])}/9")
+        result = await self.exec(link[0], f"timeout {timeout} bash -c {connect} 2>&1", timeout + CALL_LIMIT)
+        if result.status == 0 or "refused" in result.output:
+            return "open"
+        return "cut" if result.status == 124 else "unknown"
 
     async def _filter(self, node: str, rules: network.Filter) -> None:
         self._rules.pop(node, None)  # until the node has confirmed nobody knows what it drops

@@ -73,6 +73,8 @@ def choose_backend(requested: str | None = None) -> tuple[str, str]:
 
 
 def _usable(backend: str) -> tuple[bool, str]:
+    if backend == "sim":
+        return True, "simulated in this process, which works everywhere"
     try:
         needs = {"local": _namespaces, "docker": _docker}[backend]()
     except KeyError:

@@ -59,9 +59,12 @@ class JournalWriter:
 
     Rows are kept for at most 4,096 rows or 0.1 s (``flush`` is called by the interpreter's ticker too) and then
     written by one ``write``; ``fsync`` follows about each second, in a thread, and at ``close``.
+
+    ``lasting=False`` is for simulated runs, which are repeated rather than rescued: rows are written when there are
+    4,096 and at ``close``, no clock is read, nothing is fsynced.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
+    def __init__(self, path: Path, run: str, *, lasting: bool = True) -> None:
         """Create the file. Raises StormproofError when it exists or can't be written."""
         self.path = path
         self.rows = 0
@@ -69,7 +72,8 @@ class JournalWriter:
         self._pending: list[Op] = []
         self._oldest = 0.0
         self._size = 0
-        self._synced = time.monotonic()
+        self._lasting = lasting
+        self._synced = time.monotonic() if lasting else 0.0
         self._sync: Future[None] | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stormproof-fsync")
         self._failed: StormproofError | None = None
@@ -82,11 +86,13 @@ class JournalWriter:
     def record(self, op: Op) -> None:
         """Take one row; its index is the number of rows before it."""
         pending = self._pending
-        if not pending:
+        if not pending and self._lasting:
             self._oldest = time.monotonic()
         pending.append(op)
         self.rows += 1
-        if len(pending) >= FLUSH_ROWS or (len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS):
+        if len(pending) >= FLUSH_ROWS:
+            self._write_pending()
+        elif self._lasting and len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -96,12 +102,9 @@ class JournalWriter:
             StormproofError: the disk is full or fails. What was written before stays readable, nothing is
                 written any more.
         """
-        if self._failed is not None:
-            raise self._failed
-        if self._pending:
-            rows, self._pending = self._pending, []
-            self._write(encode_rows(rows, self.rows - len(rows)))
-        self._sync_sometimes()
+        if self._lasting:
+            self._write_pending()
+            self._sync_sometimes()
 
     def close(self) -> None:
         """Write and fsync what is pending, and close the file; harmless when closed or failed before."""
@@ -109,13 +112,20 @@ class JournalWriter:
             return
         try:
             if self._failed is None:
-                self.flush()
+                self._write_pending()
             self._pool.shutdown(wait=True)
-            if self._failed is None:
+            if self._failed is None and self._lasting:
                 self._fsync()
         finally:
             os.close(self._fd)
             self._fd = -1
+
+    def _write_pending(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._pending:
+            rows, self._pending = self._pending, []
+            self._write(encode_rows(rows, self.rows - len(rows)))
 
     def _write(self, payload: bytes) -> None:
         frame = HEADER.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload

@@ -21,6 +21,7 @@ from nodes.reference.api import (
     Refused,
     Runtime,
 )
+from nodes.reference.bugs import ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import make_design
 from nodes.reference.engine import StoreEngine
 from nodes.reference.frames import Greeting
@@ -46,7 +47,8 @@ class ReferenceBroker:
         self.port = config.port
         self.limits = Limits.from_options(config.options)
         self.database: sqlite3.Connection = runtime.open_database(DATABASE)
-        self.engine: Engine = StoreEngine(self.database, self.limits)
+        self.bugs = switched_on(config.options)
+        self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs)
         self.design: Design = make_design(self)
         self._server: asyncio.Server | None = None
         self._sessions: dict[Session, None] = {}
@@ -117,6 +119,8 @@ class ReferenceBroker:
     def began_serving(self) -> None:
         """Close inherited connections that are not reliable; start the idle timers of the others."""
         self._serving = True
+        if ORPHANS_NEVER_EXPIRE in self.bugs:
+            return
         for conn, reliable in self.engine.connections().items():
             if conn in self._attached or conn in self._waiting:
                 continue

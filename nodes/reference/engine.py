@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.bugs import CLOSE_DROPS_UNACKED, NO_DUPLICATE_FILTER, REQUEUED_TWICE, STATE_BEHIND_LOG
 from nodes.reference.contexts import (
     ACK_MODES,
     AUTO,
@@ -35,7 +36,9 @@ class _Mistake(Exception):
 class StoreEngine:
     """The Engine over one SQLite database; restores what the database holds when it is made."""
 
-    def __init__(self, database: sqlite3.Connection, limits: Limits | None = None) -> None:
+    def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
+                 bugs: frozenset[str] = frozenset()) -> None:
+        self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
         self._state = State(database, self._limits.message_cache)
         self._touched: dict[int, Queue] = {}
@@ -79,7 +82,8 @@ class StoreEngine:
 
     def flush(self) -> None:
         """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
-        self._state.flush()
+        if STATE_BEHIND_LOG not in self._bugs:
+            self._state.flush()
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Output of a reliable connection beyond what the client says it received, oldest first."""
@@ -144,11 +148,11 @@ class StoreEngine:
         if received is not None:
             self._note_received(context, received)
         if seq:
-            if seq <= context.in_seq:
+            if seq <= context.in_seq and NO_DUPLICATE_FILTER not in self._bugs:
                 return Done(context.conn, seq, args.get("receipt"), duplicate=True)
             if seq > context.in_seq + 1:
                 raise _Mistake("gap")
-            context.in_seq = seq
+            context.in_seq = max(context.in_seq, seq)
             self._state.context_table.update(context.id, context)
         self._handlers[command.kind](context, command)
         return Done(context.conn, seq, args.get("receipt"))
@@ -271,7 +275,13 @@ class StoreEngine:
     def _end_subscription(self, subscription: Subscription) -> None:
         subscription.queue.detach(subscription)
         for message in list(subscription.unacked.values()):
+            if CLOSE_DROPS_UNACKED in self._bugs:
+                self._consume(message)
+                continue
             self._return(message)
+            if REQUEUED_TWICE in self._bugs:
+                self._enqueue({"destination": QUEUE_PREFIX + message.queue.name,
+                               **dict(zip(("headers", "body"), self._state.content(message), strict=True))})
         self._state.remove_subscription(subscription)
 
     def _dispatch(self, effects: list[Effect]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from nodes.reference.api import Config, ConfigError, Runtime
 from nodes.reference.broker import ReferenceBroker
-from nodes.reference.runtime import RealRuntime
+from nodes.reference.runtime import LoopRuntime, RealRuntime
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -57,25 +57,39 @@ def _allow_many_files() -> None:
 
 async def _serve(config: Config) -> int:
     _allow_many_files()
-    runtime = RealRuntime(config)
+    process = BrokerProcess(config, RealRuntime(config))
     loop = asyncio.get_running_loop()
-    main = asyncio.ensure_future(run_broker(config, runtime))
-    stopping = False
-
-    def stop() -> None:
-        nonlocal stopping
-        stopping = True
-        main.cancel()
-
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        await runtime.supervise(main)
-    except asyncio.CancelledError:
-        return EXIT_OK if stopping else EXIT_FAILED
-    except ConfigError:
-        raise
-    except Exception as error:
-        runtime.log("broker failed", level="error", error=repr(error))
-        return EXIT_FAILED
-    return EXIT_OK
+        loop.add_signal_handler(number, process.stop)
+    return await process.run()
+
+
+class BrokerProcess:
+    """A broker from its start to its exit status, in a running event loop; ``stop`` ends it in order."""
+
+    def __init__(self, config: Config, runtime: LoopRuntime) -> None:
+        self._runtime = runtime
+        self._main = asyncio.ensure_future(run_broker(config, runtime))
+        self._stopping = False
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self._stopping = True
+        self._main.cancel()
+
+    async def run(self) -> int:
+        """Wait for the end; the status to exit with.
+
+        Raises:
+            ConfigError: the configuration can't be used.
+        """
+        try:
+            await self._runtime.supervise(self._main)
+        except asyncio.CancelledError:
+            return EXIT_OK if self._stopping else EXIT_FAILED
+        except ConfigError:
+            raise
+        except Exception as error:
+            self._runtime.log("broker failed", level="error", error=repr(error))
+            return EXIT_FAILED
+        return EXIT_OK

@@ -1,4 +1,4 @@
-"""The real outside world for node code: asyncio's clock and sockets, SQLite files, standard output."""
+"""The outside world for node code: asyncio's clock and sockets; really, SQLite files and standard output as well."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,19 +28,26 @@ DATABASE_SETTINGS = (
 _STREAM_LIMIT = 1 << 18
 
 
-class RealRuntime:
-    """The Runtime of a broker that runs as an operating-system process; needs a running event loop.
+class LoopRuntime(ABC):
+    """What every Runtime on an event loop shares: clock, connections and tasks are the loop's."""
 
-    Option ``seed`` of the configuration makes its randomness repeatable.
-    """
+    random: random.Random
 
-    def __init__(self, config: Config, output: TextIO | None = None) -> None:
-        self.random = random.Random(config.options.get("seed", int.from_bytes(os.urandom(16), "big")))
-        self._folder = Path(config.data)
-        self._output = output if output is not None else sys.stdout
-        self._began = time.monotonic()
+    def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._failure: asyncio.Future[None] | None = None
+
+    @abstractmethod
+    def open_database(self, name: str) -> sqlite3.Connection:
+        """The node's database of that name: durable at commit, no implicit transactions."""
+
+    @abstractmethod
+    def write_log(self, line: str) -> None:
+        """Take one line of the node's log."""
+
+    @abstractmethod
+    def clocks(self) -> tuple[float, datetime]:
+        """Seconds since the broker's start, and the time of day."""
 
     def now(self) -> float:
         """Monotonic seconds, by the event loop's clock."""
@@ -64,25 +72,6 @@ class RealRuntime:
 
         return await asyncio.start_server(accept, host, port, limit=_STREAM_LIMIT, backlog=1024)
 
-    def open_database(self, name: str) -> sqlite3.Connection:
-        """``<data folder>/<name>.sqlite``, made when it is missing.
-
-        Raises:
-            ConfigError: the folder or the file can't be written, is damaged, or is used by another broker.
-        """
-        path = self._folder / f"{name}.sqlite"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=256)
-            for setting in DATABASE_SETTINGS:
-                database.execute(setting)
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("COMMIT")
-        except (OSError, sqlite3.Error) as error:
-            hint = "is another broker using it?" if "locked" in str(error) else "choose another with `data`"
-            raise ConfigError(f"data: {path} can't be used ({error}); {hint}") from error
-        return database
-
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task in the background; its failure ends ``supervise`` with the same exception."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
@@ -91,14 +80,15 @@ class RealRuntime:
         return task
 
     def log(self, event: str, level: str | None = None, **fields: Any) -> None:
-        """Print ``<seconds since start> <wall time> [LEVEL] <event> key=value...`` and flush."""
-        wall = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        words = [f"{time.monotonic() - self._began:.6f}", wall]
+        """Write ``<seconds since start> <wall time> [LEVEL] <event> key=value...``."""
+        seconds, time_of_day = self.clocks()
+        wall = time_of_day.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        words = [f"{seconds:.6f}", wall]
         if level is not None:
             words.append(level.upper())
         words.append(event)
         words.extend(f"{key}={_readable(value)}" for key, value in fields.items())
-        print(" ".join(words), file=self._output, flush=True)
+        self.write_log(" ".join(words))
 
     async def supervise(self, main: asyncio.Future[None]) -> None:
         """Wait for ``main``; when a background task fails first, cancel it and raise that failure."""
@@ -125,6 +115,47 @@ class RealRuntime:
     def _fail(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
+
+
+class RealRuntime(LoopRuntime):
+    """The Runtime of a broker that runs as an operating-system process; needs a running event loop.
+
+    Option ``seed`` of the configuration makes its randomness repeatable.
+    """
+
+    def __init__(self, config: Config, output: TextIO | None = None) -> None:
+        super().__init__()
+        self.random = random.Random(config.options.get("seed", int.from_bytes(os.urandom(16), "big")))
+        self._folder = Path(config.data)
+        self._output = output if output is not None else sys.stdout
+        self._began = time.monotonic()
+
+    def open_database(self, name: str) -> sqlite3.Connection:
+        """``<data folder>/<name>.sqlite``, made when it is missing.
+
+        Raises:
+            ConfigError: the folder or the file can't be written, is damaged, or is used by another broker.
+        """
+        path = self._folder / f"{name}.sqlite"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=256)
+            for setting in DATABASE_SETTINGS:
+                database.execute(setting)
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("COMMIT")
+        except (OSError, sqlite3.Error) as error:
+            hint = "is another broker using it?" if "locked" in str(error) else "choose another with `data`"
+            raise ConfigError(f"data: {path} can't be used ({error}); {hint}") from error
+        return database
+
+    def write_log(self, line: str) -> None:
+        """Print the line and flush."""
+        print(line, file=self._output, flush=True)
+
+    def clocks(self) -> tuple[float, datetime]:
+        """The machine's clocks."""
+        return time.monotonic() - self._began, datetime.now(UTC)
 
 
 def _readable(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from nodes import stomp
 from nodes.reference import frames
 from nodes.reference.api import Admission, Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
 from nodes.reference.frames import FrameError, Greeting
 from nodes.reference.limits import Limits
 from nodes.reference.outlet import Outlet
@@ -30,6 +31,7 @@ class Hub(Protocol):
 
     config: Config
     limits: Limits
+    bugs: frozenset[str]
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
@@ -156,6 +158,9 @@ class Session:
                     fault.headers = {**fault.headers, "receipt-id": asked}
                 raise
             self._leaving = command.kind == "close"
+            if RECEIPT_ON_ARRIVAL in self._hub.bugs and command.kind == "send" and "receipt" in command.args:
+                self._outlet.add(frames.receipt(str(command.args["receipt"])))
+                self._outlet.flush()
             self._submit(command)
 
     def _submit(self, command: Command) -> None:

@@ -16,6 +16,8 @@ MAX_DEPTH = 32
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
 _INT_LIMIT = 1 << 63
+_INT_TAG = bytes([_INT])
+_SMALL = 64  # numbers below take one byte
 _VARINT_BYTES = 10
 
 
@@ -88,7 +90,12 @@ def _write_container(out: bytearray, value: Any, depth: int) -> None:
         out.append(_LIST)
         _write_varint(out, len(value))
         for item in value:
-            _write(out, item, depth)
+            # Most items are small numbers: half of the time goes into them.
+            if type(item) is int and 0 <= item < _SMALL:
+                out.append(_INT)
+                out.append(item << 1)
+            else:
+                _write(out, item, depth)
     elif isinstance(value, dict):
         out.append(_DICT)
         _write_varint(out, len(value))
@@ -127,7 +134,11 @@ def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def _read_slice(raw: bytes, position: int) -> tuple[bytes, int]:
-    size, position = _read_varint(raw, position)
+    if position < len(raw) and raw[position] < 0x80:
+        size = raw[position]
+        position += 1
+    else:
+        size, position = _read_varint(raw, position)
     if size > len(raw) - position:
         raise WireError("a string is cut short")
     return raw[position : position + size], position + size
@@ -176,10 +187,15 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
     if count > len(raw) - position:
         raise WireError("a list or dict is cut short")
     if tag == _LIST:
-        items = []
+        items: list[Any] = []
         for _ in range(count):
-            item, position = _read(raw, position, depth)
-            items.append(item)
+            if raw[position : position + 1] == _INT_TAG and position + 1 < len(raw) and raw[position + 1] < 0x80:
+                number = raw[position + 1]
+                items.append(number >> 1 if not number & 1 else -(number + 1 >> 1))
+                position += 2
+            else:
+                item, position = _read(raw, position, depth)
+                items.append(item)
         return items, position
     mapping: dict[str, Any] = {}
     for _ in range(count):

@@ -8,13 +8,17 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import nodes
 from harness.errors import BackendError
-from harness.protocols import Backend, NodeStatus, Option
+from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
+from nodes.reference.bugs import NONE
+from nodes.reference.config import parse_config
+from nodes.reference.process import BrokerProcess
 from nodes.stomp import ProtocolError
 from nodes.systems.admin import AdminConnection
 
@@ -45,11 +49,16 @@ class ReferenceSystem:
         return ReferenceCluster(self, test, backend, passcode)
 
 
+BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
+
 Standalone = ReferenceSystem(
     "standalone",
     replicated=False,
     max_nodes=1,
-    options=(Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),),
+    options=(
+        Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
+    ),
 )
 
 Joram = ReferenceSystem(
@@ -61,7 +70,9 @@ Joram = ReferenceSystem(
                ("primary-partition", "unspecified")),
         Option("ack", "all", "which replicas must have a command before it is confirmed", ("all", "majority")),
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
     ),
 )  # fmt: skip
 
@@ -88,6 +99,7 @@ class ReferenceCluster:
         self.login = LOGIN
         self.passcode = passcode
         self._admins: dict[str, AdminConnection] = {}
+        self._in_process = cast(InProcessBackend, backend) if backend.in_process else None
 
     def client_addresses(self) -> list[tuple[str, int]]:
         """Where clients connect: every node's listener, in node order."""
@@ -99,6 +111,8 @@ class ReferenceCluster:
         Raises:
             BackendError: a node has no usable Python, or refused the files.
         """
+        if self._in_process is not None:
+            return
         archive = node_archive()
         await asyncio.gather(*(self._install_node(node, archive) for node in self.test.node_names))
 
@@ -109,6 +123,10 @@ class ReferenceCluster:
     async def start_node(self, node: str) -> None:
         """Start the broker on one node."""
         base = self.backend.node_dir(node)
+        if self._in_process is not None:
+            config = parse_config(self._config(node))
+            await self._in_process.launch(node, partial(BrokerProcess, config), f"{base}/broker.log")
+            return
         argv = ["env", f"PYTHONPATH={base}/code", "PYTHONUNBUFFERED=1", self.backend.python(node),
                 "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
         await self.backend.start(node, argv, f"{base}/broker.log")

@@ -34,6 +34,7 @@ async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
     run_dir = Store(tmp_path).create(test)
     lab = object.__new__(Lab)
     lab.run_dir, lab.test = run_dir, test
+    lab.clock, lab._emit = lambda: 0, lambda event: None  # type: ignore[assignment]
     lab.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
     lab.cluster = SimpleNamespace(await_healthy=answer, describe=describe)
     monkeypatch.setattr("asyncio.sleep", nothing)
@@ -124,6 +125,8 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
 
 async def test_a_dead_broker_is_described_by_its_last_words() -> None:
     class Backend:
+        in_process = False
+
         def address(self, _: str) -> str:
             return "127.0.0.1"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from harness.describe import command_line
 from harness.errors import UsageError
 from harness.protocols import Option
-from harness.run import command_line
 from harness.settings import convert_options, make_test, parse_assignments, read_config
 from harness.spec import Test
 

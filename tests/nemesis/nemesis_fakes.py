@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from harness.errors import BackendError
-from harness.protocols import Link, NodeStatus, ProcessState, Result
+from harness.protocols import Link, NodeStatus, ProcessState
 from harness.spec import Test
 
 
@@ -31,17 +30,14 @@ class FakeBackend:
     def address(self, name: str) -> str:
         return self._addresses[name]
 
-    async def exec(self, node: str, command: str, timeout: float = 10.0) -> Result:
-        found = re.search(r"/dev/tcp/([0-9.]+)/9", command)
-        assert found, command
+    async def probe(self, link: Link, timeout: float) -> str:
         if not self.bash:
-            return Result(127, "bash: not found")
-        peer = next(name for name, address in self._addresses.items() if address == found[1])
-        blocked = [link for link in ((node, peer), (peer, node)) if link in self.cut]
+            return "unknown"
+        blocked = [way for way in (link, link[::-1]) if way in self.cut]
         if not blocked or self.leaky:
-            return Result(1, "bash: connect: Connection refused")
+            return "open"
         self.drops[blocked[0]] = self.drops.get(blocked[0], 0) + 1
-        return Result(124, "")
+        return "cut"
 
     async def process(self, node: str) -> ProcessState:
         state = self.states[node]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nodes.reference import wire
+from nodes.reference.bugs import TRANSFER_MISSES_CHANGES
 from nodes.reference.joram.decisions import Position, plan_feed
 from nodes.reference.joram.messages import Append, StateBegin, StateChunk, pack
 from nodes.reference.joram.replica import Replica
@@ -143,7 +144,7 @@ class Feeder:
         replica, log = self._replica, self._replica.log
         # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.
         replica.persist()
-        at = log.id_at(log.applied)
+        at = log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
         self._state = chunks(replica.broker.engine.dump())
         self._sent_chunks = self._acked_chunks = 0
         self._in_flight.clear()

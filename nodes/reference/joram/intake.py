@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.joram.decisions import LogId
 from nodes.reference.joram.feed import rows_of
 from nodes.reference.joram.messages import Ack, Append, Standing, StateAck, StateBegin, StateChunk
@@ -45,7 +46,7 @@ class Intake:
         for epoch, entry in message.entries:
             index += 1
             present = log.epoch_at(index)
-            if index <= log.base or present == epoch:
+            if index <= log.base or present == epoch or (present and CONFLICTING_TAIL_KEPT in self._replica.bugs):
                 continue
             if present is not None:
                 self._replica.runtime.log("uncommitted tail removed", first=index, last=log.last)
@@ -57,7 +58,7 @@ class Intake:
 
     def commit(self, index: int) -> None:
         """The source says that its log is committed up to ``index``."""
-        self._replica.advance(min(index, self.matched))
+        self._replica.advance(index if COMMIT_UNMATCHED in self._replica.bugs else min(index, self.matched))
 
     def begin_state(self, message: StateBegin) -> None:
         """The whole state is about to come."""
@@ -84,7 +85,8 @@ class Intake:
         if replica.log.has_unwritten:
             options = replica.options
             replica.log.compact(options.log_keep, options.log_keep_bytes, replica.log.applied)
-            replica.persist()
+            if RECEIPT_BEFORE_SYNC not in replica.bugs:
+                replica.persist()
         replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
 
     def _load_if_complete(self) -> None:

@@ -6,6 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from nodes.reference.api import Command, Effect
+from nodes.reference.bugs import (
+    ACK_ON_MASTER_ONLY,
+    MAJORITY_TOO_SMALL,
+    RECEIPT_BEFORE_REPLICATION,
+    RECEIPT_BEFORE_SYNC,
+)
 from nodes.reference.joram.decisions import committed_index, kth_newest, majority, round_of
 from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.log import encode_command, encode_view
@@ -55,7 +61,12 @@ class Leader:
 
     def submit(self, command: Command) -> None:
         """Order a command; it is replicated with the next batch."""
-        if self.serving:
+        if not self.serving:
+            return
+        if ACK_ON_MASTER_ONLY in self._replica.bugs and command.kind == "ack":
+            self._outbox += self._replica.broker.engine.apply(command)
+            self._release()
+        else:
             self._pending.append(encode_command(command))
             self._wake.set()
 
@@ -186,7 +197,8 @@ class Leader:
         effects = replica.advance(self._committed())
         if log.has_unwritten:
             self._compact()
-            replica.persist()
+            if RECEIPT_BEFORE_SYNC not in replica.bugs:
+                replica.persist()
         self._acked[replica.name] = log.last
         effects += replica.advance(self._committed())
         if self.serving:
@@ -209,10 +221,12 @@ class Leader:
         return batch
 
     def _committed(self) -> int:
-        options = self._replica.options
-        index = committed_index(
-            self._acked, self.members, len(self._replica.order), options.ack, options.primary
-        )
+        options, bugs, replicas = self._replica.options, self._replica.bugs, len(self._replica.order)
+        if MAJORITY_TOO_SMALL in bugs:
+            replicas -= 2
+        index = committed_index(self._acked, self.members, replicas, options.ack, options.primary)
+        if RECEIPT_BEFORE_REPLICATION in bugs:
+            index = self._replica.log.last
         return index if index >= self._epoch_start else self._replica.committed
 
     def _release(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference.api import Config, ConfigError
+from nodes.reference.bugs import VIEW_WITHOUT_AGREEMENT, switched_on
 from nodes.reference.joram.decisions import MAX_MEMBERS
 
 ACKS = ("all", "majority")
@@ -68,9 +69,12 @@ class Options:
         expected = _count(options, "nb_cluster_expected", len(config.peers))
         if expected > len(config.peers):
             raise ConfigError(f"options.nb_cluster_expected: {expected}, but peers has {len(config.peers)}")
+        partitions = _choice(options, "partitions", PARTITIONS)
+        if VIEW_WITHOUT_AGREEMENT in switched_on(options):
+            partitions = "unspecified"
         return cls(
             ack=_choice(options, "ack", ACKS),
-            partitions=_choice(options, "partitions", PARTITIONS),
+            partitions=partitions,
             nb_cluster_expected=expected,
             detection_timeout=timeout,
             heartbeat_interval=interval,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nodes.reference.api import Broker, Effect
+from nodes.reference.bugs import switched_on
 from nodes.reference.joram.decisions import LogId, make_epoch, round_of
 from nodes.reference.joram.log import Log, decode_command, decode_view
 from nodes.reference.joram.messages import Message, pack
@@ -19,6 +20,7 @@ class Replica:
         config = broker.config
         self.broker = broker
         self.options = options
+        self.bugs = switched_on(config.options)
         self.runtime = broker.runtime
         self.name = config.node
         self.order = list(config.peers)

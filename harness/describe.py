@@ -1,0 +1,51 @@
+"""What a run's folder tells of how it was made: the command that repeats it, the versions it may depend on."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import shlex
+from importlib import metadata
+from pathlib import Path
+
+from harness.registry import BACKENDS, WORKLOADS
+from harness.spec import Test
+from harness.store import Store
+
+
+def command_line(test: Test, store: Path) -> str:
+    """The command that runs this test again: the same plan, from the same seed."""
+    words = ["stormproof", "test", "--design", test.design, "--workload", test.workload]
+    words += ["--nemesis", ",".join(test.nemesis) or "none", "--backend", test.backend]
+    words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
+    words += ["--seed", str(test.seed), "--store", str(store)]
+    for name, value in sorted(test.options.items()):
+        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return shlex.join(words)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """What the run's result may depend on."""
+    packages = ("stormproof", "pyspark", "pyarrow", "numba", "numpy", "pandas")
+    return {"python": platform.python_version(), "kernel": platform.release()} | {
+        package: metadata.version(package) for package in packages
+    }
+
+
+def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> Path:
+    """Make a run's folder with all that is known beforehand; ``why`` says why this backend was chosen.
+
+    It is made in ``runs`` if given, though its command names ``store``.
+    """
+    work = WORKLOADS.load(test.workload)
+    # Time is free in simulation, so there a cluster that takes too long has no excuse.
+    promises = [*work.promises, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
+    return Store(runs or store).create(
+        test,
+        backend={"name": test.backend, "why": why},
+        promises=promises,
+        gates=work.gates(test.options),
+        command=command_line(test, store),
+        versions=versions(),
+    )

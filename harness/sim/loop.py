@@ -1,0 +1,315 @@
+"""An event loop under simulated time, and the simulated processes whose callbacks it runs.
+
+Time stands still while callbacks run and jumps to the next timer when nothing is ready. Every callback belongs to
+the process in whose context it was scheduled: a paused process's callbacks are held until it is resumed, a dead
+one's never run. Nothing here reads a clock, so the same callbacks in the same order give the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from harness.errors import StormproofError
+
+RUNNING, PAUSED, DEAD = "running", "paused", "dead"
+
+TURN = 1e-6
+"""Seconds that one turn of the loop takes: code that waits for time by spinning gets it, too."""
+
+MAX_IDLE_TURNS = 2_000_000
+"""Turns without any timer coming due, after which the run is taken for one that spins for ever."""
+
+_CLOSE_ATTEMPTS = 50
+
+
+class SimulationError(StormproofError):
+    """The simulated run can't go on: everybody waits, or somebody spins without end."""
+
+
+class Process:
+    """A simulated operating-system process: what it scheduled, and the clock that it reads.
+
+    ``offset`` and ``rate`` make its monotonic clock differ from the simulation's time.
+    """
+
+    def __init__(self, loop: SimLoop, name: str, pid: int, offset: float = 0.0, rate: float = 1.0) -> None:
+        self.name = name
+        self.pid = pid
+        self.state = RUNNING
+        self.offset = offset
+        self.rate = rate
+        self.resources: dict[Resource, None] = {}
+        """What the operating system takes back when the process ends."""
+        self._loop = loop
+        self._held: list[Handle] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.ended = asyncio.Event()
+        self._tidy_at = 64
+        self._context = contextvars.copy_context()
+        self._context.run(_OWNER.set, self)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a task of this process."""
+        return self._loop.create_task(work, name=name, context=self._context.copy())
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Let this process call a function soon, like a signal handler."""
+        self._loop.post(self, self._context.copy(), function, *args)
+
+    def pause(self) -> None:
+        """From now on nothing of it runs."""
+        if self.state == RUNNING:
+            self.state = PAUSED
+
+    def resume(self) -> None:
+        """Run what was held: what was ready and what arrived first, then timers, as a real loop does."""
+        if self.state != PAUSED:
+            return
+        self.state = RUNNING
+        held, self._held = self._held, []
+        held.sort(key=lambda handle: handle.timed)
+        self._loop.ready.extend(held)
+
+    def kill(self) -> None:
+        """End it without a word: none of its code runs any more, its connections are closed by the system."""
+        if self.state == DEAD:
+            return
+        self.state = DEAD
+        self._held.clear()
+        self.ended.set()
+        for task in self._tasks:
+            if not task.done():
+                # It is never going to be done, and must not be collected (which would run its `finally`).
+                self._loop.bury(task)
+        self._tasks.clear()
+        for resource in list(self.resources):
+            resource.owner_ended()
+        self.resources.clear()
+
+    def hold(self, handle: Handle) -> None:
+        """Take a callback whose time came while the process does not run."""
+        if self.state == PAUSED:
+            self._held.append(handle)
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task from being collected while it waits."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._tidy_at:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tidy_at = 2 * len(self._tasks) + 64
+
+
+class Resource:
+    """Something that the operating system takes back when its owner ends."""
+
+    def owner_ended(self) -> None:
+        """The process that held it is gone."""
+        raise NotImplementedError
+
+
+_OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("stormproof-simulated-process", default=None)
+
+
+def _nothing() -> None:
+    """What a cancelled callback does."""
+
+
+class Handle(asyncio.TimerHandle):
+    """A callback with its owner; ``timed`` tells a timer from what was ready at once."""
+
+    __slots__ = ("callback", "owner", "timed")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...],
+                 context: contextvars.Context | None, owner: Process | None, timed: bool, when: float) -> None:
+        # The parent's constructor would do work that is not needed here, for each of very many callbacks.
+        self.callback = callback
+        self._callback = self._repr = self._source_traceback = None
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._when = when
+        self.owner = owner
+        self.timed = timed
+
+    def cancel(self) -> None:
+        """Never run it."""
+        self._cancelled = True
+        self.callback, self._args = _nothing, ()
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """The event loop of a simulated run. ``network`` makes its connections; see ``Network.attach``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready: deque[Handle] = deque()
+        self.now = 0.0
+        """Simulated seconds: the time that no process's clock distorts."""
+        self.network: Any = None
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._sequence = 0
+        self._owner: Process | None = None
+        self._idle_turns = 0
+        self._graves: list[asyncio.Task[Any]] = []
+        self._ended = False
+        self._harness = Process(self, "harness", 1)
+
+    # What asyncio asks of a loop. Its type stubs tie callbacks to their arguments, which overrides can't repeat
+    # without costs at run time.
+
+    def time(self) -> float:
+        """The clock of the process that asks."""
+        owner = self._owner
+        return self.now if owner is None else owner.offset + self.now * owner.rate
+
+    def call_soon(self, callback: Callable[..., object], *args: Any,  # type: ignore[override]
+                  context: contextvars.Context | None = None) -> Handle:
+        """Run a callback in the next turn, for the process in whose context it is."""
+        if context is None:
+            context = contextvars.copy_context()
+        handle = Handle(callback, args, context, context.get(_OWNER), False, 0.0)
+        if not self._ended:
+            self.ready.append(handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
+                   context: contextvars.Context | None = None) -> Handle:
+        """Run a callback after ``delay`` seconds on the clock of its process."""
+        if context is None:
+            context = contextvars.copy_context()
+        owner = context.get(_OWNER)
+        when = self.now + (delay if owner is None else delay / owner.rate)
+        return self._schedule(when, Handle(callback, args, context, owner, True, when))
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
+                context: contextvars.Context | None = None) -> Handle:
+        """Run a callback at a time on the clock of its process."""
+        if context is None:
+            context = contextvars.copy_context()
+        owner = context.get(_OWNER)
+        moment = when if owner is None else (when - owner.offset) / owner.rate
+        return self._schedule(moment, Handle(callback, args, context, owner, True, when))
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+        """Refused: a simulated run has one thread."""
+        raise SimulationError("a simulated run can't use threads")
+
+    def run_in_executor(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+        """Refused: a simulated run has one thread."""
+        raise SimulationError("a simulated run can't use threads or executors")
+
+    def create_task(self, coro: Any, *, name: str | None = None,  # type: ignore[override]
+                    context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+        """A task of the process in whose context it runs."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        if self._ended:
+            self._graves.append(task)
+            return task
+        owner = _OWNER.get() if context is None else context.get(_OWNER)
+        (owner or self._harness).adopt(task)
+        return task
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None,
+                                *, local_addr: Any = None, **_: Any) -> Any:
+        """Connect over the simulated network, from ``local_addr`` or the place of the process that asks."""
+        return await self.network.connect(protocol_factory, str(host), int(port), local_addr, _OWNER.get())
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None,
+                            **_: Any) -> Any:
+        """Listen on the simulated network."""
+        return self.network.listen(protocol_factory, str(host), int(port), _OWNER.get())
+
+    # What the simulated system asks.
+
+    def post(self, owner: Process | None, context: contextvars.Context, callback: Callable[..., object],
+             *args: Any) -> None:
+        """Run a callback of a process in the next turn."""
+        if not self._ended:
+            self.ready.append(Handle(callback, args, context, owner, False, 0.0))
+
+    def after(self, delay: float, callback: Callable[..., object], *args: Any) -> Handle:
+        """Run something that belongs to no process (the network, the machine) after simulated seconds."""
+        when = self.now + delay
+        return self._schedule(when, Handle(callback, args, None, None, True, when))
+
+    def bury(self, task: asyncio.Task[Any]) -> None:
+        """Keep a dead process's task until the run is over."""
+        self._graves.append(task)
+
+    def end(self) -> None:
+        """End the simulated world: let go of everything that still waits, without letting it do anything."""
+        self._ended = True
+        self._harness.kill()
+        self.ready.clear()
+        self._timers.clear()
+        asyncio._set_running_loop(self)
+        try:
+            while self._graves:
+                _put_away(self._graves.pop())
+        finally:
+            asyncio._set_running_loop(None)
+        self.close()
+
+    # Inner workings.
+
+    def _schedule(self, when: float, handle: Handle) -> Handle:
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
+
+    def _run_once(self) -> None:
+        """Turn after turn until the loop is stopped; asyncio calls it until then."""
+        ready, timers, pop = self.ready, self._timers, heapq.heappop
+        while not self._stopping:  # type: ignore[attr-defined]
+            self.now += TURN
+            self._idle_turns += 1
+            if not ready:
+                while timers and timers[0][2]._cancelled:
+                    pop(timers)
+                if not timers:
+                    raise SimulationError(f"everybody waits for ever at {self.now:.6f} s: no timer is set")
+                if timers[0][0] > self.now:
+                    self.now = timers[0][0]
+            while timers and timers[0][0] <= self.now:
+                ready.append(pop(timers)[2])
+                self._idle_turns = 0
+            if self._idle_turns > MAX_IDLE_TURNS:
+                raise SimulationError(f"somebody spins at {self.now:.6f} s: {ready[0] if ready else 'nothing'}")
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    self._run(handle)
+        self._owner = None
+
+    def _run(self, handle: Handle) -> None:
+        owner = self._owner = handle.owner
+        if owner is not None and owner.state != RUNNING:
+            owner.hold(handle)
+            return
+        try:
+            if handle._context is None:
+                handle.callback(*handle._args)
+            else:
+                handle._context.run(handle.callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt, SimulationError):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
+
+
+def _put_away(task: asyncio.Task[Any]) -> None:
+    """Close a task's coroutine for good, even one that waits in its `finally`."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine: Any = task.get_coro()
+    for _ in range(_CLOSE_ATTEMPTS):
+        with suppress(Exception):
+            coroutine.close()
+        if coroutine.cr_frame is None:
+            return

@@ -1,0 +1,122 @@
+"""``stormproof mutants``: each switchable bug is simulated until a check catches it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
+from harness.sim.campaign import BROKEN, Plan, calm, run_seed, scratch_place
+from nodes.reference.bugs import BUGS
+
+BASE = Plan(
+    "joram", "queue", "partition,pause,kill", 3, 20.0, 40.0,
+    {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
+     "settle_timeout": "20", "drain_limit": "30"},
+)  # fmt: skip
+"""The campaign that every bug meets, with the bug's own settings on top."""
+
+ROUND_SEEDS = 10_000
+"""Distance of the first seeds of two rounds."""
+
+
+@dataclass(frozen=True)
+class Catch:
+    """One hunt: how many seeds it took, and what the check that caught the bug said; ``anomalies`` is empty when the
+    budget of seeds was used up."""
+
+    bug: str
+    round: int
+    seeds: int
+    seconds: float
+    anomalies: tuple[str, ...]
+    sentence: str
+    command: str
+
+    @property
+    def caught(self) -> bool:
+        """Whether a check caught it."""
+        return bool(self.anomalies)
+
+
+def plan_of(bug: str) -> Plan:
+    """The campaign of one bug."""
+    return replace(BASE, settings={**BASE.settings, **BUGS[bug].exercise, "bug": bug})
+
+
+def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch:
+    """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most."""
+    began = time.perf_counter()
+    plan = plan_of(bug)
+    first = start + number * ROUND_SEEDS
+    for seed in range(first, first + budget):
+        result = run_seed(plan, seed, Path("runs"), scratch)
+        if result.verdict == "invalid":
+            found = tuple(result.broken)
+            seconds = time.perf_counter() - began
+            return Catch(bug, number, seed - first + 1, seconds, found, result.sentence, result.command)
+        if result.verdict == BROKEN and seed == first + budget - 1:
+            return Catch(bug, number, budget, time.perf_counter() - began, (), result.sentence, result.command)
+    return Catch(bug, number, budget, time.perf_counter() - began, (), "", "")
+
+
+def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, jobs: int | None, as_json: bool) -> int:
+    """Hunt for the named bugs, or for all; returns the exit status: 1 when one escaped in every round.
+
+    Raises:
+        UsageError: there is no such bug, or a number makes no sense.
+    """
+    for name in names:
+        if name not in BUGS:
+            raise UsageError(f"there is no bug {name!r} (there are: {', '.join(BUGS)})")
+    if budget < 1 or rounds < 1 or start < 0:
+        raise UsageError("--seeds and --rounds: at least 1; --start: at least 0")
+    console = Console(stderr=as_json, highlight=False)
+    bugs = list(names or BUGS)
+    catches: dict[str, list[Catch]] = {bug: [] for bug in bugs}
+    for catch in _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1):
+        catches[catch.bug].append(catch)
+        how = f"{', '.join(catch.anomalies)} after {catch.seeds} seeds" if catch.caught else "NOT CAUGHT"
+        console.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
+                          for bug, found in catches.items()}))
+    else:
+        console.print(_table(catches))
+    escaped = [bug for bug, found in catches.items() if not any(catch.caught for catch in found)]
+    for bug in escaped:
+        console.print(f"gap: nothing caught {bug} ({BUGS[bug].summary}) within {budget} seeds", markup=False)
+    return EXIT_INVALID if escaped else EXIT_VALID
+
+
+def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int) -> Iterator[Catch]:
+    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=scratch_place()) as scratch:
+        tasks = [(bug, number, start, budget, Path(scratch)) for number in range(rounds) for bug in bugs]
+        if jobs == 1:
+            yield from (hunt(*task) for task in tasks)
+            return
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context, initializer=calm) as pool:
+            yield from pool.map(hunt, *zip(*tasks, strict=True))
+
+
+def _table(catches: dict[str, list[Catch]]) -> Table:
+    table = Table("bug", "caught", "seeds (median)", "seconds (median)", "by", box=None)
+    for bug, found in catches.items():
+        caught = [catch for catch in found if catch.caught]
+        kinds = dict.fromkeys(kind for catch in caught for kind in catch.anomalies)
+        seeds = f"{statistics.median(catch.seeds for catch in caught):g}" if caught else "-"
+        seconds = f"{statistics.median(catch.seconds for catch in caught):.1f}" if caught else "-"
+        table.add_row(bug, f"{len(caught)} of {len(found)}", seeds, seconds, ", ".join(kinds))
+    return table

@@ -1,0 +1,254 @@
+"""The simulated network: hosts, listeners, links with delays, directed cuts, and TCP connections over them.
+
+A packet on a cut link is lost and counted. What TCP makes of that is imitated: data waits and is tried again after
+0.2 s, 0.4 s, 0.8 s...; attempts to connect after 1 s, 2 s, 4 s...; so a connection stalls, and goes on some time after
+the heal. A segment that nobody waits for is answered by a reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.protocols import Link
+from harness.sim.loop import DEAD, Process, Resource, SimLoop
+from harness.sim.transport import Endpoint, SimTransport
+
+Address = tuple[str, int]
+Factory = Callable[[], asyncio.BaseProtocol]
+
+CONTROL = "control"
+"""The harness's own place, which no cut touches."""
+
+FIRST_PORT = 32768
+CONNECT_RETRY = 1.0
+CONNECT_ATTEMPTS = 7
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How long packets take: ``base`` seconds on an idle link, more by ``jitter`` (its mean), and with the
+    probability ``spikes`` up to ``spike`` seconds more. ``slices`` is the probability that a read returns less
+    than there is."""
+
+    base: float
+    jitter: float
+    spikes: float
+    spike: float
+    slices: float
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Weather:
+        """A network that suits the seed: from one rack to a slow campus."""
+        base = 10 ** rng.uniform(-4.3, -2.7)
+        return cls(
+            base=base,
+            jitter=base * rng.choice((0.1, 0.5, 2.0)),
+            spikes=rng.choice((0.0, 0.0005, 0.005)),
+            spike=rng.uniform(0.005, 0.1),
+            slices=rng.choice((0.0, 0.02, 0.2)),
+        )
+
+
+class Listener(Resource):
+    """A listening socket; it looks like an ``asyncio.Server`` to those who made it."""
+
+    def __init__(self, network: Network, address: Address, factory: Factory, owner: Process | None) -> None:
+        self.address = address
+        self.factory = factory
+        self.owner = owner
+        self.context = contextvars.copy_context()
+        self.sockets = (_ListeningSocket(address),)
+        self._network = network
+        if owner is not None:
+            owner.resources[self] = None
+
+    def close(self) -> None:
+        """Listen no more; accepted connections live on."""
+        self._network.listeners.pop(self.address, None)
+        if self.owner is not None:
+            self.owner.resources.pop(self, None)
+
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return self._network.listeners.get(self.address) is self
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to wait for."""
+
+    def owner_ended(self) -> None:
+        """The system closes it."""
+        self._network.listeners.pop(self.address, None)
+
+
+@dataclass(frozen=True)
+class _ListeningSocket:
+    address: Address
+
+    def getsockname(self) -> Address:
+        """The address that it listens on."""
+        return self.address
+
+
+class Network:
+    """All hosts and links of a run. ``hosts`` maps addresses to names; delays come from ``rng``."""
+
+    def __init__(self, loop: SimLoop, hosts: Mapping[str, str], rng: random.Random) -> None:
+        self.loop = loop
+        self.listeners: dict[Address, Listener] = {}
+        self.weather = Weather.draw(rng)
+        self.rng = rng
+        self._hosts = dict(hosts)
+        self._addresses = {name: address for address, name in hosts.items()}
+        self._cut: frozenset[Link] = frozenset()
+        self._dropped: dict[Link, int] = {}
+        self._delays: dict[Link, float] = {}
+        self._next_port = FIRST_PORT
+        loop.network = self
+
+    def set_cut(self, cut: Iterable[Link]) -> None:
+        """Lose every packet on exactly these links from now on."""
+        self._cut = frozenset(cut)
+        self._dropped = {link: self._dropped.get(link, 0) for link in sorted(self._cut)}
+
+    def dropped(self) -> dict[Link, int]:
+        """Packets lost so far on each link that is cut now."""
+        return dict(self._dropped)
+
+    def passes(self, link: Link) -> bool:
+        """Whether a packet on the link arrives now; a lost one is counted."""
+        if link not in self._cut:
+            return True
+        self._dropped[link] += 1
+        return False
+
+    def delay(self, link: Link) -> float:
+        """How long the next packet on the link takes."""
+        rng, weather = self.rng, self.weather
+        base = self._delays.get(link)
+        if base is None:
+            base = self._delays[link] = weather.base * rng.uniform(0.5, 1.5)
+        seconds = base - weather.jitter * math.log(1.0 - rng.random())
+        if weather.spikes and rng.random() < weather.spikes:
+            seconds += weather.spike * rng.random()
+        return seconds
+
+    # Connections.
+
+    def listen(self, factory: Factory, host: str, port: int, owner: Process | None) -> Listener:
+        """Listen on an address; raises OSError when it is taken."""
+        address = (host, port or self._free_port())
+        if address in self.listeners:
+            raise OSError(98, f"address {host}:{port} is in use")
+        if host not in self._hosts:
+            raise OSError(99, f"{host} is not an address of a simulated host")
+        listener = self.listeners[address] = Listener(self, address, factory, owner)
+        return listener
+
+    async def connect(self, factory: Factory, host: str, port: int, local: Address | None,
+                      owner: Process | None) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        """Connect like TCP does: refused by a host that doesn't listen, hanging while packets are lost.
+
+        Raises:
+            OSError: refused, unreachable for two minutes, or there is no such host.
+        """
+        target = self._hosts.get(host)
+        if target is None:
+            raise OSError(113, f"no route to the simulated host {host}")
+        source = self._place(local, owner)
+        mine = (self._addresses[source], self._free_port())
+        client = Endpoint(self, source, owner)
+        answer: asyncio.Future[Endpoint] = self.loop.create_future()
+        attempt = _Attempt(self, client, (host, port), mine, (source, target), answer)
+        attempt.send(CONNECT_RETRY, CONNECT_ATTEMPTS)
+        try:
+            server = await answer
+        except BaseException:
+            attempt.over = True
+            client.vanish()
+            raise
+        protocol = factory()
+        transport = SimTransport(client, protocol, mine, (host, port), contextvars.copy_context())
+        client.join(server)
+        transport.begin()
+        return transport, protocol
+
+    def _place(self, local: Address | None, owner: Process | None) -> str:
+        if local is not None:
+            return self._hosts[local[0]]
+        return CONTROL if owner is None else owner.name
+
+    def _free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+
+class _Attempt:
+    """One attempt to connect: the handshake, tried again while its packets are lost."""
+
+    def __init__(self, network: Network, client: Endpoint, address: Address, mine: Address, link: Link,
+                 answer: asyncio.Future[Endpoint]) -> None:
+        self.over = False
+        self._network = network
+        self._client = client
+        self._address = address
+        self._mine = mine
+        self._there = link
+        self._back = (link[1], link[0])
+        self._answer = answer
+        self._server: Endpoint | None = None
+        self._connected = False
+
+    @property
+    def _over(self) -> bool:
+        owner = self._client.owner
+        return self.over or self._answer.done() or (owner is not None and owner.state == DEAD)
+
+    def send(self, wait: float, left: int) -> None:
+        """Send the first packet, and again after ``wait`` seconds while no answer comes."""
+        if self._over:
+            return
+        loop = self._network.loop
+        if left == 0:
+            self._answer.set_exception(TimeoutError(110, "connection timed out"))
+            return
+        loop.after(self._network.delay(self._there), self._arrived)
+        loop.after(wait, self.send, 2 * wait, left - 1)
+
+    def _arrived(self) -> None:
+        network = self._network
+        if not network.passes(self._there):
+            return
+        listener = network.listeners.get(self._address)
+        if listener is not None and self._server is None and not self._over:
+            self._server = self._accept(listener)
+        network.loop.after(network.delay(self._back), self._answered, self._server)
+
+    def _accept(self, listener: Listener) -> Endpoint:
+        """The system completes the handshake by itself, also for a process that is paused."""
+        server = Endpoint(self._network, self._there[1], listener.owner)
+        server.join(self._client)
+        context = listener.context.copy()
+        self._network.loop.post(listener.owner, context, self._hand_over, listener, server, context)
+        return server
+
+    def _hand_over(self, listener: Listener, server: Endpoint, context: contextvars.Context) -> None:
+        transport = SimTransport(server, listener.factory(), self._address, self._mine, context.copy())
+        transport.begin()
+
+    def _answered(self, server: Endpoint | None) -> None:
+        if not self._network.passes(self._back):
+            return
+        if self._over:
+            if server is not None and not self._connected:
+                server.reset_by_peer()
+            return
+        if server is None:
+            self._answer.set_exception(ConnectionRefusedError(111, f"{self._address[0]} refused"))
+        else:
+            self._connected = True
+            self._answer.set_result(server)

@@ -1,0 +1,408 @@
+"""Simulated TCP connections: what the operating system keeps of them, and asyncio's transport on top.
+
+An ``Endpoint`` is the kernel's half: it outlives the process that opened it until what was written has been sent.
+A ``Pipe`` carries the bytes of one direction in order, whatever the network loses. A ``SimTransport`` is what node and
+client code holds; its callbacks run in the process that owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from harness.sim.loop import DEAD, Handle, Process, Resource
+
+if TYPE_CHECKING:
+    from harness.sim.network import Network
+
+WINDOW = 1 << 19
+"""Bytes that the kernels of both sides hold for a reader that does not read."""
+
+FIRST_RETRY, LAST_RETRY = 0.2, 120.0
+_READ_SIZE = 1 << 18
+
+FIN = b""
+"""In a pipe: nothing more will be sent."""
+
+
+class Pipe:
+    """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
+
+    __slots__ = ("_back", "_last", "_link", "_network", "_retry", "_sender", "_timer", "_waiting", "held", "target")
+
+    def __init__(self, network: Network, sender: Endpoint, target: Endpoint) -> None:
+        self.target = target
+        self.held = 0
+        """Bytes that were sent and not yet read."""
+        self._network = network
+        self._sender = sender
+        self._link = (sender.host, target.host)
+        self._back = (target.host, sender.host)
+        self._waiting: deque[bytes] = deque()
+        self._retry = FIRST_RETRY
+        self._timer: Handle | None = None
+        self._last = 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether packets or their acknowledgements are being lost."""
+        return self._timer is not None
+
+    def send(self, chunk: bytes) -> None:
+        """Send bytes, or FIN."""
+        self.held += len(chunk)
+        if self._timer is not None and self._retry > FIRST_RETRY:
+            self._waiting.append(chunk)
+        else:
+            self._transmit(chunk)
+
+    def _transmit(self, chunk: bytes) -> None:
+        loop = self._network.loop
+        arrival = max(loop.now + self._network.delay(self._link), self._last)
+        self._last = arrival
+        loop.after(arrival - loop.now, self._arrived, chunk)
+
+    def _arrived(self, chunk: bytes) -> None:
+        if not self._network.passes(self._link):
+            self._waiting.append(chunk)
+            self._try_later()
+            return
+        if self._waiting:
+            # An earlier chunk is missing: the receiver waits for that.
+            self._waiting.append(chunk)
+            return
+        self.target.arrived(chunk)
+        if not self._network.passes(self._back):
+            self._try_later()
+
+    def _try_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._network.loop.after(self._retry, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        network = self._network
+        there = network.passes(self._link)
+        if there:
+            while self._waiting:
+                self.target.arrived(self._waiting.popleft())
+        if there and network.passes(self._back):
+            self._retry = FIRST_RETRY
+            self._sender.drained()
+        elif not self.target.gone or self._waiting:
+            self._retry = min(2 * self._retry, LAST_RETRY)
+            self._try_later()
+
+
+class Endpoint(Resource):
+    """The kernel's half of a connection, at a host, for a process."""
+
+    def __init__(self, network: Network, host: str, owner: Process | None) -> None:
+        self.host = host
+        self.owner = owner
+        self.gone = False
+        """Whether this half is closed for reading: whatever arrives is answered by a reset."""
+        self.buffer = bytearray()
+        self.ended = False
+        self.failed = False
+        self.transport: SimTransport | None = None
+        self.pipe: Pipe | None = None
+        self.peer: Endpoint | None = None
+        self.network = network
+        self._finished = False
+        if owner is not None:
+            owner.resources[self] = None
+
+    def join(self, peer: Endpoint) -> None:
+        """From now on there is a way to the peer."""
+        self.peer = peer
+        self.pipe = Pipe(self.network, self, peer)
+
+    def room(self) -> int:
+        """Bytes that the kernel takes now."""
+        return WINDOW - self.pipe.held if self.pipe is not None else 0
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the kernel."""
+        assert self.pipe is not None
+        self.pipe.send(data)
+
+    def finish(self) -> None:
+        """Nothing more will be sent."""
+        if not self._finished and self.pipe is not None:
+            self._finished = True
+            self.pipe.send(FIN)
+
+    def close(self) -> None:
+        """The process lets go of it: what was sent still goes out; unread data makes it a reset."""
+        if self.gone:
+            return
+        unread = bool(self.buffer)
+        self.vanish()
+        if unread:
+            self._reset_peer()
+        else:
+            self.finish()
+
+    def vanish(self) -> None:
+        """Forget the connection without a word."""
+        self.gone = True
+        self.buffer.clear()
+        if self.owner is not None:
+            self.owner.resources.pop(self, None)
+
+    def owner_ended(self) -> None:
+        """The system closes what a dead process left open."""
+        self.transport = None
+        self.close()
+
+    def arrived(self, chunk: bytes) -> None:
+        """A chunk has come over the network."""
+        if self.gone:
+            if chunk:
+                self._reset_peer()
+            return
+        if chunk:
+            self.buffer += chunk
+        else:
+            self.ended = True
+        if self.transport is not None:
+            self.transport.readable()
+
+    def reset_by_peer(self) -> None:
+        """The other side has refused what was sent."""
+        if self.gone:
+            return
+        self.failed = True
+        self.buffer.clear()
+        if self.transport is not None:
+            self.transport.readable()
+
+    def taken(self, count: int) -> None:
+        """The process has read so many bytes: the sender may send more."""
+        peer = self.peer
+        if peer is None or peer.pipe is None:
+            return
+        peer.pipe.held -= count
+        if peer.transport is not None and not peer.pipe.stalled:
+            peer.drained()
+
+    def drained(self) -> None:
+        """There may be room for more."""
+        if self.transport is not None:
+            self.transport.writable()
+
+    def _reset_peer(self) -> None:
+        peer, network = self.peer, self.network
+        if peer is None:
+            return
+        link = (self.host, peer.host)
+        target = peer
+
+        def arrive() -> None:
+            if network.passes(link):
+                target.reset_by_peer()
+
+        network.loop.after(network.delay(link), arrive)
+
+
+class SimTransport(asyncio.Transport):
+    """asyncio's side of a simulated connection."""
+
+    def __init__(self, endpoint: Endpoint, protocol: asyncio.BaseProtocol, mine: tuple[str, int],
+                 peer: tuple[str, int], context: contextvars.Context) -> None:
+        super().__init__({"sockname": mine, "peername": peer})
+        self._endpoint = endpoint
+        self._protocol: Any = protocol
+        self._context = context
+        self._loop = endpoint.network.loop
+        self._unsent = bytearray()
+        self._high, self._low = 1 << 16, 1 << 14
+        self._held_back = False
+        self._closing = False
+        self._lost = False
+        self._eof_wanted = False
+        self._reading = True
+        self._read_due = False
+        endpoint.transport = self
+
+    def begin(self) -> None:
+        """Tell the protocol; called in the owner's context."""
+        self._protocol.connection_made(self)
+        self.readable()
+
+    # For code that holds the transport.
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self._closing
+
+    def close(self) -> None:
+        """Send what waits, then close."""
+        if self._closing:
+            return
+        self._closing = True
+        self._reading = False
+        if not self._unsent:
+            self._post(self._end, None)
+
+    def abort(self) -> None:
+        """Close at once; what waits here is lost."""
+        self._fail(None)
+
+    def write(self, data: Any) -> None:
+        """Send bytes, or keep them until there is room."""
+        if self._lost or self._eof_wanted or not data:
+            return
+        if not self._unsent:
+            room = self._endpoint.room()
+            if room >= len(data):
+                self._endpoint.send(bytes(data))
+                return
+            if room > 0:
+                self._endpoint.send(bytes(data[:room]))
+                data = data[room:]
+        self._unsent += data
+        if not self._held_back and len(self._unsent) > self._high:
+            self._held_back = True
+            self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        """Send them together."""
+        self.write(b"".join(list_of_data))
+
+    def write_eof(self) -> None:
+        """Half-close: nothing more will be written."""
+        if self._closing or self._eof_wanted:
+            return
+        self._eof_wanted = True
+        if not self._unsent:
+            self._endpoint.finish()
+
+    def can_write_eof(self) -> bool:
+        """Half-closing is possible."""
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return len(self._unsent)
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """(low, high)."""
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When the protocol is told to pause and to go on."""
+        if high is None:
+            high = 1 << 16 if low is None else 4 * low
+        self._high, self._low = high, high // 4 if low is None else low
+        if not self._held_back and len(self._unsent) > self._high:
+            self._held_back = True
+            self._protocol.pause_writing()
+
+    def pause_reading(self) -> None:
+        """Leave what arrives in the kernel."""
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self._closing and not self._reading:
+            self._reading = True
+            self.readable()
+
+    def is_reading(self) -> bool:
+        """Whether it reads."""
+        return self._reading and not self._closing
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol."""
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Another protocol."""
+        self._protocol = protocol
+
+    # For the kernel's half.
+
+    def readable(self) -> None:
+        """Something has arrived: let the process read it when it runs."""
+        endpoint = self._endpoint
+        if not self._read_due and (endpoint.buffer or endpoint.ended or endpoint.failed):
+            self._read_due = True
+            self._post(self._read)
+
+    def writable(self) -> None:
+        """There may be room for what waits."""
+        if self._unsent:
+            self._post(self._flush)
+
+    def _post(self, callback: Any, *args: Any) -> None:
+        owner = self._endpoint.owner
+        if owner is None or owner.state != DEAD:
+            self._loop.post(owner, self._context, callback, *args)
+
+    def _read(self) -> None:
+        self._read_due = False
+        endpoint = self._endpoint
+        if self._lost:
+            return
+        if endpoint.failed:
+            self._fail(ConnectionResetError(104, "connection reset by peer"))
+            return
+        if not self._reading:
+            return
+        if endpoint.buffer:
+            count = min(len(endpoint.buffer), _READ_SIZE)
+            network = endpoint.network
+            if count > 1 and network.weather.slices and network.rng.random() < network.weather.slices:
+                count = network.rng.randrange(1, count)
+            data = bytes(endpoint.buffer[:count])
+            del endpoint.buffer[:count]
+            endpoint.taken(count)
+            self._protocol.data_received(data)
+            if endpoint.buffer or endpoint.ended:
+                self.readable()
+        elif endpoint.ended:
+            endpoint.ended = False
+            self._reading = False
+            if not self._protocol.eof_received():
+                self.close()
+
+    def _flush(self) -> None:
+        room = self._endpoint.room()
+        if self._lost or not self._unsent or room <= 0:
+            return
+        chunk = bytes(self._unsent[:room])
+        del self._unsent[:room]
+        self._endpoint.send(chunk)
+        if self._held_back and len(self._unsent) <= self._low:
+            self._held_back = False
+            self._protocol.resume_writing()
+        if not self._unsent:
+            if self._closing:
+                self._end(None)
+            elif self._eof_wanted:
+                self._endpoint.finish()
+
+    def _fail(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._closing = self._lost = True
+        self._reading = False
+        self._unsent.clear()
+        self._post(self._tell_lost, error)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._closing = self._lost = True
+            self._tell_lost(error)
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        endpoint = self._endpoint
+        endpoint.transport = None
+        endpoint.close()
+        self._protocol.connection_lost(error)

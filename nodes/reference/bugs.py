@@ -1,0 +1,79 @@
+"""Bugs that can be switched on, of kinds that real systems had: off unless the option ``bug`` names them.
+
+They measure the harness: each must be caught by a check (``stormproof mutants``). The name of a bug stands in the code
+where it bites. ``exercise`` are settings of a test that the bug needs to bite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodes.reference.api import ConfigError
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One bug: what goes wrong, and the settings of a test that exercises it."""
+
+    name: str
+    summary: str
+    exercise: Mapping[str, str] = field(default_factory=dict)
+
+
+CLOSE_DROPS_UNACKED = "close-drops-unacked"
+NO_DUPLICATE_FILTER = "no-duplicate-filter"
+REQUEUED_TWICE = "requeued-twice"
+STATE_BEHIND_LOG = "state-behind-log"
+RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
+ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
+RECEIPT_BEFORE_REPLICATION = "receipt-before-replication"
+RECEIPT_BEFORE_SYNC = "receipt-before-sync"
+ACK_ON_MASTER_ONLY = "ack-on-master-only"
+VIEW_WITHOUT_AGREEMENT = "view-without-agreement"
+OWN_LOG_WINS = "own-log-wins"
+TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
+CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
+MAJORITY_TOO_SMALL = "majority-too-small"
+COMMIT_UNMATCHED = "commit-unmatched"
+
+_ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
+_MAJORITY = {"ack": "majority"}
+
+BUGS: Mapping[str, Bug] = {
+    bug.name: bug
+    for bug in (
+        Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
+        Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
+        Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
+        Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
+        Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
+        Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
+        Bug(RECEIPT_BEFORE_REPLICATION, "a command is confirmed before any other replica has it"),
+        Bug(RECEIPT_BEFORE_SYNC, "a command is confirmed and acknowledged before it is on disk", exercise=_ALL_DOWN),
+        Bug(ACK_ON_MASTER_ONLY, "an ACK is applied by the master and not replicated"),
+        Bug(VIEW_WITHOUT_AGREEMENT, "whoever can reach nobody else makes a view of its own"),
+        Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", exercise=_MAJORITY),
+        Bug(TRANSFER_MISSES_CHANGES, "a state transfer claims changes that came while it was made",
+            exercise={"log_keep": "5", **_MAJORITY}),
+        Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
+        Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
+    )
+}
+
+
+def switched_on(options: Mapping[str, Any]) -> frozenset[str]:
+    """The bugs that a configuration's options name, joined by commas.
+
+    Raises:
+        ConfigError: there is no such bug.
+    """
+    names = [name for name in str(options.get("bug", NONE)).split(",") if name not in ("", NONE)]
+    for name in names:
+        if name not in BUGS:
+            raise ConfigError(f"options.bug: there is no {name!r} (there are: {', '.join(BUGS)})")
+    return frozenset(names)

@@ -1,0 +1,88 @@
+"""``stormproof simulate``: many seeds, failures kept and told with the command that repeats them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.sim.campaign import Plan, SeedResult, campaign
+from harness.store import read_run
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMON = {"fault_duration": "1.5", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20"}
+SAFE = Plan("joram", "queue", "partition,kill", 3, 8.0, 30.0, COMMON)
+UNSAFE = Plan("joram", "queue", "partition", 3, 10.0, 30.0, {
+    **COMMON, "partitions": "unspecified", "partition_kind": "master", "fault_duration": "4",
+})  # fmt: skip
+
+
+def run(plans: list[Plan], seeds: range, store: Path, jobs: int = 1, collect: bool = False) -> list[SeedResult]:
+    results: list[SeedResult] = []
+    campaign(plans, seeds, store, jobs=jobs, collect=collect, report=results.append)
+    return results
+
+
+def test_runs_that_keep_their_promises_leave_nothing_behind(tmp_path: Path) -> None:
+    results = run([SAFE], range(1, 4), tmp_path)
+    assert [(result.seed, result.verdict) for result in results] == [(1, "valid"), (2, "valid"), (3, "valid")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_stops_at_the_first_failure_unless_told_to_collect(tmp_path: Path) -> None:
+    assert len(run([UNSAFE], range(1, 4), tmp_path / "first")) == 1
+    collected = run([UNSAFE], range(1, 4), tmp_path / "all", collect=True)
+    assert [result.verdict for result in collected] == ["invalid"] * 3
+    assert all(result.run_dir and (result.run_dir / "verdict.json").exists() for result in collected)
+
+
+def test_processes_share_the_seeds_and_find_the_same(tmp_path: Path) -> None:
+    serial = run([SAFE, UNSAFE], range(1, 3), tmp_path / "serial", collect=True)
+    spread = run([SAFE, UNSAFE], range(1, 3), tmp_path / "spread", jobs=2, collect=True)
+    assert len(serial) == 4
+
+    def found(results: list[SeedResult]) -> list[tuple[str, int, str, str]]:
+        return sorted((r.plan.nemesis, r.seed, r.verdict, r.history_sha256) for r in results)
+
+    assert found(serial) == found(spread)
+
+
+@pytest.mark.requirement("H4", part=True)
+def test_the_command_line_names_the_failing_seed_and_the_command_repeats_it(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    words = ["simulate", "--seeds", "5", "--start", "2", "--jobs", "1", "--nemesis", "partition", "--time-limit", "10",
+             "--rate", "30", "--store", str(store), "--json"]  # fmt: skip
+    for name, value in UNSAFE.settings.items():
+        words += ["--set", f"{name}={value}"]
+    done = stormproof(*words)
+    assert done.returncode == 1, done.stderr
+    (failure,) = json.loads(done.stdout)["failures"]
+    assert failure["seed"] == 2 and failure["verdict"] == "invalid"
+    assert failure["command"] in done.stderr
+    kept = store / failure["run"]
+    assert (kept / "report.html").exists()
+
+    program, *again = shlex.split(failure["command"])
+    assert program == "stormproof"
+    repeated = stormproof(*again, "--json")
+    assert repeated.returncode == 1, repeated.stderr
+    answer = json.loads(repeated.stdout)
+    assert answer["anomalies"] == failure["anomalies"]
+    assert read_run(store / answer["run"])["history_sha256"] == read_run(kept)["history_sha256"]
+
+
+def test_nonsense_is_refused(tmp_path: Path) -> None:
+    assert stormproof("simulate", "--seeds", "0").returncode == 3
+    assert "did you mean" in stormproof("simulate", "--design", "jorm").stderr
+
+
+def stormproof(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip

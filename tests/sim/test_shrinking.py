@@ -1,0 +1,90 @@
+"""Schedules written down, and failing runs shrunk to a few lines that fail in the same way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated import simulated, small_test
+
+from checkers.run_check import check_run
+from harness.errors import UsageError
+from harness.history.ledger import read_ledger
+from harness.settings import make_test, read_config
+from harness.sim.campaign import Plan, run_seed
+from harness.sim.shrink import faults_of, shrink, with_faults
+from nemesis.given import GivenFault, read_schedule, write_schedule
+from nemesis.partition import Partition
+from nemesis.process import Kill, Pause
+
+FAMILIES = [Partition(), Pause(), Kill()]
+FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 8.0, 30.0, {
+    "fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
+    "bug": "close-drops-unacked",
+})  # fmt: skip
+
+
+def test_a_schedule_survives_being_written_and_read() -> None:
+    faults = [GivenFault("partition", "one", 2.5, 4.25, 7), GivenFault("kill", "master", 3.0, 5.0, 8)]
+    assert read_schedule(write_schedule(faults), FAMILIES, 10.0) == faults
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("partition", "family:kind:start-end:seed"),
+    ("flood:one:1-2:3", "'flood'"),
+    ("kill:halves:1-2:3", "kinds of kill"),
+    ("kill:one:2-2:3", "begin before"),
+    ("kill:one:2-11:3", "within 10 s"),
+    ("kill:one:1.2.3-4:3", "no number"),
+    ("kill:one:1-3:1 pause:one:2-4:2", "has ended"),
+])  # fmt: skip
+def test_a_schedule_that_makes_no_sense_is_refused(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        read_schedule(text, FAMILIES, 10.0)
+
+
+def test_a_given_schedule_is_what_happens(tmp_path: Path) -> None:
+    test = small_test(1, nemesis="kill,partition", settings={"schedule": "partition:one:2-3.5:7 kill:one:5-6:8"})
+    windows = read_ledger(simulated(test, tmp_path) / "ledger.jsonl")
+    assert [(window.fault, window.kind, window.proven) for window in windows] == [
+        ("partition", "one", True), ("kill", "one", True),
+    ]  # fmt: skip
+
+
+def test_the_drawn_schedule_written_down_is_the_same_run(tmp_path: Path) -> None:
+    drawn = faults_of(FAILING, 1)
+    assert len(drawn) > 2
+    assert faults_of(with_faults(FAILING, drawn), 1) == tuple(
+        GivenFault(f.family, f.kind, float(f"{f.start:g}"), float(f"{f.end:g}"), f.seed) for f in drawn
+    )
+    assert with_faults(FAILING, ()).nemesis == "none"
+
+
+def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path: Path) -> None:
+    seed = next(seed for seed in range(1, 30) if run_seed(FAILING, seed, tmp_path, tmp_path).failed)
+    before = faults_of(FAILING, seed)
+    shrunk = shrink(FAILING, seed, tmp_path)
+    assert len(shrunk.faults) < len(before)
+    assert shrunk.plan.time_limit < FAILING.time_limit or shrunk.plan.rate < FAILING.rate
+    assert "lost" in shrunk.result.broken
+
+    path = tmp_path / "scenario.toml"
+    path.write_text(shrunk.scenario())
+    assert len(path.read_text().splitlines()) < 25
+    data: dict[str, Any] = read_config(path)
+    verdict = check_run(simulated(
+        make_test(
+            design=data["design"], workload=data["workload"], nemesis=data["nemesis"], backend="sim",
+            nodes=data["nodes"], time_limit=data["time-limit"], rate=data["rate"], seed=data["seed"],
+            settings=data["set"],
+        ), tmp_path,
+    ))  # fmt: skip
+    assert verdict.verdict == "invalid"
+    assert verdict.sentence == shrunk.result.sentence
+
+
+def test_what_does_not_fail_is_not_shrunk(tmp_path: Path) -> None:
+    settings = {name: value for name, value in FAILING.settings.items() if name != "bug"}
+    with pytest.raises(UsageError, match="does not fail"):
+        shrink(Plan("joram", "queue", "partition", 3, 8.0, 30.0, settings), 1, tmp_path)

@@ -1,0 +1,72 @@
+"""Whole runs in simulation: they end, they repeat exactly, and they tell safe settings from unsafe ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulated import simulated, small_test, traces
+
+from checkers.run_check import check_run
+from harness.history.ledger import read_ledger
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def test_a_run_exercises_every_fault_and_proves_it(tmp_path: Path) -> None:
+    run_dir = simulated(small_test(3), tmp_path)
+    windows = read_ledger(run_dir / "ledger.jsonl")
+    assert {window.fault for window in windows if window.proven} == {"partition", "pause", "kill"}
+    verdict = check_run(run_dir)
+    assert verdict.verdict == "valid", verdict.sentence
+    assert verdict.figures["enqueue_ok"] >= 20
+    log = (run_dir / "logs" / "n1.log").read_text()
+    assert "2000-01-01T00:00" in log and "promoted" in log
+
+
+def test_two_masters_lose_messages_where_the_settings_allow_two(tmp_path: Path) -> None:
+    settings = {"partitions": "unspecified", "partition_kind": "master", "fault_duration": 4.0}
+    verdicts = [
+        check_run(simulated(small_test(seed, nemesis="partition", settings=settings), tmp_path)) for seed in (1, 2, 3)
+    ]
+    assert all(verdict.verdict == "invalid" for verdict in verdicts)
+    assert all(verdict.anomalies.get("lost") or verdict.anomalies.get("duplicated") for verdict in verdicts)
+
+
+def test_other_seeds_give_other_runs(tmp_path: Path) -> None:
+    assert traces(simulated(small_test(1), tmp_path)) != traces(simulated(small_test(2), tmp_path))
+
+
+@pytest.mark.requirement("H4", part=True)
+def test_a_seed_repeats_to_the_byte_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
+    assert _digests(tmp_path / "a", "1", 1, 6) == _digests(tmp_path / "b", "4711", 1, 6)
+
+
+@pytest.mark.soak
+def test_a_hundred_seeds_repeat_to_the_byte(tmp_path: Path) -> None:
+    assert _digests(tmp_path / "a", "7", 100, 100) == _digests(tmp_path / "b", "random", 100, 100)
+
+
+def test_a_run_that_follows_others_in_a_process_is_the_same_as_alone(tmp_path: Path) -> None:
+    alone = _digests(tmp_path / "a", "1", 5, 1)
+    assert _digests(tmp_path / "b", "1", 3, 3)[-1:] == alone
+
+
+def _digests(folder: Path, hash_seed: str, first: int, count: int) -> list[dict[str, str]]:
+    # Nothing of the surroundings may matter: not the folder, not the environment.
+    environment = {
+        "PATH": os.environ.get("PATH", ""), "PYTHONHASHSEED": hash_seed, "TZ": "Asia/Tokyo" if hash_seed == "1" else "",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]), "HOME": str(folder),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(HERE / "replayed.py"), str(folder), str(first), str(count)],
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
