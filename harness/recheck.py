@@ -39,7 +39,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
             )
         summary = [] if names else summarize(warm.session(), store_dir)
     finally:
-        warm.stop()
+        warm.abandon()
     if names:
         for run in runs:
             write_report(run)
