@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from harness.op import Op
@@ -11,6 +13,13 @@ from harness.protocols import Backend
 from harness.spec import Test
 from nodes.stomp import Frame
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
+
+logger = logging.getLogger("stormproof.queue")
+
+_SETTLING: set[asyncio.Task[None]] = set()
+"""Keeps the tasks of closed clients alive."""
+_SETTLE_SECONDS = 60.0
+"""How long a closed client tries to bring back what came undone."""
 
 
 class QueueCluster(Protocol):
@@ -70,9 +79,11 @@ class QueueClient:
             login=cluster.login,
             passcode=cluster.passcode,
             local_host=cluster.backend.address(host),
+            reliable=bool(options["reliable"]),
             heartbeat=float(options["client_heartbeat"]),
         )
-        self._connection = Connection(addresses[first:] + addresses[:first], settings)
+        self._connect = partial(Connection, addresses[first:] + addresses[:first], settings)
+        self._connection = self._connect()
         self._subscribed: int | None = None
 
     async def open(self) -> None:
@@ -88,6 +99,11 @@ class QueueClient:
         if op.f == "depth":
             return await self._depth(op)
         try:
+            if self._connection.broken:
+                await self._renew(float(self._options["open_timeout"]))
+        except ConnectionBroken as error:
+            return op.fail(f"not sent: {error}")
+        try:
             done = await (self._enqueue(op) if op.f == "enqueue" else self._take(op))
         except NotSent as error:
             done = op.fail(f"not sent: {error}")
@@ -100,8 +116,40 @@ class QueueClient:
         return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
 
     async def close(self) -> None:
-        """Disconnect."""
-        await self._connection.close()
+        """Disconnect; a client with messages that were confirmed early lives on, unseen, until they are safe."""
+        if self._connection.unsafe:
+            task = asyncio.create_task(self._settle(), name="settling")
+            _SETTLING.add(task)
+            task.add_done_callback(_SETTLING.discard)
+        else:
+            await self._connection.close()
+
+    async def _settle(self) -> None:
+        """Wait until what was confirmed is safe, and send again what came undone."""
+        try:
+            while self._connection.unsafe:
+                try:
+                    await self._connection.settled()
+                except ConnectionBroken as error:
+                    if not self._connection.undone:
+                        # The broker has forgotten the connection: nobody can tell what became of them.
+                        logger.warning("messages that were confirmed early are given up: %s", error)
+                        return
+                    await self._renew(_SETTLE_SECONDS)
+        except ConnectionBroken as error:
+            logger.warning("messages that were confirmed early are given up: %s", error)
+        finally:
+            await self._connection.close()
+
+    async def _renew(self, timeout: float) -> None:
+        """Go on with a new connection, as an application does when high availability is broken.
+
+        Raises:
+            ConnectionBroken: nobody let us in within ``timeout`` seconds.
+        """
+        self._connection = self._connect(self._connection.undone)
+        self._subscribed = None
+        await self._connection.open(timeout)
 
     @property
     def _op_timeout(self) -> float:

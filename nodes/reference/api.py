@@ -132,22 +132,43 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The connection context is gone; its session, if any, is ended with the reason."""
+    """The connection context is gone; its session, if any, is ended with the reason.
+
+    ``received`` is the highest input counter that was applied to it, None where that is not known.
+    """
 
     conn: str
     reason: str
+    received: int | None = None
 
 
-Effect = Deliver | Done | Refused | Opened | Closed
+@dataclass(frozen=True, slots=True)
+class Safe:
+    """What a reliable client sent up to this number is as safe as the design can make it.
+
+    Only a design that confirms earlier than that tells (``Admission.early``).
+    """
+
+    conn: str
+    seq: int
+
+
+Effect = Deliver | Done | Refused | Opened | Closed | Safe
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Whether ordinary clients are let in now; if not, why, and where the master is if that is known."""
+    """Whether ordinary clients are let in now; if not, why, and where the master is if that is known.
+
+    ``early``: messages are confirmed before they are safe, which ``Safe`` tells later. ``replicas``: where clients
+    may connect, as the group has it now; None for what the configuration says.
+    """
 
     accepted: bool
     reason: str = ""
     master: str | None = None
+    early: bool = False
+    replicas: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

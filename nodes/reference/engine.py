@@ -126,7 +126,7 @@ class StoreEngine:
         context = self._state.contexts.get(conn)
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
-                return [Closed(conn, self._state.closed.get(conn, "unknown"))]
+                return [Closed(conn, *self._state.closed.get(conn, ("unknown", None)))]
             return self._resume(context, int(args.get("received", 0)))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use")]
@@ -177,7 +177,7 @@ class StoreEngine:
             self._state.remove_transaction(transaction)
         self._state.remove_context(context)
         if context.reliable:
-            self._state.remember_closed(context.conn, reason, CLOSED_REMEMBERED)
+            self._state.remember_closed(context, reason, CLOSED_REMEMBERED)
 
     def _nothing(self, context: Context, command: Command) -> None:
         """The counter that rides on every command is all there is."""

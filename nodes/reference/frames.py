@@ -123,6 +123,11 @@ def receipt(receipt_id: str) -> bytes:
     return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
 
 
+def safe(seq: int) -> bytes:
+    """The SAFE frame, encoded."""
+    return b"SAFE\nx-safe:%d\n\n\0" % seq
+
+
 def error(reason: str, headers: Mapping[str, str]) -> bytes:
     """The ERROR frame, encoded; its body repeats the reason for people."""
     return stomp.encode(Frame("ERROR", {"message": reason, "content-type": "text/plain", **headers},

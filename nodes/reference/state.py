@@ -36,7 +36,7 @@ class State:
         self.queues: dict[str, Queue] = {}
         self.messages: dict[int, Message] = {}
         self.contexts: dict[str, Context] = {}
-        self.closed: dict[str, str] = {}
+        self.closed: dict[str, tuple[str, int]] = {}
         self._closed_ids: dict[str, int] = {}
         self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
         self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.served))
@@ -49,8 +49,8 @@ class State:
             "transactions", lambda t: (t.id, t.context.id, t.name))
         self._item_table: Table[Item] = Table(
             "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
-        self._closed_table: Table[tuple[str, str]] = Table(
-            "closed", lambda c: (self._closed_ids[c[0]], c[0], c[1]))
+        self._closed_table: Table[str] = Table(
+            "closed", lambda conn: (self._closed_ids[conn], conn, *self.closed[conn]))
         create_tables(database)
         self._restore()
 
@@ -111,11 +111,12 @@ class State:
         del self.contexts[context.conn]
         self.context_table.remove(context.id)
 
-    def remember_closed(self, conn: str, reason: str, count: int) -> None:
-        """Keep the reason why a reliable connection was closed, for the latest ``count`` of them."""
-        self.closed[conn] = reason
+    def remember_closed(self, context: Context, reason: str, count: int) -> None:
+        """Keep why a reliable connection was closed and how far its input went, for the latest ``count`` of them."""
+        conn = context.conn
+        self.closed[conn] = (reason, context.in_seq)
         self._closed_ids[conn] = self._next_id()
-        self._closed_table.insert(self._closed_ids[conn], (conn, reason))
+        self._closed_table.insert(self._closed_ids[conn], conn)
         if len(self.closed) > count:
             oldest = next(iter(self.closed))
             del self.closed[oldest]
@@ -185,8 +186,8 @@ class State:
         for _, next_id, next_message in read_rows(self._database, "counters"):
             self.counters = Counters(next_id, next_message)
         self.closed, self._closed_ids = {}, {}
-        for identity, conn, reason in read_rows(self._database, "closed"):
-            self.closed[conn] = reason
+        for identity, conn, reason, in_seq in read_rows(self._database, "closed"):
+            self.closed[conn] = (reason, in_seq)
             self._closed_ids[conn] = identity
         queues: dict[int, Queue] = {}
         for identity, name, served in read_rows(self._database, "queues"):

@@ -33,7 +33,9 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL"),
     "items": ("id INTEGER PRIMARY KEY", "transaction_id INTEGER NOT NULL", "kind TEXT NOT NULL",
               "args BLOB NOT NULL"),
-    "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),
+    "closed": (
+        "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL", "in_seq INTEGER NOT NULL",
+    ),
 }
 _LOAD_BATCH = 1000
 

@@ -261,7 +261,7 @@ def test_resuming_a_closed_connection_tells_why_it_was_closed() -> None:
     bench.do("close", reason="idle")
     bench.restart()
     resume = {"reliable": True, "login": "guest", "resume": True, "received": 0}
-    assert bench.do("open", **resume) == [Closed("c", "idle")]
+    assert bench.do("open", **resume) == [Closed("c", "idle", received=0)]
     assert bench.do("open", "never", **resume) == [Closed("never", "unknown")]
 
 

@@ -102,7 +102,7 @@ class Joram:
     def admission(self) -> Admission:
         """Clients are let in by the master only; the others name it if they know it."""
         if self._leader is not None and self._leader.serving:
-            return Admission(True)
+            return Admission(True, early=self._options.early)
         master = self._live_master()
         address = self._broker.config.client_addresses.get(master) if master else None
         return Admission(False, NOT_MASTER, address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nodes.reference.api import Command, Effect
+from nodes.reference.api import Command
 from nodes.reference.bugs import (
     ACK_ON_MASTER_ONLY,
     MAJORITY_TOO_SMALL,
@@ -16,6 +16,7 @@ from nodes.reference.joram.decisions import committed_index, kth_newest, majorit
 from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.log import encode_command, encode_view
 from nodes.reference.joram.messages import Ack, Standing, StateAck, position_of
+from nodes.reference.joram.outbox import MAX_AHEAD, Outbox
 from nodes.reference.joram.replica import Replica
 
 BATCH_COMMANDS = 500
@@ -31,6 +32,9 @@ class Leader:
     Under ``primary-partition`` effects are released only while the master holds a lease: within
     ``Options.lease`` of the time by which a majority had heard it, no other master can have been elected, so
     a master that was paused delivers nothing that another one may have delivered meanwhile.
+
+    With asynchronous propagation it applies commands when they are on its own disk, and ships them to the other
+    replicas every ``sync_interval``, or at once when somebody waits for that (``Outbox``).
     """
 
     def __init__(self, replica: Replica, epoch: int, members: Sequence[str]) -> None:
@@ -45,16 +49,20 @@ class Leader:
         self._patient_from = replica.now()
         self._seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
-        self._outbox: list[Effect] = []
+        self._outbox = Outbox()
+        self._ship_upto = 0
         self._wake = asyncio.Event()
         self._epoch_start = replica.log.append(epoch, encode_view(self.members))
-        self._task = replica.runtime.spawn(self._write(), "replication")
+        self._tasks = [replica.runtime.spawn(self._write(), "replication")]
+        if replica.options.early:
+            self._tasks.append(replica.runtime.spawn(self._synchronise(), "synchronisation"))
         self._wake.set()
         replica.runtime.log("view installed", epoch=round_of(epoch), members=",".join(self.members))
 
     def stop(self) -> None:
         """No longer master: what is pending is dropped, nothing more is released."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.serving = False
         self._pending.clear()
         self._outbox.clear()
@@ -64,7 +72,7 @@ class Leader:
         if not self.serving:
             return
         if ACK_ON_MASTER_ONLY in self._replica.bugs and command.kind == "ack":
-            self._outbox += self._replica.broker.engine.apply(command)
+            self._outbox.add(self._replica.broker.engine.apply(command))
             self._release()
         else:
             self._pending.append(encode_command(command))
@@ -174,9 +182,18 @@ class Leader:
         self.members = members
         self._replica.log.append(self.epoch, encode_view(members))
         self._replica.runtime.log("view installed", epoch=round_of(self.epoch), members=",".join(members), why=why)
+        self._ship_upto = self._replica.log.last
         self._wake.set()
 
     # Replication.
+
+    async def _synchronise(self) -> None:
+        """Have the other replicas brought up to date regularly."""
+        while True:
+            await asyncio.sleep(self._replica.options.sync_interval)
+            if self._replica.committed < self._replica.log.last:
+                self._ship_upto = self._replica.log.last
+                self._wake.set()
 
     async def _write(self) -> None:
         while True:
@@ -191,23 +208,41 @@ class Leader:
         replica, log = self._replica, self._replica.log
         for entry in self._take():
             log.append(self.epoch, entry)
+        if not (self.serving and replica.options.early) or self._apply_ahead():
+            self._ship_upto = log.last
         stamp = replica.now()
         for feeder in self._feeders.values():
-            feeder.pump(stamp)
-        effects = replica.advance(self._committed())
+            if feeder.next <= self._ship_upto or not feeder.in_step:
+                feeder.pump(stamp)
+        self._commit()
         if log.has_unwritten:
             self._compact()
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
         self._acked[replica.name] = log.last
-        effects += replica.advance(self._committed())
+        self._commit()
         if self.serving:
-            self._outbox += effects
             self._release()
         elif replica.committed >= self._epoch_start:
             self.serving = True
             replica.runtime.log("promoted: serving as master", epoch=round_of(self.epoch), committed=replica.committed)
             replica.broker.began_serving()
+
+    def _commit(self) -> None:
+        """Apply what is committed now; its effects may go out, if this master serves."""
+        effects = self._replica.advance(self._committed())
+        if self.serving:
+            self._outbox.add(effects)
+            self._outbox.commit(self._replica.committed)
+
+    def _apply_ahead(self) -> bool:
+        """Apply everything, committed or not; whether a client waits for its commitment."""
+        replica = self._replica
+        early = replica.log.last - replica.committed <= MAX_AHEAD
+        wanted = not early
+        for index, command, effects in replica.apply(replica.log.last):
+            wanted |= self._outbox.add_ahead(index, command, effects, early)
+        return wanted
 
     def _take(self) -> list[bytes]:
         size = 0
@@ -231,8 +266,7 @@ class Leader:
 
     def _release(self) -> None:
         if self.holds_lease():
-            effects, self._outbox = self._outbox, []
-            self._replica.broker.release(effects)
+            self._replica.broker.release(self._outbox.take())
 
     def _compact(self) -> None:
         options, log = self._replica.options, self._replica.log

@@ -12,6 +12,7 @@ from nodes.reference.joram.decisions import MAX_MEMBERS
 
 ACKS = ("all", "majority")
 PARTITIONS = ("primary-partition", "unspecified")
+PROPAGATIONS = ("synchronous", "asynchronous")
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,16 @@ class Options:
     """How a group of replicas works together. Times are in seconds.
 
     ``ack``: whose acknowledgement a command needs before it takes effect: every member of the current view, or
-    a majority. ``partitions``: what happens when the group falls apart (``decisions``). ``nb_cluster_expected``:
+    a majority. ``propagation``: whether a sent message is confirmed then, or as soon as the master has it; the
+    other replicas are brought up to date every ``sync_interval``. ``partitions``: what happens when the group falls apart (``decisions``). ``nb_cluster_expected``:
     how many replicas must have joined before the group starts. ``detection_timeout``: how long a peer may be
     silent before it is suspected. ``log_keep`` and ``log_keep_bytes``: how much of the log is kept for replicas
     that come back; one that is further behind gets the whole state.
     """
 
     ack: str = "all"
+    propagation: str = "synchronous"
+    sync_interval: float = 0.05
     partitions: str = "primary-partition"
     nb_cluster_expected: int = 1
     detection_timeout: float = 1.0
@@ -33,6 +37,11 @@ class Options:
     log_keep: int = 10_000
     log_keep_bytes: int = 32 << 20
     cluster: str = "joram"
+
+    @property
+    def early(self) -> bool:
+        """Whether sent messages are confirmed before the other replicas have them."""
+        return self.propagation == PROPAGATIONS[1]
 
     @property
     def primary(self) -> bool:
@@ -66,6 +75,9 @@ class Options:
             raise ConfigError(
                 f"options.heartbeat_interval: {interval} is more than half of detection_timeout ({timeout})"
             )
+        sync = _seconds(options, "sync_interval", cls.sync_interval)
+        if sync > timeout / 2:
+            raise ConfigError(f"options.sync_interval: {sync} is more than half of detection_timeout ({timeout})")
         expected = _count(options, "nb_cluster_expected", len(config.peers))
         if expected > len(config.peers):
             raise ConfigError(f"options.nb_cluster_expected: {expected}, but peers has {len(config.peers)}")
@@ -74,6 +86,8 @@ class Options:
             partitions = "unspecified"
         return cls(
             ack=_choice(options, "ack", ACKS),
+            propagation=_choice(options, "propagation", PROPAGATIONS),
+            sync_interval=sync,
             partitions=partitions,
             nb_cluster_expected=expected,
             detection_timeout=timeout,

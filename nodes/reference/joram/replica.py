@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from nodes.reference.api import Broker, Effect
+from nodes.reference.api import Broker, Command, Effect
 from nodes.reference.bugs import switched_on
 from nodes.reference.joram.decisions import LogId, make_epoch, round_of
 from nodes.reference.joram.log import Log, decode_command, decode_view
@@ -83,15 +83,24 @@ class Replica:
         The engine keeps changes in memory until ``persist``; after a crash the entries are applied again.
         """
         self.committed = max(self.committed, committed)
-        log = self.log
         effects: list[Effect] = []
-        while log.applied < min(self.committed, log.last):
+        for _, _, brought in self.apply(self.committed):
+            effects.extend(brought)
+        return effects
+
+    def apply(self, upto: int) -> Iterator[tuple[int, Command, list[Effect]]]:
+        """Apply the entries up to an index, committed or not; (index, command, effects) of each command.
+
+        Where an entry that was applied ahead of its commitment turns out not to be committed, the log of the next
+        master contradicts what has been applied, and the whole state is replaced (``plan_feed``).
+        """
+        log = self.log
+        while log.applied < min(upto, log.last):
             entry = log.entry(log.applied + 1)
             log.applied += 1
-            members = decode_view(entry)
-            if members is None:
-                effects.extend(self.broker.engine.apply(decode_command(entry)))
-        return effects
+            if decode_view(entry) is None:
+                command = decode_command(entry)
+                yield log.applied, command, self.broker.engine.apply(command)
 
     def persist(self) -> None:
         """Commit the log, what is promised, and what has been applied, to disk."""
