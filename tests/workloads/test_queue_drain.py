@@ -20,6 +20,7 @@ class Silent:
     """A connection that takes every frame and gives no message."""
 
     peer = None
+    broken = False
 
     def __init__(self, connected: bool) -> None:
         self.connected = connected
