@@ -14,7 +14,7 @@ from nodes.reference.start import start_config
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (see --help)")
+        raise ConfigError(f"usage: {message} (see --help)")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         if given.descriptor is not None:
             return serve(start_config(given.descriptor, given.arguments, given.nb_cluster_expected))
         if len(given.arguments) != 1 or given.nb_cluster_expected is not None:
-            raise ConfigError("name one JSON file, or a --descriptor (see --help)")
+            raise ConfigError("usage: name one JSON file, or a --descriptor (see --help)")
         return serve(read_config(given.arguments[0]))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
