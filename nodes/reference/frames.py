@@ -118,7 +118,7 @@ def message(delivery: Deliver, reliable: bool) -> bytes:
     return stomp.encode(Frame("MESSAGE", headers, delivery.body))
 
 
-def receipt(receipt_id: str, headers: Mapping[str, str]) -> bytes:
+def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
     """The RECEIPT frame, encoded."""
     if headers:
         return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))

@@ -292,7 +292,7 @@ class Session:
             raise FrameError(f"an administrator may SEND to {frames.ADMIN_STATUS} and DISCONNECT")
         asked = frame.headers.get("receipt")
         if asked is not None:
-            self._outlet.add(frames.receipt(asked, {}))
+            self._outlet.add(frames.receipt(asked))
         if self._leaving:
             self.ended = True
             self._outlet.finish(b"")
