@@ -61,7 +61,7 @@ class _Pending:
     """
 
     frame: Frame
-    future: asyncio.Future[None]
+    future: asyncio.Future[Mapping[str, str]]
     seq: int = 0
     done: bool = False
     told: bool = False
@@ -132,8 +132,10 @@ class Connection:
         if self._task.done():
             raise ConnectionBroken(str(self._broken))
 
-    async def request(self, command: str, headers: Mapping[str, str], body: bytes, timeout: float) -> None:
-        """Send a frame and wait for its receipt, across reconnections.
+    async def request(
+        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float
+    ) -> Mapping[str, str]:
+        """Send a frame and wait for its receipt, across reconnections; returns the receipt's headers.
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
@@ -145,13 +147,14 @@ class Connection:
         pending = self._enqueue(command, headers, body)
         self._write_pending(pending)
         try:
-            await asyncio.wait_for(pending.future, timeout)
+            answer = await asyncio.wait_for(pending.future, timeout)
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
                 del self._state.pending[pending.frame.headers["receipt"]]
                 raise NotSent(str(error) or "no connection") from None
             # A frame that was sent stays in line: without it the numbers that follow would have a gap.
             raise
+        return answer
 
     def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes) -> _Pending:
         self._state.receipts += 1
@@ -360,7 +363,7 @@ class Connection:
             if pending:
                 pending.done = True
                 if not pending.future.done():
-                    pending.future.set_result(None)
+                    pending.future.set_result(frame.headers)
                     pending.told = True
                 self._state.forget_safe()
         elif frame.command == "SAFE":

@@ -3,9 +3,9 @@
 A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in
 each direction (protocol, cluster, name of the node, a number used once) and a proof in each direction that both
 know the same secret (HMAC-SHA256 over names and numbers); what follows is neither encrypted nor signed. Of two
-nodes the one that comes first in the configured order dials. Any byte received proves that the peer lives. A link that is silent for ``silence`` seconds, or on
-which more than ``MAX_UNSENT`` bytes wait, is cut and dialled again: after a partition TCP would
-take much longer to find out that a connection is dead.
+nodes the one that comes first in the configured order dials. Any byte received proves that the peer lives. A
+link that is silent for ``silence`` seconds, or on which more than ``MAX_UNSENT`` bytes wait, is cut and dialled
+again: after a partition TCP would take much longer to find out that a connection is dead.
 """
 
 from __future__ import annotations
