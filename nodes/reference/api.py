@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -288,4 +288,17 @@ class Design(Protocol):
 
     def status(self) -> dict[str, Any]:
         """``role``, ``serving``, ``epoch``, ``view`` (list of names) and whatever else helps a person."""
+        ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A design whose group takes more replicas while it runs."""
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Begin to take in a replica: its name, the address of its links, ``host:port`` for clients.
+
+        Raises:
+            ConfigError: not here, or not now.
+        """
         ...

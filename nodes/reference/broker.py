@@ -17,6 +17,7 @@ from nodes.reference.api import (
     Design,
     Effect,
     Engine,
+    Growing,
     Opened,
     Refused,
     Runtime,
@@ -172,6 +173,16 @@ class ReferenceBroker:
     def log(self, event: str, **fields: Any) -> None:
         """One line in the node's log."""
         self.runtime.log(event, **fields)
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow by one replica.
+
+        Raises:
+            ConfigError: the design can't, or not now.
+        """
+        if not isinstance(self.design, Growing):
+            raise ConfigError(f"design {self.config.design} takes no more replicas at run time")
+        self.design.add_replica(name, link, client)
 
     def crowded(self) -> bool:
         """Whether there are more sessions than allowed."""

@@ -11,7 +11,19 @@ from typing import Any, Protocol
 
 from nodes import stomp
 from nodes.reference import frames
-from nodes.reference.api import Admission, Closed, Command, Config, Deliver, Done, Effect, Opened, Refused, Safe
+from nodes.reference.api import (
+    Admission,
+    Closed,
+    Command,
+    Config,
+    ConfigError,
+    Deliver,
+    Done,
+    Effect,
+    Opened,
+    Refused,
+    Safe,
+)
 from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
 from nodes.reference.frames import FrameError, Greeting
 from nodes.reference.limits import Limits
@@ -44,6 +56,9 @@ class Hub(Protocol):
     def status(self) -> dict[str, Any]:
         """For an administrator."""
         ...
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow; raises ConfigError when the design can't."""
 
     def crowded(self) -> bool:
         """Whether there are as many sessions as allowed."""
@@ -301,8 +316,14 @@ class Session:
                        "content-type": "application/json"}
             body = json.dumps(self._hub.status()).encode()
             self._outlet.add(stomp.encode(Frame("MESSAGE", headers, body)))
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_ADD_REPLICA:
+            try:
+                self._hub.add_replica(*frames.new_replica(frame))
+            except ConfigError as error:
+                raise FrameError(str(error)) from error
         else:
-            raise FrameError(f"an administrator may SEND to {frames.ADMIN_STATUS} and DISCONNECT")
+            raise FrameError(
+                f"an administrator may SEND to {frames.ADMIN_STATUS} and {frames.ADMIN_ADD_REPLICA}, and DISCONNECT")
         asked = frame.headers.get("receipt")
         if asked is not None:
             self._outlet.add(frames.receipt(asked))
