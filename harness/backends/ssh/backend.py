@@ -1,15 +1,14 @@
 """Nodes on hosts that are reached over SSH: virtual machines, a lab's computers, anything with sshd and Python.
 
-The hosts are not made by us: only what says that it may be broken is touched (``facts.MARKER``), what a run puts there is
-noted in the run's folder first, and everything is taken away at the end.
+The hosts are not made by us: only what says that it may be broken is touched (``facts.MARKER``), what a run puts there
+is noted in the run's folder first, and everything is taken away at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from harness.backends.base import FAULTS, ShellBackend, gather_all
 from harness.backends.shell import Channel
@@ -25,20 +24,20 @@ from harness.backends.ssh.facts import (
     demand_tools,
     parse_facts,
 )
-from harness.backends.ssh.hosts import Host, default_known_hosts, read_hosts
-from harness.backends.ssh.remote import CLEAN_LIMIT, REMOTE_FILE, Remote, clean_script
+from harness.backends.ssh.hosts import default_known_hosts, read_hosts
+from harness.backends.ssh.remote import CLEAN_LIMIT, Remote, clean_script
 from harness.errors import BackendError, UsageError
 from harness.protocols import Link, Option
 from harness.spec import Test
+from harness.store import REMOTE_FILE
 
 OPTIONS = (
     Option("ssh_config", "", "OpenSSH configuration that names the hosts, as `vagrant ssh-config` prints it"),
     Option("hosts", "", "list of hosts: NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP] a line"),
     Option("known_hosts", "", "file of the hosts' keys  [~/.config/stormproof/known_hosts]"),
     Option("network", "", "network (ADDRESS/LENGTH) of the nodes' traffic, where the hosts share several"),
-    Option("client_addresses", "", "addresses of this machine that clients use, joined by commas, where none can be added"),
+    Option("client_addresses", "", "this machine's addresses for clients, joined by commas, where none can be added"),
 )
-FILE_OPTIONS = ("ssh_config", "hosts", "known_hosts")
 
 
 class SshBackend(ShellBackend):
@@ -201,9 +200,3 @@ class SshBackend(ShellBackend):
         if self._remote is None:
             raise BackendError("backend ssh is not provisioned")
         return self._remote
-
-
-def absolute(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the paths of files made absolute: they outlive the command's own folder."""
-    return {name: str(Path(value).expanduser().resolve()) if name in FILE_OPTIONS and value else value
-            for name, value in settings.items()}

@@ -1,8 +1,8 @@
 """Connections through Paramiko, and a byte stream of one for asyncio.
 
 Paramiko works with threads and has calls without a time limit, so nothing of it ever runs on the event loop and no
-caller waits for it longer than its limit: a connection is made in a thread of its own, a channel is joined to the loop by
-two pumping threads and a pair of sockets (which brings the loop's own flow control), and to give one up is to close
+caller waits for it longer than its limit: a connection is made in a thread of its own, a channel is joined to the loop
+by two pumping threads and a pair of sockets (which brings the loop's own flow control), and to give one up is to close
 its socket. Every shell has a connection of its own: one that stalls is thrown away whole, and takes nothing along.
 """
 
@@ -131,8 +131,8 @@ def _check_key(host: Host, known_hosts: Path, key: paramiko.PKey) -> None:
     known = known_keys(host, known_hosts)
     if not known:
         raise UnknownHostKey(
-            f"{host.label}: its host key {fingerprint(key)} is not in {known_hosts}; compare it with the host's own and "
-            "run: stormproof prepare", key)
+            f"{host.label}: its host key {fingerprint(key)} is not in {known_hosts}; compare it with the host's own "
+            "and run: stormproof prepare", key)
     if key not in known:
         forget = shlex.join(["ssh-keygen", "-f", str(known_hosts), "-R", host.known_as])
         raise BackendError(
@@ -194,7 +194,7 @@ def one_line(error: BaseException) -> str:
 
 
 async def in_thread(
-    function: Callable[P, T], *args: P.args, discard: Callable[[T], object] | None = None, **kwargs: P.kwargs
+    discard: Callable[[T], object], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Run a blocking call in a daemon thread; a caller that gives up leaves the result to ``discard``.
 
@@ -205,7 +205,7 @@ async def in_thread(
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if future.done():
-            if error is None and discard is not None:
+            if error is None:
                 discard(result)  # type: ignore[arg-type]
         elif error is not None:
             future.set_exception(error)
@@ -221,7 +221,7 @@ async def in_thread(
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:  # the loop is closed
-            if error is None and discard is not None:
+            if error is None:
                 discard(result)  # type: ignore[arg-type]
 
     threading.Thread(target=work, daemon=True, name=f"ssh-{getattr(function, '__name__', 'call')}").start()
@@ -280,9 +280,9 @@ async def open_root_shell(
     become = shlex.join(["sh", "-c", f"exec 2>&1; {_BECOME}", "sh", _BEGIN, nonce, old])
     try:
         async with asyncio.timeout(CONNECT_LIMIT):
-            transport = await in_thread(dial, host, known_hosts, discard=hang_up)
+            transport = await in_thread(hang_up, dial, host, known_hosts)
             try:
-                channel = await in_thread(_start, transport, become)
+                channel = await in_thread(paramiko.Channel.close, _start, transport, become)
                 reader, writer = await _join(channel)
                 process = await _greeting(reader, nonce, host)
             except BaseException:

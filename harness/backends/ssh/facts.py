@@ -31,7 +31,9 @@ for p in python3 python3.14 python3.13 python3.12 python3.11; do
   p=$(command -v $p) && "$p" -c 'import sys; print("python", *sys.version_info[:2], sys.executable)' 2>/dev/null
 done
 for t in {" ".join(TOOLS)}; do command -v $t >/dev/null || echo "missing $t"; done
-ip -4 -o address show scope global 2>/dev/null | while read -r _ link _ address _; do echo "address $link $address"; done
+ip -4 -o address show scope global 2>/dev/null | while read -r _ link _ address _; do
+  echo "address $link $address"
+done
 c=$(systemd-detect-virt --container 2>/dev/null) || c=
 [ -z "$c" ] && grep -qz '^container=' /proc/1/environ 2>/dev/null && c=container
 [ -z "$c" ] && [ -e /.dockerenv ] && c=docker
@@ -100,16 +102,20 @@ def demand_marker(host: Host, facts: Facts) -> None:
                            f"if it really may be, run: stormproof prepare {host.name}")
 
 
+def missing_packages(facts: Facts) -> list[str]:
+    """Debian packages of what a host lacks to be a node."""
+    return [*([] if facts.python else ["python3"]), *sorted({TOOLS[tool] for tool in facts.missing})]
+
+
 def lacks(facts: Facts) -> str | None:
     """What a host lacks to be a node, and the command that mends it; None when it lacks nothing."""
-    packages = sorted({TOOLS[tool] for tool in facts.missing})
     found = [f"{', '.join(facts.missing)} not found"] if facts.missing else []
     if facts.python is None:
         versions = ", ".join(".".join(map(str, version)) for version, _ in facts.pythons)
         wanted = ".".join(map(str, MIN_PYTHON))
         found.insert(0, f"no Python {wanted} or newer (found: {versions or 'none'})")
-        packages.insert(0, "python3")
-    return f"{'; '.join(found)}; run there as root: apt-get install {' '.join(packages)}" if found else None
+    install = f"apt-get install {' '.join(missing_packages(facts))}"
+    return f"{'; '.join(found)}; run there as root: {install}" if found else None
 
 
 def demand_tools(host: Host, facts: Facts) -> str:
@@ -142,8 +148,8 @@ def this_boot() -> str:
 def cluster_addresses(hosts: Sequence[Host], facts: Sequence[Facts], wanted: str) -> list[ipaddress.IPv4Interface]:
     """The address of each host that nodes and clients use: all in one network, no two the same.
 
-    One that the list gives; otherwise the one that is in the network ``wanted``; otherwise the one that SSH uses, if the
-    host has it itself and the others are in its network; otherwise the first that is.
+    One that the list gives; otherwise the one that is in the network ``wanted``; otherwise the one that SSH uses, if
+    the host has it itself and the others are in its network; otherwise the first that is.
 
     Raises:
         BackendError: there is none, or no network has all hosts.

@@ -19,6 +19,7 @@ import paramiko
 from harness.errors import UsageError
 
 SSH_PORT = 22
+FILE_OPTIONS = ("ssh_config", "hosts", "known_hosts")
 # Reaching a host by a detour is beyond what is measured and tested here, so it is refused and not tried.
 _DETOURS = ("proxyjump", "proxycommand")
 
@@ -73,6 +74,12 @@ def default_known_hosts() -> Path:
 def own_key() -> Path:
     """The key that ``stormproof prepare`` makes for hosts that name none."""
     return config_folder() / "id_ed25519"
+
+
+def absolute(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the paths of files made absolute, since a run outlives the folder that it was started in."""
+    return {name: str(Path(value).expanduser().resolve()) if name in FILE_OPTIONS and value else value
+            for name, value in settings.items()}
 
 
 def read_hosts(options: Mapping[str, Any]) -> list[Host]:

@@ -18,10 +18,7 @@ from harness.backends.ssh.connection import ShellProcess, open_root_shell
 from harness.backends.ssh.facts import MARKER, STATE
 from harness.backends.ssh.hosts import Host
 from harness.errors import BackendError, HistoryError
-from harness.store import write_json
-
-REMOTE_FILE = "remote.json"
-"""In the run's folder, for as long as something of the run may be left on its hosts."""
+from harness.store import REMOTE_FILE, write_json
 
 CLEAN_LIMIT = 20.0
 
