@@ -31,6 +31,7 @@ FAULTS: Mapping[str, str] = {
     "partition": "packets of each cut link dropped by an nftables table of its own on the node, with counters",
     "pause": "SIGSTOP to the broker's process group, checked in /proc",
     "kill": "SIGKILL to the broker's process group, checked in /proc",
+    "membership": "an administrator's command to the master",
 }
 
 
@@ -64,6 +65,10 @@ class ShellBackend(Faultless, ABC):
     @abstractmethod
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
+
+    def code_dir(self, node: str) -> str:
+        """Where programs lie on the node: with the node's own things, where nodes end with their run."""
+        return f"{self.node_dir(node)}/code"
 
     @abstractmethod
     def python(self, node: str) -> str:

@@ -60,6 +60,7 @@ class SimBackend(Faultless):
         "partition": "packets on cut links are lost and counted; connections stall as TCP does",
         "pause": "nothing of the process runs; what arrives waits",
         "kill": "nothing of the process runs any more; committed data stays, connections are closed",
+        "membership": "an administrator's command to the master",
     }
 
     def __init__(self) -> None:

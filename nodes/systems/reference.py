@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import hashlib
 import io
 import json
+import secrets
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,6 +76,9 @@ Joram = ReferenceSystem(
                ("synchronous", "asynchronous")),
         Option("sync_interval", 0.05, "seconds between synchronisations of the replicas (asynchronous propagation)"),
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("transfer", "two-step", "how the whole state is sent to a replica that comes new or late",
+               ("two-step", "held-back")),
+        Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         BUG,
@@ -80,16 +86,31 @@ Joram = ReferenceSystem(
 )  # fmt: skip
 
 
-def node_archive() -> bytes:
-    """The code that runs on a node, as a zip file; the same bytes for the same code."""
+@functools.cache
+def node_files() -> Mapping[str, bytes]:
+    """The code that runs on a node: paths and contents."""
     root = Path(nodes.__file__).parent
     files = [root / "__init__.py", root / "stomp.py", *sorted((root / "reference").rglob("*.py"))]
+    return {str(Path("nodes") / file.relative_to(root)): file.read_bytes() for file in files}
+
+
+def node_archive() -> bytes:
+    """The code that runs on a node, as a zip file; the same bytes for the same code."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            info = zipfile.ZipInfo(str(Path("nodes") / file.relative_to(root)))
-            archive.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+        for path, content in node_files().items():
+            archive.writestr(zipfile.ZipInfo(path), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def node_hashes() -> str:
+    """The SHA-256 of each file of the code, as sha256sum(1) prints and checks them."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in node_files().items())
+
+
+def is_whole(code: str) -> str:
+    """A shell command that succeeds where the folder ``code`` on a node holds exactly this code."""
+    return f"(cd {code} 2>/dev/null && sha256sum --check --status <<'END'\n{node_hashes()}END\n)"
 
 
 class ReferenceCluster:
@@ -130,7 +151,7 @@ class ReferenceCluster:
             config = parse_config(self._config(node))
             await self._in_process.launch(node, partial(BrokerProcess, config), f"{base}/broker.log")
             return
-        argv = ["env", f"PYTHONPATH={base}/code", "PYTHONUNBUFFERED=1", self.backend.python(node),
+        argv = ["env", f"PYTHONPATH={self._code(node)}", "PYTHONUNBUFFERED=1", self.backend.python(node),
                 "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
         await self.backend.start(node, argv, f"{base}/broker.log")
 
@@ -191,9 +212,38 @@ class ReferenceCluster:
             return False
         if not self.system.replicated:
             return all(status.serving for status in statuses)
-        views = {(status.epoch, status.view) for status in statuses}
         serving = [status for status in statuses if status.serving]
-        return len(views) == 1 and len(serving) == 1 and set(statuses[0].view) == set(self.test.node_names)
+        if len(serving) != 1:
+            return False
+        group = set(_group_of(serving[0], self.test.node_names))
+        members = [status for status in statuses if status.node in group]
+        views = {(status.epoch, status.view) for status in members}
+        return len(views) == 1 and set(members[0].view) == group
+
+    def spares(self) -> tuple[str, ...]:
+        """The nodes that don't belong to the group at the beginning."""
+        count = int(self.test.options.get("spares", 0))
+        return self.test.node_names[len(self.test.node_names) - count :]
+
+    async def group(self) -> tuple[str, ...]:
+        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        master = await self.master()
+        status = await self.status(master) if master else None
+        return _group_of(status, ()) if status else ()
+
+    async def add_node(self, node: str) -> str | None:
+        """Ask the serving node to take a node into the group; None if it will, otherwise why not."""
+        master = await self.master()
+        if master is None:
+            return "nobody serves"
+        address = self.backend.address(node)
+        try:
+            await self._admins[master].add_replica(
+                node, (address, LINK_PORT), f"{address}:{CLIENT_PORT}", STATUS_TIMEOUT
+            )
+        except (OSError, TimeoutError, EOFError, ProtocolError) as error:
+            return str(error) or type(error).__name__
+        return None
 
     async def describe(self) -> str:
         """One line on every node, for an error message."""
@@ -228,18 +278,30 @@ class ReferenceCluster:
             (folder / f"{node}.log").write_bytes(content)
 
     async def _install_node(self, node: str, archive: bytes) -> None:
-        base = self.backend.node_dir(node)
+        base, code = self.backend.node_dir(node), self._code(node)
         python = self.backend.python(node)
-        await self.backend.upload(node, archive, f"{base}/code.zip")
-        result = await self.backend.exec(
-            node, f"mkdir -p {base}/data && {python} -m zipfile -e {base}/code.zip {base}/code", timeout=30
-        )
-        if result.status:
-            raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
+        if (await self.backend.exec(node, is_whole(code))).status:
+            await self.backend.upload(node, archive, f"{base}/code.zip")
+            part = f"{code}.{secrets.token_hex(4)}.part"
+            # Another run may be doing the same on this host: what is whole stays.
+            result = await self.backend.exec(
+                node, f"{python} -m zipfile -e {base}/code.zip {part} && {{ mv -T {part} {code} 2>/dev/null; "
+                f"{is_whole(code)} || {{ rm -rf {code}; mv -T {part} {code}; }}; }}; rm -rf {part}; {is_whole(code)}",
+                timeout=30,
+            )  # fmt: skip
+            if result.status:
+                raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
+        await self.backend.exec(node, f"mkdir -p {base}/data")
         await self.backend.upload(node, json.dumps(self._config(node)).encode(), f"{base}/config.json")
 
+    def _code(self, node: str) -> str:
+        """The broker's code on a node, in a folder that is named by what is in it."""
+        return f"{self.backend.code_dir(node)}/{hashlib.sha256(node_hashes().encode()).hexdigest()[:16]}"
+
     def _config(self, node: str) -> dict[str, Any]:
-        names = self.test.node_names if self.system.replicated else (node,)
+        spare = node in self.spares()
+        group = [name for name in self.test.node_names if name not in self.spares()]
+        names = [*group, *([node] if spare else [])] if self.system.replicated else [node]
         address = {name: self.backend.address(name) for name in names}
         return {
             "node": node,
@@ -251,8 +313,14 @@ class ReferenceCluster:
             "passcode": self.passcode,
             "peers": {name: [address[name], LINK_PORT] for name in names} if self.system.replicated else {},
             "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
-            "options": {option.name: self.test.options[option.name] for option in self.system.options},
+            "options": {option.name: self.test.options[option.name] for option in self.system.options}
+            | ({"secret": f"links of {self.passcode}", "join": spare} if self.system.name == "joram" else {}),
         }
+
+
+def _group_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Who belongs to a node's group, if it tells."""
+    return tuple((status.detail or {}).get("group", default))
 
 
 def _node_status(node: str, answer: Mapping[str, Any]) -> NodeStatus:
