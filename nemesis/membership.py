@@ -47,6 +47,10 @@ class Membership:
     kinds: tuple[str, ...] = KINDS
     options: tuple[Option, ...] = (kind_option("membership", KINDS),)
 
+    def __init__(self) -> None:
+        self._without: dict[str, tuple[str, ...]] = {}
+        """Spare node -> the group as it was first seen in this run, without it."""
+
     def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
         """Choose a spare node.
 
@@ -63,11 +67,12 @@ class Membership:
         system, node = cast(GrowingCluster, cluster), plan.targets[0]
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
-        before = await system.group()
-        while refusal := await system.add_node(node):
+        while not (before := await system.group()) or (refusal := await system.add_node(node)):
             if loop.time() >= deadline:
-                raise StormproofError(f"nobody takes {node} in: {refusal}")
+                raise StormproofError(f"nobody takes {node} in: {refusal if before else 'nobody serves'}")
             await asyncio.sleep(0.1)
+        if node not in before:
+            self._without.setdefault(node, before)
         return Proof({"before": list(before)})
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
@@ -76,5 +81,8 @@ class Membership:
         after = await system.group()
         if after and node not in after:
             await system.add_node(node)
-        before = injected.evidence.get("before", ())
-        return Proof({"after": list(after)}, node in after and bool(before) and node not in before)
+        if node not in after:
+            return Proof({"after": list(after)})
+        # An earlier request may be the one that was heard: then the group was seen without the node before that.
+        without = self._without.pop(node, None)
+        return Proof({"after": list(after), "without": list(without or ())}, without is not None)

@@ -20,6 +20,7 @@ from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
 from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.interpreter import operations_per_second
+from harness.bench.joram import joram_figures
 from harness.bench.simulation import speed
 from harness.errors import StormproofError
 
@@ -64,6 +65,7 @@ def figures() -> Iterator[tuple[str, str, str]]:
             yield f"{name}: confirmed sends, {IN_FLIGHT} producers", f"{found.sends_32:,.0f} /s", ratio
             if design == "standalone":
                 yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
+        yield from joram_figures(backend)
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 10 s"
