@@ -144,7 +144,7 @@ async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
         refusal = await cluster.add_node(node)
         if refusal:
             raise StormproofError(refusal)
-        while node not in (await _master(cluster)).view:  # noqa: ASYNC110 - another process's state
+        while node not in (await cluster.status(node)).view:  # noqa: ASYNC110 - another process's state
             await asyncio.sleep(0.02)
         ended = loop.time()
         for task in load:

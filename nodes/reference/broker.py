@@ -158,7 +158,7 @@ class ReferenceBroker:
         headers = master_header(self.design.admission())
         for session in list(self._sessions):
             if not session.admin:
-                session.end(reason, headers)
+                session.depose(reason, headers)
 
     # What sessions need.
 

@@ -296,6 +296,22 @@ class Session:
         self._hub.leave(self)
         self._may_go_on.set()
 
+    def depose(self, reason: str, headers: Mapping[str, str]) -> None:
+        """End it because this node no longer serves.
+
+        What was written may be waiting in this system for a network that is down, and could reach the client when
+        another node has long delivered the same to somebody else. So a client that has not taken everything gets no
+        ERROR but a reset, of which it can conclude no more than of any lost connection.
+        """
+        if not self.ended and self._outlet.unconfirmed():
+            self.ended = True
+            self._hub.log("client reset", conn=self.conn or "", reason=reason)
+            self._hub.leave(self)
+            self._may_go_on.set()
+            self._outlet.reset()
+        else:
+            self.end(reason, headers)
+
     def _stuck(self, reason: str) -> None:
         self.end(f"client does not read: {reason}")
 
