@@ -78,6 +78,8 @@ DESIGNS = Registry(
     Entry("standalone", "one broker, no replication", "nodes.systems.reference:Standalone"),
     Entry("joram", "HA Joram: group view, master is first of the view, eager atomic multicast",
           "nodes.systems.reference:Joram"),
+    Entry("icestorm", "HA IceStorm: invitation election, replicated topics and subscribers, events from any replica",
+          "nodes.systems.reference:IceStorm"),
 )
 
 WORKLOADS = Registry(

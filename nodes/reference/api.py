@@ -37,6 +37,10 @@ class Runtime(Protocol):
         """Monotonic seconds."""
         ...
 
+    def time_of_day(self) -> float:
+        """Seconds since 1970 by the node's clock, which may be wrong; only where a design documents its use."""
+        ...
+
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection to a peer."""
         ...
@@ -97,13 +101,15 @@ class Deliver:
 class Done:
     """The command with this token has taken effect: its receipt, if one was asked for, may go out.
 
-    ``duplicate`` is true when the input counter showed that the command had been applied before.
+    ``duplicate`` is true when the input counter showed that the command had been applied before. ``headers`` go
+    on the receipt.
     """
 
     conn: str
     seq: int
     receipt: str | None
     duplicate: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ ADMIN_STATUS = "/admin/status"
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
-_QUEUE = re.compile(re.escape(QUEUE_PREFIX) + r"[^\s\x00-\x1f]+")
+_QUEUE = re.compile(r"(/queue/|/topic/|/icestorm/)" + r"[^\s\x00-\x1f]+")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
@@ -118,8 +118,10 @@ def message(delivery: Deliver, reliable: bool) -> bytes:
     return stomp.encode(Frame("MESSAGE", headers, delivery.body))
 
 
-def receipt(receipt_id: str) -> bytes:
+def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
     """The RECEIPT frame, encoded."""
+    if headers:
+        return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))
     return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
 
 
