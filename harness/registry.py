@@ -86,6 +86,8 @@ WORKLOADS = Registry(
     "workload",
     Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
           "workloads.queue:QueueWorkload"),
+    Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
+          "workloads.subscriptions:SubscriptionsWorkload"),
 )
 
 NEMESES = Registry(

@@ -81,7 +81,7 @@ IceStorm = ReferenceSystem(
     replicated=True,
     min_nodes=3,
     options=(
-        Option("election_timeout", 1.0, "seconds that invitations have to be accepted; coordinators look around as often"),
+        Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
         Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
         Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),

@@ -1,1 +1,1 @@
-"""The design ``icestorm``: highly available IceStorm, after its documentation and Garcia-Molina's invitation election."""
+"""The design ``icestorm``: highly available IceStorm, after its documentation and Garcia-Molina's election."""

@@ -1,7 +1,8 @@
 """Events on their way to subscribers: each replica delivers what was published at it.
 
-A subscriber is a listener of its own. The replica connects to its endpoint and sends MESSAGE frames; the subscriber answers
-each with an ACK of its ``ack`` header. Events wait in memory only: what a replica had not delivered when it died is lost.
+A subscriber is a listener of its own. The replica connects to its endpoint and sends MESSAGE frames; the subscriber
+answers each with an ACK of its ``ack`` header. Events wait in memory only: what a replica had not delivered when it
+died is lost.
 """
 
 from __future__ import annotations

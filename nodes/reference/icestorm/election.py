@@ -2,8 +2,8 @@
 
 H. Garcia-Molina, Elections in a Distributed Computing System, IEEE Transactions on Computers C-31 (1), 1982, section
 "The invitation algorithm" (procedures Check, Merge, Ready, Timeout, Recovery, and the answers to Invitation, Accept,
-AreYouCoordinator, AreYouThere). What it leaves open, because it elects and does not replicate, is decided here: before a
-coordinator compares databases, every member promises on disk to take no more changes of older epochs, so whatever a
+AreYouCoordinator, AreYouThere). What it leaves open, because it elects and does not replicate, is decided here: before
+a coordinator compares databases, every member promises on disk to take no more changes of older epochs, so whatever a
 majority has confirmed is in one of the databases that are compared.
 """
 
@@ -35,7 +35,8 @@ _GROUP_BITS = 64
 class Election:
     """One replica's part in elections.
 
-    ``state``, ``coordinator`` (a name), ``group`` (``priority:random``) and ``max_seen`` are what ``admin replica`` shows.
+    ``state``, ``coordinator`` (a name), ``group`` (``priority:random``) and ``max_seen`` are what ``admin replica``
+    shows.
     ``up`` are the other members; only a coordinator knows them. ``epoch`` is that of the normal group.
     ``changed`` is called after the state or the coordinator has changed.
     """

@@ -1,7 +1,8 @@
 """Requests to the topic manager: what clients may ask of topics, subscribers and links.
 
-A request is a SEND to ``/icestorm/manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT carries
-``x-answer`` (JSON), or ``x-error``: a word for what is wrong, or ``unknown`` when nobody can say whether it was done.
+A request is a SEND to ``/icestorm/manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT
+carries ``x-answer`` (JSON), or ``x-error``: a word for what is wrong, or ``unknown`` when nobody can say whether it was
+done.
 """
 
 from __future__ import annotations
