@@ -31,7 +31,7 @@ from harness.generator import (
 from harness.op import FAIL, INFO, INVOKE, OK, Op
 from harness.protocols import Backend, Client, Option
 from harness.spec import Test
-from nodes.reference.icestorm.requests import MANAGER
+from nodes.reference.frames import TOPIC_MANAGER
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY, LOOK = "subscribe", "unsubscribe", "create", "destroy", "look"
@@ -184,7 +184,7 @@ class SubscriptionClient:
         return op.fail(str(error))
 
     async def _ask(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
-        headers = {"destination": MANAGER, "x-request": request, "content-type": "application/json"}
+        headers = {"destination": TOPIC_MANAGER, "x-request": request, "content-type": "application/json"}
         return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
 
 

@@ -254,7 +254,12 @@ class Broker(Protocol):
 
 
 class Design(Protocol):
-    """Who serves, how state is replicated, when a client gets its receipt."""
+    """Who serves, how state is replicated, when a client gets its receipt.
+
+    ``has_topic_manager``: whether it takes commands of the kind ``request`` (their answer is the receipt's headers).
+    """
+
+    has_topic_manager: bool
 
     async def start(self) -> None:
         """Begin: open links, join the group; returns at once."""

@@ -9,17 +9,24 @@ from typing import Any, NamedTuple
 from nodes import stomp
 from nodes.reference.api import Command, Deliver
 from nodes.reference.contexts import ACK_MODES, AUTO
-from nodes.reference.engine import QUEUE_PREFIX
+from nodes.reference.queues import DURABLE, QUEUE_PREFIX
+from nodes.reference.topics import TOPIC_PREFIX
 from nodes.stomp import Frame
 
 VERSION = "1.2"
 SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
+TOPIC_MANAGER = "/topic-manager"
+"""Where requests to the topic manager go, in designs that have one."""
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
-_QUEUE = re.compile(r"(/queue/|/topic/|/icestorm/)" + r"[^\s\x00-\x1f]+")
+_QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:)[^\s\x00-\x1f]+")
+_LEVEL = r"[^\s\x00-\x1f.*>]+"
+_TOPIC = re.compile(rf"{TOPIC_PREFIX}{_LEVEL}(\.{_LEVEL})*")
+_PATTERN = re.compile(rf"{TOPIC_PREFIX}(>|({_LEVEL}|\*)(\.({_LEVEL}|\*))*(\.>)?)")
+_DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
@@ -72,8 +79,8 @@ def greeting(frame: Frame) -> Greeting:
     )
 
 
-def command_of(frame: Frame, conn: str, reliable: bool) -> Command:
-    """The command that a client's frame stands for.
+def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -> Command:
+    """The command that a client's frame stands for. ``manager``: whether there is a topic manager.
 
     Raises:
         FrameError: a header is missing or wrong, or the frame has no business here.
@@ -81,6 +88,8 @@ def command_of(frame: Frame, conn: str, reliable: bool) -> Command:
     reader = _READERS.get(frame.command)
     if reader is None:
         raise FrameError(f"{frame.command} on an open connection")
+    if manager and frame.command == "SEND" and frame.headers.get("destination") == TOPIC_MANAGER:
+        reader = _request
     kind, args = reader(frame)
     receipt = frame.headers.get("receipt")
     if receipt is not None:
@@ -149,11 +158,20 @@ def _name(frame: Frame, header: str) -> str:
     return value
 
 
-def _destination(frame: Frame) -> str:
+def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
     destination = _name(frame, "destination")
-    if not _QUEUE.fullmatch(destination):
-        raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME")
+    if not _QUEUE.fullmatch(destination) and not topics.fullmatch(destination):
+        raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME or {TOPIC_PREFIX}NAME")
     return destination
+
+
+def _durable(frame: Frame) -> dict[str, str]:
+    if "x-durable" not in frame.headers:
+        return {}
+    name = _name(frame, "x-durable")
+    if not _DURABLE.fullmatch(name):
+        raise FrameError(f"{frame.command}: x-durable holds a blank or a colon")
+    return {"durable": name}
 
 
 def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
@@ -164,8 +182,12 @@ def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
 
 def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
-    args = {"destination": _destination(frame), "headers": headers, "body": frame.body}
+    args = {"destination": _destination(frame, _TOPIC), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
+
+
+def _request(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "request", {"headers": dict(frame.headers), "body": frame.body}
 
 
 def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
@@ -175,12 +197,18 @@ def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
     prefetch = _number(frame, "x-prefetch", DEFAULT_PREFETCH)
     if prefetch == 0:
         raise FrameError("SUBSCRIBE: x-prefetch is 0")
-    return "subscribe", {"id": _name(frame, "id"), "destination": _destination(frame), "ack": ack,
-                         "prefetch": prefetch}
+    destination, durable = _destination(frame, _PATTERN), _durable(frame)
+    if durable and not destination.startswith(TOPIC_PREFIX):
+        raise FrameError(f"SUBSCRIBE: x-durable is for {TOPIC_PREFIX}NAME only")
+    return "subscribe", {"id": _name(frame, "id"), "destination": destination, "ack": ack, "prefetch": prefetch,
+                         **durable}
 
 
 def _unsubscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
-    return "unsubscribe", {"id": _name(frame, "id")}
+    args = _durable(frame)
+    if not args or "id" in frame.headers:
+        args["id"] = _name(frame, "id")
+    return "unsubscribe", args
 
 
 def _ack(frame: Frame) -> tuple[str, dict[str, Any]]:

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Refused
+from nodes.reference.frames import TOPIC_MANAGER
 from nodes.reference.icestorm.decisions import round_of
 from nodes.reference.icestorm.delivery import COST, Delivery
 from nodes.reference.icestorm.election import NORMAL, Election
 from nodes.reference.icestorm.options import Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.replication import Replication, Unavailable, Unknown
-from nodes.reference.icestorm.requests import MANAGER, Request, answer_question, read_request
+from nodes.reference.icestorm.requests import Request, answer_question, read_request
 from nodes.reference.icestorm.topics import Database, Mistake
+from nodes.reference.topics import TOPIC_PREFIX
 
-TOPIC_PREFIX = "/topic/"
 _AGAIN = 0.05
 """Seconds until something is tried again that could not be asked for."""
 
@@ -44,6 +45,8 @@ class _Client:
 
 class IceStorm:
     """A replica of highly available IceStorm. Options: ``nodes.reference.icestorm.options.Options``."""
+
+    has_topic_manager = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -183,13 +186,13 @@ class IceStorm:
             self._broker.release([Done(client.conn, command.seq, receipt, headers=headers)])
 
     async def _carry_out(self, command: Command) -> Mapping[str, str]:
-        destination = str(command.args.get("destination", ""))
-        if command.kind != "send" or command.args.get("tx") is not None:
-            raise _Wrong(f"{command.kind.upper()}: design icestorm takes SEND only, to topics and to {MANAGER}")
-        if destination == MANAGER:
+        if command.kind == "request":
             request = read_request(command.args["headers"], command.args["body"])
             request = request._replace(replica=self._broker.config.node)
             return {"x-answer": json.dumps(await self._request(request), separators=(",", ":"))}
+        destination = str(command.args.get("destination", ""))
+        if command.kind != "send" or command.args.get("tx") is not None:
+            raise _Wrong(f"{command.kind.upper()}: this design takes SEND only, to topics and to {TOPIC_MANAGER}")
         if not destination.startswith(TOPIC_PREFIX):
             raise _Wrong(f"SEND: there are topics only here, not {destination}")
         await self._publish(destination.removeprefix(TOPIC_PREFIX), command)

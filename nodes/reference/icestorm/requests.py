@@ -1,6 +1,6 @@
 """Requests to the topic manager: what clients may ask of topics, subscribers and links.
 
-A request is a SEND to ``/icestorm/manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT
+A request is a SEND to ``/topic-manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT
 carries ``x-answer`` (JSON), or ``x-error``: a word for what is wrong, or ``unknown`` when nobody can say whether it was
 done.
 """
@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from nodes.reference.api import Config
 from nodes.reference.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, Database, Mistake
-
-MANAGER = "/icestorm/manager"
 
 _NAME = re.compile(r"[^\s\x00-\x1f]+")
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
