@@ -1,7 +1,7 @@
 """Workload ``subscriptions``: a set of subscriptions and topics, changed and looked at by many clients.
 
-Each subscription (a subscriber of a topic), and each topic of a second kind that nobody subscribes to, is an object that
-exists or does not. Clients make one exist, or end it, with the loop that HA IceStorm's documentation asks for:
+Each subscription (a subscriber of a topic), and each topic of a second kind that nobody subscribes to, is an object
+that exists or does not. Clients make one exist, or end it, with the loop that HA IceStorm's documentation asks for:
 an unknown outcome is tried again, "already subscribed" is as good as done. Every attempt is an operation of its own.
 """
 

@@ -48,9 +48,9 @@ def may_replicate(group: int, replicas: int, max_seen: int, needed: int) -> bool
     return group == replicas or (group >= needed and max_seen >= replicas)
 
 
-def most_recent(stamps: Mapping[str, Stamp]) -> str:
-    """Whose database is the most recent; the first of those that are equally recent."""
-    return max(stamps, key=lambda name: stamps[name].age())
+def most_recent(stamps: Mapping[str, Stamp], oldest: bool = False) -> str:
+    """Whose database is the most recent (by mistake, the oldest); the first of those that are equally so."""
+    return (min if oldest else max)(stamps, key=lambda name: stamps[name].age())
 
 
 def merge_delay(ident: int, highest: int, replicas: int, timeout: float) -> float:

@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nodes.reference.api import Broker
-from nodes.reference.bugs import switched_on
+from nodes.reference.bugs import (
+    COORDINATOR_STAMP_IGNORED,
+    MINORITY_CONFIRMS,
+    OLDEST_DATABASE_WINS,
+    STALE_COORDINATOR_STAYS,
+    TRANSFER_SKIPPED,
+    switched_on,
+)
 from nodes.reference.icestorm.decisions import (
     Stamp,
     majority,
@@ -77,7 +84,7 @@ class Election:
     @property
     def needed(self) -> int:
         """The fewest replicas that may confirm a change."""
-        return majority(len(self.replicas))
+        return majority(len(self.replicas)) - (MINORITY_CONFIRMS in self.bugs)
 
     def start(self) -> None:
         """Begin as a group of one."""
@@ -220,7 +227,7 @@ class Election:
     async def _check(self) -> None:
         """Procedure Check: look after the own members, then for other coordinators to merge with."""
         group = self.group
-        if self.up:
+        if self.up and STALE_COORDINATOR_STAYS not in self.bugs:
             answers = await self._peers.ask_all(list(self.up), "are-you-mine", group)
             if self.group != group or self.state not in (INACTIVE, NORMAL):
                 return
@@ -302,8 +309,9 @@ class Election:
         stamps = {name: Stamp(*stamp) for name, stamp in answers.items() if stamp is not None}
         if not self._enough(group, stamps):
             return 0
-        stamps[self.name] = self._database.stamp
-        best = most_recent(stamps)
+        if COORDINATOR_STAMP_IGNORED not in self.bugs:
+            stamps[self.name] = self._database.stamp
+        best = most_recent(stamps, oldest=OLDEST_DATABASE_WINS in self.bugs)
         rows = None
         if stamps[best] != self._database.stamp:
             self._runtime.log("database transfer", source=best, stamp=str(tuple(stamps[best])))
@@ -316,6 +324,8 @@ class Election:
         stamp = Stamp(epoch, 0, stamps[best].wall)
         self._database.replace(rows, stamp)
         dump = self._database.dump()
+        if TRANSFER_SKIPPED in self.bugs:
+            stamps = dict.fromkeys(stamps, stamps[best])
         installed = await asyncio.gather(
             *(self._install(name, group, epoch, stamp, None if stamps[name] == stamps[best] else dump)
               for name in list(self.up))

@@ -18,10 +18,9 @@ class Options:
 
     ``election_timeout``: how long invitations may take to be accepted, and how often a coordinator looks for other
     groups. ``master_timeout``: how often slaves ask whether their coordinator still is theirs, and coordinators
-    if they still have their group. ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells which
-    database is the most recent. ``retry_interval``: between attempts to deliver to a subscriber that failed.
-    ``acm_timeout``: idle client connections are closed after it (0: never). ``as_real``: behave like IceStorm 3.7 where
-    it differs from its documentation.
+    if they still have their group. ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
+    which database is the most recent. ``retry_interval``: between attempts to deliver to a subscriber that failed.
+    ``acm_timeout``: idle client connections are closed after it (0: never).
     """
 
     election_timeout: float = 1.0

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from nodes.reference.api import Runtime
+from nodes.reference.bugs import CHANGE_BEFORE_SLAVES, STALE_COORDINATOR_STAYS
 from nodes.reference.icestorm.decisions import Stamp
 from nodes.reference.icestorm.election import NORMAL, Election
 from nodes.reference.icestorm.peers import Peers
@@ -23,9 +25,10 @@ class Unknown(Exception):
 class Replication:
     """Changes and questions, as the coordinator carries them out and as its slaves take part."""
 
-    def __init__(self, election: Election, database: Database, peers: Peers,
+    def __init__(self, runtime: Runtime, election: Election, database: Database, peers: Peers,
                  wall: Callable[[], float] | None) -> None:
         """``wall`` gives the time of day for stamps; None when they are counters."""
+        self._runtime = runtime
         self._election = election
         self._database = database
         self._peers = peers
@@ -51,6 +54,9 @@ class Replication:
             stamp = Stamp(epoch, database.stamp.counter + 1, self._wall() if self._wall is not None else 0.0)
             database.apply(change, stamp)
             members = list(election.up)
+            if CHANGE_BEFORE_SLAVES in election.bugs:
+                self._runtime.spawn(self._tell_later(members, group, epoch, stamp, change), "late update")
+                return
             answers = await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))
             if election.group != group or election.state != NORMAL:
                 raise Unknown
@@ -79,6 +85,9 @@ class Replication:
         database.apply(change, Stamp(*stamp))
         return True
 
+    async def _tell_later(self, members: list[str], group: str, epoch: int, stamp: Stamp, change: Change) -> None:
+        await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))
+
     def _serving(self) -> tuple[str, int]:
         election = self._election
         if election.state != NORMAL or not election.leads:
@@ -88,6 +97,8 @@ class Replication:
     async def _confirm(self, group: str) -> None:
         """A majority still is in this group, so nobody else can have changed anything."""
         election = self._election
+        if STALE_COORDINATOR_STAYS in election.bugs:
+            return
         members = list(election.up)
         answers = await self._peers.ask_all(members, "are-you-mine", group)
         if election.group != group or election.state != NORMAL:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Broker
+from nodes.reference.bugs import STAMP_LOST_AT_START, switched_on
 from nodes.reference.icestorm.decisions import Stamp
 
 ORDERED, UNORDERED = "ordered", "unordered"
@@ -73,6 +74,8 @@ class Database:
         for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0"):
             self.promised, epoch, counter, wall = wire.decode(value)
             self.stamp = Stamp(epoch, counter, wall)
+        if STAMP_LOST_AT_START in switched_on(broker.config.options):
+            self.stamp = Stamp(0, 0)
 
     def promise(self, epoch: int) -> None:
         """Agree, on disk, to reject the changes of older epochs."""
