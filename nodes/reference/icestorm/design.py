@@ -139,7 +139,7 @@ class IceStorm:
             "group": election.group,
             "up": sorted(election.idents[name] for name in election.up),
             "max": election.max_seen,
-            "replicas": len(election.replicas),
+            "addresses": list(self._broker.config.client_addresses.values()),
             "stamp": list(self._database.stamp),
             "waiting": self._delivery.waiting(),
         }
