@@ -84,9 +84,10 @@ class ReferenceBroker:
         """End all sessions, then the design, then close the database."""
         if self._server is not None:
             self._server.close()
-        self.drop_clients("the broker is shutting down")
+        self._serving = False
         for session in list(self._sessions):
             session.end("the broker is shutting down")
+        self.drop_clients("the broker is shutting down")
         await self.design.stop()
         try:
             async with asyncio.timeout(self.limits.linger):

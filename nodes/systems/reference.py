@@ -10,7 +10,7 @@ import json
 import secrets
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,9 @@ from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
+from nodes.reference.joram import promises as joram
 from nodes.reference.process import BrokerProcess
+from nodes.reference.promises import Promise
 from nodes.stomp import ProtocolError
 from nodes.systems.admin import AdminConnection
 
@@ -38,12 +40,15 @@ class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``replicated`` is false for a design whose nodes know nothing of each other.
+    ``promises`` and ``modes`` are what the design promises in which mode; ``replicated`` is false for a design
+    whose nodes know nothing of each other.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     min_nodes: int = 1
     max_nodes: int = 64
 
@@ -68,6 +73,8 @@ Joram = ReferenceSystem(
     "joram",
     replicated=True,
     min_nodes=2,
+    promises=joram.PROMISES,
+    modes=joram.MODES,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
                ("primary-partition", "unspecified")),
@@ -334,7 +341,7 @@ class ReferenceCluster:
 
 def _group_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
     """Who belongs to a node's group, if it tells."""
-    return tuple((status.detail or {}).get("group", default))
+    return tuple((status.detail or {}).get("replicas", default))
 
 
 def _node_status(node: str, answer: Mapping[str, Any]) -> NodeStatus:

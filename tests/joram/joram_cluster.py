@@ -428,6 +428,12 @@ async def running(folder: Path, *names: str, nodes: int = 3, **options: Any) -> 
         yield cluster
 
 
+async def is_deposed(action: Awaitable[Any]) -> bool:
+    """Whether the broker told that it is no longer master, or reset a connection whose output it had not got rid of."""
+    reason = await fails(action)
+    return reason == "not master" or "reset" in reason
+
+
 async def fails(action: Awaitable[Any]) -> str:
     """The reason for which the broker ended the connection."""
     try:

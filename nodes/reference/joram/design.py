@@ -118,7 +118,7 @@ class Joram:
             self._leader.submit(command)
 
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
-        """Let the group grow by one replica, which learns first; ``status`` tells when it belongs to the ``group``.
+        """Let the group grow by one replica, which learns first; ``status`` tells when it is one of the ``replicas``.
 
         Raises:
             ConfigError: this node is not the master, or the group can't take it now.
@@ -141,7 +141,7 @@ class Joram:
             "serving": leader is not None and leader.serving,
             "epoch": round_of(leader.epoch if leader is not None else replica.log.promised),
             "view": list(view),
-            "group": list(replica.order),
+            "replicas": list(replica.order),
             "learners": [member.name for member in replica.learners],
             "master": replica.name if leader is not None else self._live_master(),
             "applied": replica.log.applied,
