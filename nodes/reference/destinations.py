@@ -49,17 +49,37 @@ class Destinations:
         count = 0
         fresh: dict[str, None] = {}
         for destination in destinations:
-            name = destination.removeprefix(QUEUE_PREFIX)
-            if name is destination:
+            if destination.startswith(TOPIC_PREFIX):
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
                 continue
             count += 1
+            name = destination.removeprefix(QUEUE_PREFIX)
             if name not in self._state.queues:
                 fresh[name] = None
-        if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
-            raise Mistake(f"the broker already holds its limit of {self._limits.max_messages} messages")
+        self._check_messages(count)
         if fresh:
             self._check_queues(len(fresh))
+
+    def _check_messages(self, count: int) -> None:
+        if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
+            raise Mistake(f"the broker already holds its limit of {self._limits.max_messages} messages")
+
+    def send_one(self, args: Mapping[str, Any]) -> None:
+        """Post a message to its destination if there is room for it.
+
+        Raises:
+            Mistake: a limit would be exceeded.
+        """
+        destination = args["destination"]
+        queue = None
+        if destination.startswith(QUEUE_PREFIX):
+            queue = self._state.queues.get(destination.removeprefix(QUEUE_PREFIX))
+        if queue is None:
+            self.check_room((destination,))
+            self.send(args)
+        else:
+            self._check_messages(1)
+            self._local.post(self._enqueue, queue, args)
 
     def send(self, args: Mapping[str, Any]) -> None:
         """Post a message to its destination, which has room for it (``check_room``)."""

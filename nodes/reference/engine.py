@@ -197,8 +197,7 @@ class StoreEngine:
         if command.args.get("tx") is not None:
             self._transactions.defer(context, command)
             return
-        self._destinations.check_room((command.args["destination"],))
-        self._destinations.send(command.args)
+        self._destinations.send_one(command.args)
 
     def _settle(self, context: Context, command: Command) -> None:
         args = command.args

@@ -9,6 +9,7 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,9 +22,9 @@ from nodes.reference.limits import Limits
 
 QUEUES = ("red", "red", "red", "blue")
 TOPICS = ("t.a", "t.b")
+DEFERRED = (False, False, True)
 SELECTED = {"t.a": ("t.a",), "t.*": TOPICS, ">": TOPICS, "t.b.>": ()}
 DURABLES = ("p", "q")
-DESTINATIONS = (*(f"/queue/{queue}" for queue in QUEUES), *(f"/topic/{topic}" for topic in TOPICS))
 Key = tuple[str, ...]
 """Where the model's messages are: ("queue", name), ("durable", name) or ("transient", connection, subscription)."""
 LIMITS = Limits(message_cache=20)
@@ -214,15 +215,16 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @initialize(ack=st.sampled_from(ACK_MODES), queue=st.sampled_from(QUEUES))
     def two_clients(self, ack: str, queue: str) -> None:
-        for conn in (self.open(True), self.open(False)):
-            self.add_subscription(conn, queue, ack, 2)
-            self.add_listener(conn, "t.*", ack, 2, None)
-            self.begin_transaction(conn, True)
+        for reliable in (True, False):
+            self.add_client(reliable, queue, ack)
 
     @precondition(lambda self: len(self.clients) < 3)
-    @rule(reliable=st.booleans())
-    def one_more_client(self, reliable: bool) -> None:
-        self.open(reliable)
+    @rule(reliable=st.booleans(), ack=st.sampled_from(ACK_MODES), queue=st.sampled_from(QUEUES))
+    def add_client(self, reliable: bool, queue: str, ack: str) -> None:
+        conn = self.open(reliable)
+        self.add_subscription(conn, queue, ack, 2)
+        self.add_listener(conn, "t.*", ack, 2, None)
+        self.begin_transaction(conn, True)
 
     def open(self, reliable: bool) -> str:
         conn = self.name("conn")
@@ -231,17 +233,21 @@ class BrokerMachine(RuleBasedStateMachine):
         return conn
 
     @some("conn")
-    @rule(data=st.data(), destination=st.sampled_from(DESTINATIONS),
-          in_transaction=st.booleans(), count=st.integers(1, 3))
-    def send(self, data: st.DataObject, destination: str, in_transaction: bool, count: int) -> None:
-        found = self.client(data)
+    @rule(data=st.data(), queue=st.sampled_from(QUEUES), deferred=st.sampled_from(DEFERRED), count=st.integers(1, 3))
+    def send(self, data: st.DataObject, queue: str, deferred: bool, count: int) -> None:
         for _ in range(count):
-            self.send_one(data, *found, destination, in_transaction)
+            self.send_one(data, *self.client(data), f"/queue/{queue}", deferred)
 
-    def send_one(self, data: st.DataObject, conn: str, client: Client, destination: str, in_transaction: bool) -> None:
+    @some("conn")
+    @rule(data=st.data(), topic=st.sampled_from(TOPICS), deferred=st.sampled_from(DEFERRED), count=st.integers(1, 3))
+    def publish(self, data: st.DataObject, topic: str, deferred: bool, count: int) -> None:
+        for _ in range(count):
+            self.send_one(data, *self.client(data), f"/topic/{topic}", deferred)
+
+    def send_one(self, data: st.DataObject, conn: str, client: Client, destination: str, deferred: bool) -> None:
         body = self.name("message ").encode()
         args: dict[str, Any] = {"destination": destination, "headers": {"n": "v"}, "body": body}
-        transaction = self.pick(data, client.transactions) if in_transaction else None
+        transaction = self.pick(data, client.transactions) if deferred else None
         if transaction is not None:
             client.transactions[transaction].append(("send", (body, destination)))
             args["tx"] = transaction
@@ -304,11 +310,17 @@ class BrokerMachine(RuleBasedStateMachine):
         self.do("unsubscribe", conn, durable=durable)
 
     @some("held")
-    @rule(data=st.data(), kind=st.sampled_from(["ack", "ack", "nack"]), in_transaction=st.booleans())
-    def answer(self, data: st.DataObject, kind: str, in_transaction: bool) -> None:
+    @rule(data=st.data(), kind=st.sampled_from(["ack", "ack", "nack"]), deferred=st.sampled_from(DEFERRED),
+          count=st.integers(1, 3))
+    def answer(self, data: st.DataObject, kind: str, deferred: bool, count: int) -> None:
         conn, client = self.client(data, "held")
-        ack_id = self.pick(data, client.held)
-        transaction = self.pick(data, client.transactions) if in_transaction else None
+        transaction = self.pick(data, client.transactions) if deferred else None
+        for _ in range(count):
+            if client.held:
+                self.answer_one(conn, kind, self.pick(data, client.held), transaction)
+
+    def answer_one(self, conn: str, kind: str, ack_id: str, transaction: str | None) -> None:
+        client = self.clients[conn]
         if transaction is not None:
             client.transactions[transaction].append((kind, client.held[ack_id]))
             self.do(kind, conn, id=ack_id, tx=transaction)
@@ -341,6 +353,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def prepare(self, data: st.DataObject) -> None:
         conn, client = self.client(data, "xids")
         name = self.pick(data, client.xids)
+        if client.held:
+            self.answer_one(conn, "ack", self.pick(data, client.held), name)
         items = client.transactions[name]
         if not self.possible(client, items):
             self.refused(conn, Command("prepare", conn, client.seq + client.reliable, {"tx": name}))
@@ -418,7 +432,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 taken |= {d.ack_id for d in self.covered(client, item)}
         return True
 
-    @some("conn")
+    @precondition(lambda self: len(self.clients) > 2)
     @rule(data=st.data(), durable=st.sampled_from(DURABLES))
     def mistake(self, data: st.DataObject, durable: str) -> None:
         conn, client = self.client(data)
@@ -439,7 +453,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert isinstance(effects[0], Refused)
         self.observe(effects)
 
-    @some("conn")
+    @precondition(lambda self: len(self.clients) > 2)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
         conn, _ = self.client(data)
@@ -525,5 +539,11 @@ class BrokerMachine(RuleBasedStateMachine):
         assert list(self.node.engine.connections().items()) == [(c, m.reliable) for c, m in self.clients.items()]
 
 
-BrokerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+class Longer(BrokerMachine):
+    """The same, for longer."""
+
+
+BrokerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 TestBrokerMachine = BrokerMachine.TestCase
+Longer.TestCase.settings = settings(max_examples=2000, stateful_step_count=100, deadline=None)
+TestLonger = pytest.mark.soak(Longer.TestCase)
