@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import StormproofError
 from harness.sim.pool import workshop
 from harness.spec import Test
+
+if TYPE_CHECKING:
+    from checkers.verdict import Verdict
 
 BROKEN = "broken"
 WHY = "simulated"
@@ -91,6 +94,11 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path, keep: str = FAIL
     Its folder is in ``scratch``, its command names ``store``. ``keep`` says whose folder is left: that of a run that
     failed, none, or all, with their verdicts.
     """
+    return run_and_judge(plan, seed, store, scratch, keep)[0]
+
+
+def run_and_judge(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
+    """As ``run_seed``, with the whole verdict; a run that broke has none."""
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
     from harness.describe import create_run
@@ -98,9 +106,8 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path, keep: str = FAIL
     from harness.store import read_run, update_run
 
     start = time.perf_counter()
-    test = plan.test(seed)
     command = repeating(plan, seed, store)
-    run_dir = create_run(test, WHY, store, scratch)
+    run_dir = create_run(plan.test(seed), WHY, store, scratch)
     kept: Path | None = None
     try:
         try:
@@ -108,18 +115,20 @@ def run_seed(plan: Plan, seed: int, store: Path, scratch: Path, keep: str = FAIL
         except StormproofError as error:
             update_run(run_dir, failure=str(error), status="broken")
             seconds, kept = time.perf_counter() - start, None if keep == NONE else run_dir
-            return SeedResult(plan, seed, BROKEN, str(error), {}, (), {}, {}, "", 0.0, seconds, command, kept)
+            result = SeedResult(plan, seed, BROKEN, str(error), {}, (), {}, {}, "", 0.0, seconds, command, kept)
+            return result, None
         verdict = check_run(run_dir)
         info = read_run(run_dir)
         if keep == ALL or (keep == FAILED and verdict.verdict == "invalid"):
             write_verdict(run_dir, verdict)
             kept = run_dir
         broken = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
-        return SeedResult(
+        result = SeedResult(
             plan, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
             info["coverage"], info["history_sha256"], info["phases"][-1]["end"] / 1e9, time.perf_counter() - start,
             command, kept,
         )
+        return result, verdict
     finally:
         if kept is None:
             shutil.rmtree(run_dir, ignore_errors=True)

@@ -44,10 +44,11 @@ def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence
     return plans
 
 
-def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, jobs: int | None, collect: bool,
-                 shrinking: bool, as_json: bool) -> int:
-    """Run the seeds from ``start`` on; returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when
-    none failed but some verdict is unknown.
+def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
+                 collect: bool, shrinking: bool, as_json: bool) -> int:
+    """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
+
+    Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
     Raises:
         UsageError: a number makes no sense. StormproofError: a worker process died.
@@ -61,7 +62,15 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     tally = view.tally
     try:
         with view:
-            campaign(plans, range(start, start + count), store, jobs=jobs, collect=collect, report=view.show)
+            seeds = range(start, start + count)
+            if master is None:
+                campaign(plans, seeds, store, jobs=jobs, collect=collect, report=view.show)
+            else:
+                from harness.sim.spark import spark_campaign
+
+                spark_campaign(
+                    plans, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
+                )
         if shrinking and tally.failures:
             _shrink(view, tally.failures, jobs)
     except KeyboardInterrupt:
@@ -69,7 +78,7 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
             print(json.dumps(tally.to_json(interrupted=True)), flush=True)
         raise
     kept = [result.run_dir for result in tally.failures if result.run_dir is not None]
-    if kept:
+    if kept or master is not None:
         from reports.index_page import write_index
         from reports.run_page import write_report
 
@@ -165,6 +174,11 @@ class _View:
         elif time.monotonic() - self._last > _LOG_INTERVAL:
             self._last = time.monotonic()
             self.print(line)
+
+    def under_way(self, done: int, total: int) -> None:
+        """So many runs of a Spark job are done, whose results are not known yet."""
+        if self._status is not None:
+            self._status.update(f"{self.tally.line()} (of {self._total}; {done} of the next {total} done)")
 
     def print(self, text: str) -> None:
         """A line that stays."""
