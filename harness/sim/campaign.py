@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import StormproofError
 from harness.sim.pool import workshop
@@ -20,6 +20,8 @@ from harness.spec import Test
 
 if TYPE_CHECKING:
     from checkers.verdict import Verdict
+    from harness.protocols import Backend
+    from nemesis.api import Fault
 
 BROKEN = "broken"
 WHY = "simulated"
@@ -49,6 +51,17 @@ class Plan:
             design=self.design, workload=self.workload, nemesis=self.nemesis, backend="sim", nodes=self.nodes,
             time_limit=self.time_limit, rate=self.rate, seed=seed, settings=self.settings,
         )
+
+    def families(self, seed: int) -> list[Fault]:
+        """The fault families of that seed's test, with the kinds that can be simulated.
+
+        Raises:
+            UsageError: one can't be simulated, or the test makes no sense.
+        """
+        from harness.sim.backend import SimBackend
+        from nemesis.api import supported_families
+
+        return supported_families(cast("Backend", SimBackend), self.test(seed))
 
     def label(self) -> str:
         """For a person."""

@@ -10,17 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 
 from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
-from harness.protocols import Backend
-from harness.sim.backend import SimBackend
 from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
 from harness.sim.shrink import shrink
 from harness.sim.tally import Tally
-from nemesis.api import check_supported, families_of
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
@@ -40,7 +37,7 @@ def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence
         for design, workload, nemesis in itertools.product(designs, workloads, nemeses)
     ]
     for plan in plans:
-        check_supported(cast("Backend", SimBackend), families_of(plan.test(0)))
+        plan.families(0)
     return plans
 
 

@@ -19,7 +19,6 @@ from harness.errors import UsageError
 from harness.registry import WORKLOADS
 from harness.sim.campaign import NONE, Plan, SeedResult, run_seed
 from harness.sim.pool import Workers, workshop
-from nemesis.api import families_of
 from nemesis.given import GivenFault, write_schedule
 from nemesis.schedule import INJECT, schedule
 
@@ -151,8 +150,7 @@ def _sensible(plan: Plan) -> Plan | None:
 
 def faults_of(plan: Plan, seed: int) -> tuple[GivenFault, ...]:
     """The faults that the plan has with that seed."""
-    test = plan.test(seed)
-    steps = schedule(test, families_of(test))
+    steps = schedule(plan.test(seed), plan.families(seed))
     ends = {step.id: step.at for step in steps if step.phase != INJECT}
     return tuple(
         GivenFault(step.fault, step.kind, step.at, ends[step.id], step.seed) for step in steps if step.phase == INJECT
