@@ -111,7 +111,7 @@ def check_runs(spark: Any, run_dirs: Iterable[Path], progress: Progress | None =
     trouble = [text for text in table.column("trouble").to_pylist() if text]
     for store in dict.fromkeys(path.parent for path in wanted):
         store_rows = table.filter(pc.starts_with(table.column("run_dir"), f"{store}{os.sep}"))
-        store_rows(store, store_rows.drop_columns(["run_dir", "trouble"]))
+        add_verdicts(store, store_rows.drop_columns(["run_dir", "trouble"]))
     if trouble:
         raise StormproofError(f"{len(trouble)} checks have verdicts that could not be stored: {trouble[0]}")
     return rows
@@ -291,7 +291,7 @@ def _runs_done(tracker: Any, group: str, runs: int) -> int:
     return runs * done // total if total else 0
 
 
-def store_rows(store: Path, fresh: pa.Table) -> None:
+def add_verdicts(store: Path, fresh: pa.Table) -> None:
     """Put rows into a store's verdict table in place of those of the same runs.
 
     Raises:

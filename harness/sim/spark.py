@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.job import TASKS_A_CORE, VERDICT_DDL, VERDICT_ROWS, Progress, collect_frame, store_rows, verdict_rows
+from checkers.job import TASKS_A_CORE, VERDICT_DDL, VERDICT_ROWS, Progress, add_verdicts, collect_frame, verdict_rows
 from checkers.spark import SparkWarmup
 from harness.errors import StormproofError
 from harness.sim.campaign import ALL, Plan, SeedResult, run_and_judge
@@ -56,7 +56,7 @@ def spark_campaign(
             table = collect_frame(spark, _frame(spark, part, store, staging, cores * TASKS_A_CORE), len(part), progress)
             results = [_settled(result, store) for result in _results(table, len(part))]
             checked = table.filter(table.column("check").is_valid())
-            store_rows(store, checked.drop_columns(["run_dir", "trouble", "result"]))
+            add_verdicts(store, checked.drop_columns(["run_dir", "trouble", "result"]))
             for result in results:
                 report(result)
             if not collect and any(result.failed for result in results):
