@@ -221,7 +221,7 @@ def check(
 
 @app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
+    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs, states or all")] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""
