@@ -71,6 +71,8 @@ BACKENDS = Registry(
     Entry("sim", "simulated nodes, network, disks and time in one process; repeats exactly from the seed",
           "harness.sim.backend:SimBackend"),
     Entry("docker", "containers through Docker Engine", "harness.backends.docker:DockerBackend"),
+    Entry("ssh", "hosts reached over SSH that may be broken: virtual machines, a lab's computers",
+          "harness.backends.ssh.backend:SshBackend"),
 )
 
 DESIGNS = Registry(
@@ -92,4 +94,10 @@ NEMESES = Registry(
           "nemesis.partition:Partition"),
     Entry("pause", "stops a node's processes and lets them go on", "nemesis.process:Pause"),
     Entry("kill", "ends a node's processes at once and starts them again", "nemesis.process:Kill"),
+    Entry("packets", "links lose, delay, double, reorder, damage, slow down or reset packets",
+          "nemesis.packets:Packets"),
+    Entry("power", "machines lose power at once, with what was not synced", "nemesis.machine:Power"),
+    Entry("reboot", "a machine restarts in order", "nemesis.machine:Reboot"),
+    Entry("clock", "clocks jump, jump to and fro, or run at a wrong rate", "nemesis.clock:Clock"),
+    Entry("disk", "disks fill up, fail, slow down, lose or damage what was written", "nemesis.disk:Disk"),
 )
