@@ -2,8 +2,8 @@
 
 ``python -m harness.bench.farm FOLDER COUNT [TROUBLE...]`` is pid 1 of namespaces of its own, so that whatever ends it
 ends the hosts. Each host has namespaces of its own and a root folder that looks like this machine's and takes no change
-to it (an overlay in memory); all are joined by a bridge that is in the farm's network namespace, where whoever uses them
-must be, too (``Farm.enter``). They share this machine's kernel, so faults of whole machines are refused on them.
+to it (an overlay in memory); all are joined by a bridge that is in the farm's network namespace, where whoever uses
+them must be, too (``Farm.enter``). They share this machine's kernel, so faults of whole machines are refused on them.
 """
 
 from __future__ import annotations

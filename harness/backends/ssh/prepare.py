@@ -50,7 +50,7 @@ def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_k
     for host in [by_name[name] for name in names] or hosts:
         if not host.keys and not own_key().exists():
             public = make_key(own_key())
-            tell(f"made the key {own_key()}; let it in: add to ~{host.user}/.ssh/authorized_keys on the hosts:\n{public}")
+            tell(f"made the key {own_key()}; add to ~{host.user}/.ssh/authorized_keys on the hosts:\n{public}")
         learn_key(host, known_hosts, accept_key, tell)
         asyncio.run(_mark(host, known_hosts, ask, tell))
 
