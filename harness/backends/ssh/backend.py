@@ -29,7 +29,7 @@ from harness.backends.ssh.facts import (
 )
 from harness.backends.ssh.hosts import default_known_hosts, read_hosts
 from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
-from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script
+from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
 from harness.errors import BackendError, UsageError
 from harness.protocols import Condition, Link, Option, ProcessState
 from harness.spec import Test
@@ -93,7 +93,7 @@ class SshBackend(ShellBackend):
         self._open_shells(test.node_names)
         await self._examine(test)
         await self._place_clients(test)
-        await gather_all(self._demand(node, f"mkdir -p {self.node_dir(node)}") for node in test.node_names)
+        await gather_all(self._demand(node, take_script(self._noted(), node)) for node in test.node_names)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""

@@ -18,6 +18,9 @@ MARKER = "/etc/stormproof/may-be-broken"
 STATE = "/var/lib/stormproof"
 """Where everything of ours lies on a host: programs that are used again, and a folder for each run."""
 
+BUSY = f"{STATE}/busy"
+"""Names the run that has the host."""
+
 TOOLS: Mapping[str, str] = {
     "nft": "nftables", "ip": "iproute2", "bash": "bash", "setsid": "util-linux", "timeout": "coreutils",
     "sha256sum": "coreutils",

@@ -17,7 +17,7 @@ from harness.backends.ssh import clients, netem
 from harness.backends.ssh.clients import ClientAddresses
 from harness.backends.ssh.clock import right_script
 from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_root_shell
-from harness.backends.ssh.facts import MARKER, STATE
+from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import ANSWER_LIMIT, POWER_LIMIT, parse_power
 from harness.errors import BackendError, HistoryError
@@ -73,10 +73,21 @@ class Remote:
         return f"{STATE}/runs/{self.run}/{node}"
 
 
+def take_script(remote: Remote, node: str) -> str:
+    """Make the node's folder, and take the host for this run; prints whose it is when another run has it."""
+    return f"""
+mkdir -p {remote.node_dir(node)} {STATE}/code || exit 1
+( set -C; echo {remote.run} > {BUSY} ) 2>/dev/null && exit 0
+[ -e {BUSY} ] || {{ echo {remote.run} > {BUSY}; exit; }}
+read -r owner < {BUSY}
+[ "$owner" = {remote.run} ] || {{ echo "it is in use by run $owner; when that has ended: stormproof heal"; exit 1; }}
+"""
+
+
 def clean_script(remote: Remote, node: str) -> str:
     """Let all links pass and none suffer, set the clock right, end the broker, remove the run's folder.
 
-    Prints what there was to undo.
+    Prints what there was to undo. A host that another run has taken is that run's to clean.
 
     Harmless where nothing is left. Without the marker nothing is touched: the host is no longer ours to clean.
     """
@@ -84,6 +95,7 @@ def clean_script(remote: Remote, node: str) -> str:
     pid_file = f"{folder}/broker.pid"
     return f"""
 [ -f {MARKER} ] || {{ echo "it has no {MARKER} any more"; exit 1; }}
+{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" != {remote.run} ] && exit 0
 nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {network.HEAL_SCRIPT}
 {netem.HEAL}
@@ -93,6 +105,7 @@ if [ -d {shlex.quote(folder)} ]; then
   rm -rf {shlex.quote(folder)} && echo "folder {folder}" || exit 1
   rmdir {STATE}/runs/{shlex.quote(remote.run)} 2>/dev/null || :
 fi
+{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" = {remote.run} ] && rm -f {BUSY} || :
 """
 
 
