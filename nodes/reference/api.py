@@ -138,7 +138,38 @@ class Closed:
     reason: str
 
 
-Effect = Deliver | Done | Refused | Opened | Closed
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message waits for another server."""
+
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """All messages of another server up to this stamp are safe here."""
+
+    server: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A message of another server can't be taken now; it has to be sent again later."""
+
+    server: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """The deployment of the services has come to this phase (``nodes.reference.outside``)."""
+
+    phase: int
+
+
+ClientEffect = Deliver | Done | Refused | Opened | Closed
+Effect = ClientEffect | Waiting | Arrived | Declined | Deployed
 
 
 @dataclass(frozen=True)
