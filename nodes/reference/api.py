@@ -97,13 +97,15 @@ class Deliver:
 class Done:
     """The command with this token has taken effect: its receipt, if one was asked for, may go out.
 
-    ``duplicate`` is true when the input counter showed that the command had been applied before.
+    ``duplicate`` is true when the input counter showed that the command had been applied before. ``headers`` go
+    on the receipt.
     """
 
     conn: str
     seq: int
     receipt: str | None
     duplicate: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,10 @@ def message(delivery: Deliver, reliable: bool) -> bytes:
     return stomp.encode(Frame("MESSAGE", headers, delivery.body))
 
 
-def receipt(receipt_id: str) -> bytes:
+def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
     """The RECEIPT frame, encoded."""
+    if headers:
+        return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))
     return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
 
 
