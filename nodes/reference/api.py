@@ -15,7 +15,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from nodes.reference.outside import Outside
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -213,7 +216,12 @@ class Config:
 
 
 class Engine(Protocol):
-    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
+    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts.
+
+    ``outside`` is its part that knows of other servers and of the deployment of services.
+    """
+
+    outside: Outside
 
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""

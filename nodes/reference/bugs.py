@@ -65,6 +65,8 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", exercise={}),
+        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", exercise={}),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
     )
 }

@@ -5,8 +5,9 @@ acknowledges what is safe there. Networks are open on the master only: a slave r
 master listens, and whoever connects tries the replicas of the descriptor one after the other. Frames are those of the
 links between replicas (``links.py``), and so is their hygiene: heartbeats, and a silent connection is cut.
 
-Sender: ``[protocol, its server, the other's, first stamp kept, last stamp given]``, then ``[stamp, destination, headers,
-body]``. Receiver: ``["welcome"]`` or ``["refused", reason, host, port]``, then ``[stamp]``. Both: ``[]`` is a heartbeat.
+Sender: ``[protocol, its server, the other's, first stamp kept, last stamp given]``, then ``[stamp, destination,
+headers, body]``. Receiver: ``["welcome"]`` or ``["refused", reason, host, port]``, then ``[stamp]``. Both: ``[]`` is a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -351,7 +352,7 @@ def _message(server: int, frame: Sequence[Any]) -> Mapping[str, Any]:
     """The arguments of the command ``external``; raises LinkError when the frame is none."""
     if len(frame) == 4:
         stamp, destination, headers, body = frame
-        if (type(stamp) is int and isinstance(destination, str) and isinstance(body, bytes) and isinstance(headers, dict)
-                and all(isinstance(value, str) for value in headers.values())):
+        right = type(stamp) is int and isinstance(destination, str) and isinstance(body, bytes)
+        if right and isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values()):
             return {"server": server, "stamp": stamp, "destination": destination, "headers": headers, "body": body}
     raise LinkError("no message of a server")

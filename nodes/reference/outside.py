@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.api import Arrived, Command, Config, Declined, Deployed, Effect, Waiting
+from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Waiting
 from nodes.reference.bugs import REEMISSION_TAKEN
 from nodes.reference.store import Table, read_rows
 
 NEW, BEGUN, FAILED, DONE = range(4)
 """Phases of the deployment: nothing yet; the first master initialises its services; it failed; all is deployed."""
 
+SERVER_PREFIX = "/server/"
 _REMOTE = re.compile(r"/server/([0-9]{1,5})(/.+)", re.DOTALL)
 _STAMP_BITS = 47
 _CACHE_BYTES = 32 << 20
@@ -72,27 +73,18 @@ class Deployment:
     note: str = ""
 
 
-Deliver = Callable[[str, Mapping[str, str], bytes], str | None]
-"""Puts a message into a local destination; the reason if that is not possible."""
-Make = Callable[[int, str], None]
-"""Makes a local destination with a reserved identifier, unless it is there."""
-
-
 class Outside:
     """A part of the engine; ``own`` is this server's number, ``servers`` are the others that it may send to.
 
-    Commands have no connection: ``external`` (a message came: server, stamp, destination, headers, body),
-    ``meet`` (the first stamp that a server still has), ``forwarded`` (safe at a server up to a stamp), ``deployment``
-    (a new phase) and ``deploy`` (a destination with a reserved identifier).
+    Its commands have no connection: ``meet`` (the first stamp that a server still has), ``forwarded`` (safe at a server
+    up to a stamp) and ``deployment`` (a new phase).
     """
 
-    def __init__(self, database: sqlite3.Connection, config: Config | None, bugs: frozenset[str], deliver: Deliver,
-                 make: Make) -> None:
+    def __init__(self, database: sqlite3.Connection, config: Config | None, bugs: frozenset[str]) -> None:
         self.own = config.server if config is not None else 0
         self._others = frozenset(config.servers) if config is not None else frozenset()
         self._bugs = bugs
         self._database = database
-        self._deliver, self._make = deliver, make
         self._cached = 0
         self._effects: list[Effect] = []
         self._with: dict[int, Correspondence] = {}
@@ -101,18 +93,13 @@ class Outside:
         self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
         self._deployment: Table[Deployment] = Table("deployment", lambda d: (0, d.phase, d.note))
         self.handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
-            "external": self._external, "meet": self._meet, "forwarded": self._forwarded,
-            "deployment": self._decide, "deploy": self._deploy,
+            "meet": self._meet, "forwarded": self._forwarded, "deployment": self._decide,
         }
         self.restore()
 
     def __len__(self) -> int:
         """How many messages wait here for other servers."""
         return sum(each.sent - each.acked for each in self._with.values())
-
-    def apply(self, command: Command) -> None:
-        """Apply one of the commands in ``handlers``."""
-        self.handlers[command.kind](command.args)
 
     def effects(self) -> list[Effect]:
         """The effects since the last call."""
@@ -121,25 +108,22 @@ class Outside:
 
     # What the engine asks.
 
-    def refusal(self, destination: str) -> str | None:
-        """Why nothing can be sent to a destination; None when it can."""
-        server, _ = split(destination)
-        if server is None or server == self.own or server in self._others:
-            return None
-        return f"there is no server {server} in the configuration"
-
-    def is_remote(self, destination: str) -> bool:
-        """Whether the destination is on another server."""
-        return split(destination)[0] not in (None, self.own)
-
-    def send(self, destination: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Keep a message for another server until it is safe there."""
+    def route(self, destination: str) -> tuple[int | None, str]:
+        """Number of the other server that a destination is on (None: it is here), and its name there."""
+        if not destination.startswith(SERVER_PREFIX):
+            return None, destination
         server, there = split(destination)
-        if server is None:
-            raise ValueError(f"{destination} is not on another server")
+        return (None if server == self.own else server), there
+
+    def knows(self, server: int) -> bool:
+        """Whether it is another server of the configuration."""
+        return server in self._others
+
+    def send(self, server: int, destination: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Keep a message for another server until it is safe there."""
         peer = self._peer(server)
         peer.sent += 1
-        message = Outgoing(server, peer.sent, there, len(body), (dict(headers), body))
+        message = Outgoing(server, peer.sent, destination, len(body), (dict(headers), body))
         peer.outgoing[message.stamp] = message
         self._cached += len(body)
         self._outgoing.insert(message.id, message)
@@ -168,21 +152,29 @@ class Outside:
         row = self._database.execute("SELECT headers, body FROM outgoing WHERE id = ?", (message.id,)).fetchone()
         return wire.decode(row[0]), row[1]
 
-    # Commands.
-
-    def _external(self, args: Mapping[str, Any]) -> None:
-        peer, stamp = self._peer(args["server"]), args["stamp"]
+    def awaits(self, server: int, stamp: int) -> bool:
+        """Whether a message with this stamp is the next of its server; if not, it is declined or known already."""
+        peer = self._peer(server)
         if stamp > peer.received + 1:
-            self._effects.append(Declined(peer.server, f"stamp {stamp} after {peer.received}"))
-            return
-        if stamp == peer.received + 1 or REEMISSION_TAKEN in self._bugs:
-            reason = self._deliver(args["destination"], args["headers"], args["body"])
-            if reason is not None:
-                self._effects.append(Declined(peer.server, reason))
-                return
-            peer.received = max(stamp, peer.received)
-            self._table.update(peer.server, peer)
-        self._effects.append(Arrived(peer.server, peer.received))
+            self.decline(server, f"number {stamp} came after {peer.received}")
+        elif stamp <= peer.received and REEMISSION_TAKEN not in self._bugs:
+            self._effects.append(Arrived(server, peer.received))
+        else:
+            return True
+        return False
+
+    def decline(self, server: int, reason: str) -> None:
+        """The next message of a server can't be taken now."""
+        self._effects.append(Declined(server, reason))
+
+    def took(self, server: int, stamp: int) -> None:
+        """The message with this stamp has been taken."""
+        peer = self._peer(server)
+        peer.received = max(stamp, peer.received)
+        self._table.update(server, peer)
+        self._effects.append(Arrived(server, peer.received))
+
+    # Commands.
 
     def _meet(self, args: Mapping[str, Any]) -> None:
         peer = self._peer(args["server"])
@@ -205,9 +197,6 @@ class Outside:
         self.deployment = Deployment(args["phase"], args["note"])
         self._deployment.update(0, self.deployment)
         self._effects.append(Deployed(args["phase"]))
-
-    def _deploy(self, args: Mapping[str, Any]) -> None:
-        self._make(args["id"], args["destination"])
 
     def _peer(self, server: int) -> Correspondence:
         peer = self._with.get(server)

@@ -169,7 +169,7 @@ class Services:
         for name, service in self._services:
             self._started.append(service)
             service.init(first_time)
-            self._host.log("service started", service=name, first_time=first_time)
+            self._host.log("service initialised", service=name, first_time=first_time)
 
     def _open(self) -> None:
         self.ready = True

@@ -21,6 +21,9 @@ class Standalone:
         """Begin to serve."""
         self._task = self._broker.runtime.spawn(self._run(), "commit")
         self._broker.began_serving()
+        # What begins with it is over before the first client can come.
+        while self._commands:
+            self._commit()
 
     async def stop(self) -> None:
         """Commit what is waiting, and end."""

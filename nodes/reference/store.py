@@ -35,6 +35,11 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL"),
     "items": ("id INTEGER PRIMARY KEY", "transaction_id INTEGER NOT NULL", "kind TEXT NOT NULL",
               "args BLOB NOT NULL"),
+    "servers": ("id INTEGER PRIMARY KEY", "sent INTEGER NOT NULL", "acked INTEGER NOT NULL",
+                "received INTEGER NOT NULL"),
+    "outgoing": ("id INTEGER PRIMARY KEY", "server INTEGER NOT NULL", "stamp INTEGER NOT NULL",
+                 "destination TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+    "deployment": ("id INTEGER PRIMARY KEY", "phase INTEGER NOT NULL", "note TEXT NOT NULL"),
     "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),
 }
 _LOAD_BATCH = 1000
