@@ -27,7 +27,6 @@ class Bug:
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
 REQUEUED_TWICE = "requeued-twice"
-DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -52,7 +51,6 @@ BUGS: Mapping[str, Bug] = {
         Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
-        Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription goes with a connection that a new master closes"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Deliver, Effect
-from nodes.reference.bugs import CLOSE_DROPS_UNACKED, DURABLE_LOST_AT_FAILOVER, REQUEUED_TWICE
+from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
 from nodes.reference.contexts import ACK_MODES, AUTO, Context, Subscription
 from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
@@ -17,9 +17,6 @@ from nodes.reference.outside import Outside
 from nodes.reference.queues import DURABLE, QUEUE_PREFIX, TRANSIENT, Message, Queue, Shared
 from nodes.reference.state import State
 from nodes.reference.topics import TOPIC_PREFIX
-
-FAILOVER = "failover"
-"""Why a new master closes the connections it has inherited."""
 
 
 class Mistake(Exception):
@@ -213,7 +210,7 @@ class Destinations:
             self.end_subscription(consumer)
         self._drop(queue)
 
-    def end_subscription(self, subscription: Subscription, reason: str = "") -> None:
+    def end_subscription(self, subscription: Subscription) -> None:
         """What it has not acknowledged goes back; a transient topic subscription goes altogether."""
         queue = subscription.queue
         queue.detach(subscription)
@@ -225,8 +222,7 @@ class Destinations:
             if REQUEUED_TWICE in self._bugs:
                 self._state.add_message(queue, *self._state.content(message))
         self._state.remove_subscription(subscription)
-        lost = queue.kind == DURABLE and reason == FAILOVER and DURABLE_LOST_AT_FAILOVER in self._bugs
-        if queue.kind == TRANSIENT or lost:
+        if queue.kind == TRANSIENT:
             self._drop(queue)
 
     def _drop(self, queue: Queue) -> None:

@@ -209,7 +209,7 @@ class StoreEngine:
 
     def _close(self, context: Context, reason: str) -> None:
         for subscription in list(context.subscriptions.values()):
-            self._destinations.end_subscription(subscription, reason)
+            self._destinations.end_subscription(subscription)
         self._transactions.close(context)
         self._state.remove_context(context)
         if context.reliable:

@@ -6,8 +6,6 @@ import pytest
 from engine_bench import Bench, bodies, deliveries, refusal
 
 from nodes.reference.api import Command, Deliver, Done, Refused
-from nodes.reference.bugs import DURABLE_LOST_AT_FAILOVER
-from nodes.reference.engine import StoreEngine
 from nodes.reference.topics import matches
 
 
@@ -236,17 +234,6 @@ def test_what_agents_post_while_they_react_is_done_before_the_next_command() -> 
     # First in, first out; the topic's copies to its subscriptions are in the same line.
     assert seen == ["first", "second", "third", "fourth"]
     assert bench.engine.depths() == {"durable:guest:news": 1}
-
-
-@pytest.mark.requirement("J5")
-def test_the_switchable_bug_loses_a_durable_subscription() -> None:
-    bench = Bench()
-    bench.engine = StoreEngine(bench.database, bench.limits, frozenset({DURABLE_LOST_AT_FAILOVER}))
-    bench.open()
-    bench.listen(durable="news")
-    bench.publish("m")
-    bench.do("close", reason="failover")
-    assert bench.engine.depths() == {}
 
 
 def test_a_dump_holds_topics_too() -> None:
