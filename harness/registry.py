@@ -84,6 +84,8 @@ WORKLOADS = Registry(
     "workload",
     Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
           "workloads.queue:QueueWorkload"),
+    Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
+          "workloads.forward:ForwardWorkload"),
 )
 
 NEMESES = Registry(
