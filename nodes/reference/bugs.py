@@ -1,7 +1,7 @@
 """Bugs that can be switched on, of kinds that real systems had: off unless the option ``bug`` names them.
 
 They measure the harness: each must be caught by a check (``stormproof mutants``). The name of a bug stands in the code
-where it bites. ``exercise`` are settings of a test that the bug needs to bite.
+where it bites.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Bug:
-    """One bug: what goes wrong, and the settings of a test that exercises it."""
+    """One bug: what goes wrong, and the test that exercises it.
+
+    ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
+    designs share, one of those), ``workload`` the one that shows it.
+    """
 
     name: str
     summary: str
     exercise: Mapping[str, str] = field(default_factory=dict)
+    design: str = "joram"
+    workload: str = "queue"
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
@@ -63,8 +69,8 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
-        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", exercise={}),
-        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", exercise={}),
+        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
     )
 }

@@ -31,8 +31,9 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "shared INTEGER NOT NULL",
                  "headers BLOB NOT NULL", "body BLOB NOT NULL"),
     "deliveries": ("id INTEGER PRIMARY KEY", "subscription INTEGER NOT NULL", "out_seq INTEGER NOT NULL",
-                   "redeliveries INTEGER NOT NULL"),
-    "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL"),
+                   "redeliveries INTEGER NOT NULL", "branch INTEGER NOT NULL"),
+    "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL",
+                     "login TEXT NOT NULL", "xid TEXT NOT NULL", "prepared INTEGER NOT NULL"),
     "items": ("id INTEGER PRIMARY KEY", "transaction_id INTEGER NOT NULL", "kind TEXT NOT NULL",
               "args BLOB NOT NULL"),
     "servers": ("id INTEGER PRIMARY KEY", "sent INTEGER NOT NULL", "acked INTEGER NOT NULL",
@@ -40,6 +41,7 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "outgoing": ("id INTEGER PRIMARY KEY", "server INTEGER NOT NULL", "stamp INTEGER NOT NULL",
                  "destination TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
     "deployment": ("id INTEGER PRIMARY KEY", "phase INTEGER NOT NULL", "note TEXT NOT NULL"),
+    "outcomes": ("id INTEGER PRIMARY KEY", "login TEXT NOT NULL", "xid TEXT NOT NULL", "outcome TEXT NOT NULL"),
     "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),
 }
 _LOAD_BATCH = 1000
