@@ -3,72 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from joram_cluster import QUEUE, Client, Closed, free_ports, status, until
+from joram_cluster import QUEUE, until
+from joram_servers import Servers, eventually
 
-from nodes.reference.api import Command, Config, ConfigError
-from nodes.reference.broker import ReferenceBroker
+from nodes.reference.api import Command, ConfigError
 from nodes.reference.outside import BEGUN, DONE, FAILED, Deployment
-from nodes.reference.process import EXIT_FAILED, EXIT_OK, run_broker
-from nodes.reference.runtime import RealRuntime
-from nodes.reference.services import SERVICES, Host, Services
+from nodes.reference.process import EXIT_FAILED, EXIT_OK
+from nodes.reference.services import SERVICES, TCP_PROXY, Host, Services
 
 
-class Node:
-    """A replica as a process would run it, to its exit status."""
-
-    def __init__(self, group: Group, name: str) -> None:
-        self.log = io.StringIO()
-        group.logs.setdefault(name, []).append(self.log)
-        config = Config(name, "joram", str(group.folder / name), port=group.ports[name],
-                        peers={each: ("127.0.0.1", group.links[each]) for each in group.names},
-                        client_addresses={each: f"127.0.0.1:{group.ports[each]}" for each in group.names},
-                        options={"detection_timeout": 0.4, "linger": 0.6},
-                        services=[["TcpProxyService"], ["Recorder", name], ["stormproof.Destinations", QUEUE]])
-        self._runtime = RealRuntime(config, self.log)
-        classes = {**SERVICES, "Recorder": group.recorder,
-                   "TcpProxyService": SERVICES["org.objectweb.joram.mom.proxies.tcp.TcpProxyService"]}
-        self.broker: ReferenceBroker | None = None
-        self.stopping = False
-
-        def started(broker: ReferenceBroker) -> None:
-            self.broker = broker
-
-        self._main = asyncio.ensure_future(run_broker(config, self._runtime, started, classes))
-        self.ended = asyncio.ensure_future(self._run())
-
-    async def _run(self) -> int:
-        try:
-            await self._runtime.supervise(self._main)
-        except asyncio.CancelledError:
-            return EXIT_OK
-        except Exception as error:
-            self._runtime.log("broker failed", error=repr(error))
-            return EXIT_FAILED
-        return EXIT_OK
-
-    async def stop(self) -> None:
-        self._main.cancel()
-        await self.ended
-
-
-class Group:
+class Group(Servers):
     """Three replicas with a service that records what is done to it, or does something else."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.names = ["n1", "n2", "n3"]
-        ports = free_ports(6)
-        self.ports = dict(zip(self.names, ports[:3], strict=True))
-        self.links = dict(zip(self.names, ports[3:], strict=True))
-        self.nodes: dict[str, Node] = {}
-        self.logs: dict[str, list[io.StringIO]] = {}
+        classes = {**SERVICES, "Recorder": self.recorder, "Entry": SERVICES[TCP_PROXY]}
+        super().__init__(folder, 3, classes=classes, services=lambda name: (
+            ["Entry"], ["Recorder", name], ["stormproof.Destinations", QUEUE]))
         self.calls: list[tuple[str, str]] = []
         self.on_init: Callable[[str, bool], None] = lambda name, first_time: None
 
@@ -86,65 +41,42 @@ class Group:
 
         return Recorder()
 
-    def start(self, *names: str) -> None:
-        for name in names or self.names:
-            self.nodes[name] = Node(self, name)
-
-    async def serving(self) -> str:
-        found: list[str] = []
-
-        async def look() -> None:
-            while not found:
-                for name in self.names:
-                    try:
-                        if (await status(self.ports[name]))["serving"]:
-                            found.append(name)
-                    except (OSError, Closed):
-                        pass
-                await asyncio.sleep(0.02)
-
-        async with asyncio.timeout(30):
-            await look()
-        return found[0]
-
     async def all_ended(self) -> list[int]:
         async with asyncio.timeout(30):
             return list(await asyncio.gather(*(node.ended for node in self.nodes.values())))
 
     def told(self, name: str) -> str:
-        return "".join(log.getvalue() for log in self.logs[name])
+        return self.logs[name].getvalue()
 
 
 @pytest.fixture
 async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with _running(Group(tmp_path)) as found:
-        yield found
+    found = Group(tmp_path)
+    yield found
+    await found.end()
 
 
-@asynccontextmanager
-async def _running(group: Group) -> AsyncIterator[Group]:
-    try:
-        yield group
-    finally:
-        for node in group.nodes.values():
-            await node.stop()
+async def until_view(group: Group, name: str, members: int) -> None:
+    async def complete() -> bool:
+        return len((await group.status(name)).get("view", ())) == members
+
+    await eventually(complete, f"{members} members")
 
 
 @pytest.mark.requirement("J10")
 async def test_services_run_on_the_master_only_and_know_whether_it_is_the_first_time(group: Group):
     group.start()
-    master = await group.serving()
+    master = await group.serving(0)
     assert group.calls == [(master, "init True")]
-    await (await Client.connect(group.ports[master])).publish("kept")
-    assert (await status(group.ports[master]))["depths"] == {"q": 1}
+    await (await group.client(master)).publish("kept")
+    assert await group.depth(master) == 1
     await group.nodes[master].stop()
-    second = await group.serving()
+    second = await group.serving(0)
     assert second != master
     assert group.calls == [(master, "init True"), (master, "stop"), (second, "init False")]
     # The queue that was deployed has its reserved identifier on every replica.
     for name in set(group.names) - {master}:
-        broker = group.nodes[name].broker
-        assert broker is not None
+        broker = group.nodes[name].running
         await until(lambda broker=broker: broker.engine.outside.deployment.phase == DONE, "the deployment is known")
         with broker.transaction():
             pass
@@ -153,11 +85,9 @@ async def test_services_run_on_the_master_only_and_know_whether_it_is_the_first_
     for file in (group.folder / master).iterdir():
         file.unlink()
     group.start(master)
-    async with asyncio.timeout(30):
-        while len((await status(group.ports[second]))["view"]) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until_view(group, second, 3)
     await group.nodes[second].stop()
-    third = await group.serving()
+    third = await group.serving(0)
     assert group.calls[-1] == (third, "init False")
 
 
@@ -177,7 +107,7 @@ async def test_a_service_that_fails_at_the_first_time_stops_all_replicas_until_a
     group.on_init = lambda name, first_time: None
     group.calls.clear()
     group.start()
-    second = await group.serving()
+    second = await group.serving(0)
     assert group.calls == [(second, "init True")]
 
 
@@ -185,10 +115,9 @@ async def test_a_service_that_fails_at_the_first_time_stops_all_replicas_until_a
 async def test_a_first_master_that_dies_while_it_initialises_stops_the_others(group: Group):
     def die(name: str, first_time: bool) -> None:
         # As kill -9 would: nothing is sent any more, nothing is written any more.
-        broker = group.nodes[name].broker
-        assert broker is not None
+        broker = group.nodes[name].running
         broker.design.submit = lambda command: None  # type: ignore[method-assign]
-        asyncio.get_running_loop().call_soon(group.nodes[name]._main.cancel)
+        asyncio.get_running_loop().call_soon(group.nodes[name].cancel)
 
     group.on_init = die
     group.start()
@@ -201,7 +130,7 @@ async def test_a_first_master_that_dies_while_it_initialises_stops_the_others(gr
     group.on_init = lambda name, first_time: None
     group.calls.clear()
     group.start()
-    assert (await group.serving(), "init True") == group.calls[0]
+    assert (await group.serving(0), "init True") == group.calls[0]
 
 
 class Submitted:
