@@ -80,6 +80,8 @@ DESIGNS = Registry(
     Entry("standalone", "one broker, no replication", "nodes.systems.reference:Standalone"),
     Entry("joram", "HA Joram: group view, master is first of the view, eager atomic multicast",
           "nodes.systems.reference:Joram"),
+    Entry("icestorm", "HA IceStorm: invitation election, replicated topics and subscribers, events from any replica",
+          "nodes.systems.reference:IceStorm"),
 )
 
 WORKLOADS = Registry(
@@ -88,6 +90,8 @@ WORKLOADS = Registry(
           "workloads.queue:QueueWorkload"),
     Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
           "workloads.forward:ForwardWorkload"),
+    Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
+          "workloads.subscriptions:SubscriptionsWorkload"),
 )
 
 NEMESES = Registry(

@@ -65,6 +65,7 @@ class ReferenceBroker:
         self._known_phase = self.engine.outside.deployment.phase
         self._failed = False
         self.design: Design = make_design(self)
+        self.has_topic_manager = self.design.has_topic_manager
         self._server: asyncio.Server | None = None
         self._sessions: dict[Session, None] = {}
         self._attached: dict[str, Session] = {}
@@ -137,12 +138,18 @@ class ReferenceBroker:
     def began_serving(self) -> None:
         """Start the services; once they are there, clients and other servers are let in."""
         self._serving = True
-        if not self._failed:
+        if not self.design.has_services:
+            self._take_over_connections()
+        elif not self._failed:
             self.services.promoted(self.engine.outside.deployment)
 
     def _open_doors(self) -> None:
-        """Close inherited connections that are not reliable; start the idle timers of the others."""
+        """The services run: let other servers and clients in."""
         self.networks.open()
+        self._take_over_connections()
+
+    def _take_over_connections(self) -> None:
+        """Close inherited connections that are not reliable; start the idle timers of the others."""
         if ORPHANS_NEVER_EXPIRE in self.bugs:
             return
         for conn, reliable in self.engine.connections().items():
@@ -201,9 +208,12 @@ class ReferenceBroker:
     def admission(self) -> Admission:
         """Whether ordinary clients are let in now: the master lets them in once its services run."""
         admission = self.design.admission()
-        if admission.accepted and not (self.services.ready and self.entry_open):
+        if admission.accepted and not self._runs_services():
             return Admission(False, NO_SERVICES)
         return admission
+
+    def _runs_services(self) -> bool:
+        return not self.design.has_services or (self.services.ready and self.entry_open)
 
     def master_place(self) -> int | None:
         """Place of the master among the replicas, if this node knows who it is."""
@@ -224,7 +234,7 @@ class ReferenceBroker:
     def status(self) -> dict[str, Any]:
         """What an administrator's connection tells."""
         state = self.design.status()
-        state["serving"] = state["serving"] and self.services.ready
+        state["serving"] = state["serving"] and self._runs_services()
         return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
                 "connections": len(self.engine.connections()), "sessions": len(self._sessions),
                 "server": self.config.server, "networks": self.networks.status(), **state}

@@ -185,6 +185,8 @@ async def test_a_broker_runs_in_somebody_elses_event_loop(tmp_path: Path) -> Non
 class Refusing:
     """A design that serves only when it is told to."""
 
+    has_services = True
+
     def __init__(self) -> None:
         self.serving = False
         self.commands: list[Command] = []
