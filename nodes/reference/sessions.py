@@ -223,6 +223,8 @@ class Session:
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
+            if effect.duplicate:
+                self._hub.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
             # There may be none: after a takeover come the outcomes of what the older session submitted.
             if self._outstanding:
                 self._outstanding_bytes -= self._outstanding.popleft()

@@ -21,6 +21,8 @@ from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
+from nodes.reference.coverage import BROKER_STATES, State
+from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.outside import split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.queues import QUEUE_PREFIX
@@ -41,12 +43,14 @@ class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``replicated`` is false for a design whose nodes know nothing of each other.
+    ``replicated`` is false for a design whose nodes know nothing of each other. ``states`` are those whose coverage a
+    run reports.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    states: tuple[State, ...] = BROKER_STATES
     min_nodes: int = 1
     max_nodes: int = 64
 
@@ -91,6 +95,7 @@ Standalone = ReferenceSystem(
 Joram = ReferenceSystem(
     "joram",
     replicated=True,
+    states=JORAM_STATES,
     min_nodes=2,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
