@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from harness import admin
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
@@ -34,10 +35,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.add_typer(admin.app, name="admin", short_help="Look after running brokers: replicas, topics, subscribers.")
+
 StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
 
 
+SshConfigOption = Annotated[
+    Path | None, typer.Option("--ssh-config", help="hosts for backend ssh, as `vagrant ssh-config` prints them")
+]
+HostsOption = Annotated[
+    Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
+]
 RunsArgument = Annotated[
     list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")
 ]
@@ -55,6 +64,7 @@ SIMULATED_NEMESIS_HELP = (
     f"faults, joined by commas, or none: {_choices(NEMESES)}; may be repeated  [default: partition,pause,kill]"
 )
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
+LIST_HELP = "designs, workloads, nemeses, checks, backends, bugs, states or all"
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
@@ -64,6 +74,8 @@ def test(
     workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
     nemesis: Annotated[str | None, typer.Option(help=NEMESIS_HELP)] = None,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    ssh_config: SshConfigOption = None,
+    hosts: HostsOption = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
     time_limit: Annotated[float | None, typer.Option(help="seconds of load and faults  [default: 30]")] = None,
     rate: Annotated[float | None, typer.Option(help="operations a second, all clients  [default: 200]")] = None,
@@ -72,6 +84,7 @@ def test(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
+    repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
@@ -95,9 +108,15 @@ def test(
 
     given = {str(key).replace("-", "_"): value for key, value in file.get("set", {}).items()}
     given |= parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
-    wanted = pick("backend", backend, None)
+    files = {"ssh_config": pick("ssh-config", ssh_config, None), "hosts": pick("hosts", hosts, None)}
+    given |= {name: str(path) for name, path in files.items() if path}
+    wanted = pick("backend", backend, "ssh" if any(files.values()) else None)
     if wanted:
         BACKENDS.entry(wanted)
+    if wanted == "ssh":
+        from harness.backends.ssh.hosts import absolute
+
+        given = absolute(given)
     draft = {
         "design": pick("design", design, "joram"),
         "workload": pick("workload", workload, "queue"),
@@ -112,7 +131,12 @@ def test(
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
     print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
-    outcome = run_test(plan, why, Path(pick("store", store, DEFAULT_STORE)), quiet=as_json)
+    place = Path(pick("store", store, DEFAULT_STORE))
+    if repeat is not None:
+        from harness.repeat import repeat_test
+
+        raise typer.Exit(repeat_test(plan, why, place, repeat, as_json=as_json))
+    outcome = run_test(plan, why, place, quiet=as_json)
     if as_json:
         print(json.dumps(outcome.to_json()))
     else:
@@ -135,6 +159,8 @@ def simulate(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master, with --spark  [default: local[*]]")] = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
     as_json: JsonOption = False,
@@ -152,8 +178,13 @@ def simulate(
         rate=rate,
         settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
     )
+    if master and not spark:
+        raise UsageError("--master needs --spark")
+    if jobs is not None and spark:
+        raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
     status = run_campaign(
-        plans, start, seeds, store, jobs=jobs, collect=collect, shrinking=shrink, as_json=as_json
+        plans, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
+        shrinking=shrink, as_json=as_json,
     )
     raise typer.Exit(status)
 
@@ -191,7 +222,7 @@ def check(
 
 @app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
+    kind: Annotated[str, typer.Argument(help=LIST_HELP)] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""
@@ -250,6 +281,41 @@ def heal(store: StoreOption = DEFAULT_STORE) -> None:
         print(line)
     if not lines:
         print("nothing to heal")
+
+
+@app.command(short_help="Say that hosts may be broken, for backend ssh.")
+def prepare(
+    names: Annotated[list[str] | None, typer.Argument(help="hosts; all that the file names by default")] = None,
+    ssh_config: SshConfigOption = None,
+    hosts: HostsOption = None,
+    known_hosts: Annotated[
+        Path | None, typer.Option(help="file of the hosts' keys  [default: ~/.config/stormproof/known_hosts]")
+    ] = None,
+    accept_host_key: Annotated[
+        bool, typer.Option("--accept-host-key", help="note the keys of hosts that are seen for the first time")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="answer all other questions with yes")] = False,
+) -> None:
+    """Let hosts be broken: note their keys, install what a node needs, and put a marker there, each after a question.
+
+    Without the marker /etc/stormproof/may-be-broken `stormproof test --backend ssh` touches no host.
+    """
+    from harness.backends.ssh.hosts import absolute
+    from harness.backends.ssh.prepare import prepare as prepare_hosts
+
+    given = {"ssh_config": ssh_config, "hosts": hosts, "known_hosts": known_hosts}
+    prepare_hosts(
+        absolute({name: str(path) for name, path in given.items() if path}),
+        names or [],
+        ask=lambda question: yes or _confirmed(question),
+        accept_key=lambda question: accept_host_key or _confirmed(question),
+        tell=print,
+    )
+
+
+def _confirmed(question: str) -> bool:
+    """Whether a person says yes; nobody there is no."""
+    return sys.stdin.isatty() and typer.confirm(question)
 
 
 @app.command(short_help="Seal the history that a killed harness left.")

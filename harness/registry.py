@@ -71,6 +71,8 @@ BACKENDS = Registry(
     Entry("sim", "simulated nodes, network, disks and time in one process; repeats exactly from the seed",
           "harness.sim.backend:SimBackend"),
     Entry("docker", "containers through Docker Engine", "harness.backends.docker:DockerBackend"),
+    Entry("ssh", "hosts reached over SSH that may be broken: virtual machines, a lab's computers",
+          "harness.backends.ssh.backend:SshBackend"),
 )
 
 DESIGNS = Registry(
@@ -78,12 +80,18 @@ DESIGNS = Registry(
     Entry("standalone", "one broker, no replication", "nodes.systems.reference:Standalone"),
     Entry("joram", "HA Joram: group view, master is first of the view, eager atomic multicast",
           "nodes.systems.reference:Joram"),
+    Entry("icestorm", "HA IceStorm: invitation election, replicated topics and subscribers, events from any replica",
+          "nodes.systems.reference:IceStorm"),
 )
 
 WORKLOADS = Registry(
     "workload",
     Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
           "workloads.queue:QueueWorkload"),
+    Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
+          "workloads.forward:ForwardWorkload"),
+    Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
+          "workloads.subscriptions:SubscriptionsWorkload"),
 )
 
 NEMESES = Registry(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from nodes import stomp
 from nodes.reference.api import Command, Deliver
 from nodes.reference.contexts import ACK_MODES, AUTO
+from nodes.reference.outside import split
 from nodes.reference.queues import DURABLE, QUEUE_PREFIX
 from nodes.reference.topics import TOPIC_PREFIX
 from nodes.stomp import Frame
@@ -17,6 +18,8 @@ VERSION = "1.2"
 SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
+TOPIC_MANAGER = "/topic-manager"
+"""Where requests to the topic manager go, in designs that have one."""
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
@@ -78,8 +81,8 @@ def greeting(frame: Frame) -> Greeting:
     )
 
 
-def command_of(frame: Frame, conn: str, reliable: bool) -> Command:
-    """The command that a client's frame stands for.
+def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -> Command:
+    """The command that a client's frame stands for. ``manager``: whether there is a topic manager.
 
     Raises:
         FrameError: a header is missing or wrong, or the frame has no business here.
@@ -87,6 +90,8 @@ def command_of(frame: Frame, conn: str, reliable: bool) -> Command:
     reader = _READERS.get(frame.command)
     if reader is None:
         raise FrameError(f"{frame.command} on an open connection")
+    if manager and frame.command == "SEND" and frame.headers.get("destination") == TOPIC_MANAGER:
+        reader = _request
     kind, args = reader(frame)
     receipt = frame.headers.get("receipt")
     if receipt is not None:
@@ -155,11 +160,22 @@ def _name(frame: Frame, header: str) -> str:
     return value
 
 
+def _target(frame: Frame) -> str:
+    """The destination of SEND, which may be on another server."""
+    named = _name(frame, "destination")
+    _check_destination(frame, split(named)[1], _TOPIC)
+    return named
+
+
 def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
     destination = _name(frame, "destination")
+    _check_destination(frame, destination, topics)
+    return destination
+
+
+def _check_destination(frame: Frame, destination: str, topics: re.Pattern[str]) -> None:
     if not _QUEUE.fullmatch(destination) and not topics.fullmatch(destination):
         raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME or {TOPIC_PREFIX}NAME")
-    return destination
 
 
 def _durable(frame: Frame) -> dict[str, str]:
@@ -179,8 +195,12 @@ def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
 
 def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
-    args = {"destination": _destination(frame, _TOPIC), "headers": headers, "body": frame.body}
+    args = {"destination": _target(frame), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
+
+
+def _request(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "request", {"headers": dict(frame.headers), "body": frame.body}
 
 
 def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,191 @@
+"""What a run has on hosts that outlive it, noted in its folder before anything is done to them, and its removal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.backends import network, process
+from harness.backends.shell import Channel, Shell
+from harness.backends.ssh import clients, netem
+from harness.backends.ssh.clients import ClientAddresses
+from harness.backends.ssh.clock import right_script
+from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_root_shell
+from harness.backends.ssh.facts import BUSY, MARKER, STATE
+from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.power import ANSWER_LIMIT, POWER_LIMIT, parse_power
+from harness.errors import BackendError, HistoryError
+from harness.store import REMOTE_FILE, write_json
+from harness.undo import POWER, pending_undos
+
+CLEAN_LIMIT = 20.0
+BOOT_POLL = 0.5
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How to reach a run's nodes and what to remove there and here; no secrets."""
+
+    run: str
+    known_hosts: str
+    nodes: Mapping[str, Host]
+    clients: ClientAddresses | None = None
+    power: str = ""
+
+    def write(self, run_dir: Path) -> None:
+        """Note it in the run's folder. Raises StormproofError when that can't be written."""
+        data: dict[str, Any] = {
+            "run": self.run,
+            "known_hosts": self.known_hosts,
+            "nodes": {node: host.to_json() for node, host in self.nodes.items()},
+            "clients": self.clients.to_json() if self.clients else None,
+            "power": self.power,
+        }
+        write_json(run_dir / REMOTE_FILE, data)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Remote | None:
+        """What is noted in a run's folder, None when nothing of it is left anywhere.
+
+        Raises:
+            HistoryError: it can't be read.
+        """
+        path = run_dir / REMOTE_FILE
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            nodes = {node: Host.from_json(host) for node, host in data["nodes"].items()}
+            ours = data["clients"]
+            client_addresses = ours and ClientAddresses(ours["link"], tuple(ours["addresses"]), ours["length"])
+            return cls(data["run"], data["known_hosts"], nodes, client_addresses, data["power"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HistoryError(f"can't read {path}: {error}") from None
+
+    def node_dir(self, node: str) -> str:
+        """The node's folder on its host."""
+        return f"{STATE}/runs/{self.run}/{node}"
+
+
+def take_script(remote: Remote, node: str) -> str:
+    """Make the node's folder, and take the host for this run; prints whose it is when another run has it."""
+    return f"""
+mkdir -p {remote.node_dir(node)} {STATE}/code || exit 1
+( set -C; echo {remote.run} > {BUSY} ) 2>/dev/null && exit 0
+[ -e {BUSY} ] || {{ echo {remote.run} > {BUSY}; exit; }}
+read -r owner < {BUSY}
+[ "$owner" = {remote.run} ] || {{ echo "it is in use by run $owner; when that has ended: stormproof heal"; exit 1; }}
+"""
+
+
+def clean_script(remote: Remote, node: str) -> str:
+    """Let all links pass and none suffer, set the clock right, end the broker, remove the run's folder.
+
+    Prints what there was to undo. A host that another run has taken is that run's to clean.
+
+    Harmless where nothing is left. Without the marker nothing is touched: the host is no longer ours to clean.
+    """
+    folder = remote.node_dir(node)
+    pid_file = f"{folder}/broker.pid"
+    return f"""
+[ -f {MARKER} ] || {{ echo "it has no {MARKER} any more"; exit 1; }}
+{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" != {remote.run} ] && exit 0
+nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
+{network.HEAL_SCRIPT}
+{netem.HEAL}
+{right_script()}
+if [ -d {shlex.quote(folder)} ]; then
+  ( {process.kill_script(pid_file)} ) || exit 1
+  rm -rf {shlex.quote(folder)} && echo "folder {folder}" || exit 1
+  rmdir {STATE}/runs/{shlex.quote(remote.run)} 2>/dev/null || :
+fi
+{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" = {remote.run} ] && rm -f {BUSY} || :
+"""
+
+
+def clean(run_dir: Path) -> list[str]:
+    """Remove what a dead run left on its hosts and its client addresses here; a line for each thing done.
+
+    A host that can't be reached or cleaned keeps the note in the run's folder, so that it can be tried again. Blocks.
+    """
+    remote = Remote.read(run_dir)
+    if remote is None:
+        return []
+    lines = _give_power(run_dir, remote)
+    done, failed = asyncio.run(_clean_nodes(remote))
+    lines += done
+    if remote.clients is not None:
+        lines += [f"removed address {address} from {remote.clients.link}" for address in clients.remove(remote.clients)]
+    if not failed:
+        (run_dir / REMOTE_FILE).unlink(missing_ok=True)
+    return [f"{remote.run}: {line}" for line in [*lines, *failed]]
+
+
+def _give_power(run_dir: Path, remote: Remote) -> list[str]:
+    """Switch on what the run switched off, and wait until it can be reached; a line for each machine."""
+    power = parse_power(remote.power)
+    if power is None:
+        return []
+    off = {node for undo in pending_undos(run_dir) if undo.undo == POWER for node in undo.nodes}
+    lines = []
+    for node in sorted(off & remote.nodes.keys()):
+        host = remote.nodes[node]
+        try:
+            hang_up(dial(host, Path(remote.known_hosts), ANSWER_LIMIT))
+        except BackendError:
+            power.switch(host.name, on=True)
+            await_host(host, Path(remote.known_hosts))
+            lines.append(f"{host.label}: has power again")
+    return lines
+
+
+async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
+    """(what was done, what could not be), all nodes at once."""
+    results = await asyncio.gather(*(_clean_node(remote, node) for node in remote.nodes), return_exceptions=True)
+    done, failed = [], []
+    for node, result in zip(remote.nodes, results, strict=True):
+        if isinstance(result, BackendError):
+            failed.append(f"{node} is not healed: {result}; run `stormproof heal` again")
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            done += [f"{remote.nodes[node].label}: removed {what}" for what in result]
+    return done, failed
+
+
+def await_host(host: Host, known_hosts: Path) -> None:
+    """Wait until a host that boots lets us in. Blocks. Raises BackendError when it does not within ``POWER_LIMIT``."""
+    deadline = time.monotonic() + POWER_LIMIT
+    while True:
+        try:
+            return hang_up(dial(host, known_hosts, ANSWER_LIMIT))
+        except BackendError as error:
+            if time.monotonic() > deadline:
+                raise BackendError(f"{host.label} did not come back within {POWER_LIMIT:g} s: {error}") from None
+            time.sleep(BOOT_POLL)
+
+
+async def _clean_node(remote: Remote, node: str) -> Sequence[str]:
+    host = remote.nodes[node]
+
+    async def connect() -> Channel:
+        return await open_root_shell(host, Path(remote.known_hosts), (), _forget)
+
+    shell = Shell(host.label, connect)
+    try:
+        output = await shell.run(clean_script(remote, node), CLEAN_LIMIT)
+    finally:
+        await shell.close()
+    if output.status:
+        raise BackendError(f"{host.label}: {' '.join(output.text.split())}")
+    return output.text.splitlines()
+
+
+def _forget(process: ShellProcess) -> None:
+    """A shell that was closed while nothing ran in it ends by itself."""
