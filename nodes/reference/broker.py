@@ -79,12 +79,14 @@ class ReferenceBroker:
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
     async def stop(self) -> None:
-        """End all sessions, then the design, then close the database."""
+        """End all sessions, then the design, then close the database; at once when the store has failed."""
         if self._server is not None:
             self._server.close()
         self.drop_clients("the broker is shutting down")
         for session in list(self._sessions):
             session.end("the broker is shutting down")
+        if self._store_failed:
+            return  # leaving in order would take a store; the others notice when the process is gone
         await self.design.stop()
         try:
             async with asyncio.timeout(self.limits.linger):
@@ -105,8 +107,8 @@ class ReferenceBroker:
         """
         if self._store_failed:
             raise RuntimeError("a transaction failed before; the broker has to be started again")
-        self.database.execute("BEGIN IMMEDIATE")
         try:
+            self.database.execute("BEGIN IMMEDIATE")
             yield
             self.engine.flush()
             self.database.execute("COMMIT")
