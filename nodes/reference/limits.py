@@ -18,10 +18,12 @@ class Limits:
 
     max_messages: int = 1_000_000
     max_queues: int = 10_000
+    max_backlog: int = 10_000
     max_contexts: int = 20_000
     max_subscriptions: int = 1_000
     max_prefetch: int = 10_000
     max_transactions: int = 100
+    max_prepared: int = 400
     max_transaction_items: int = 10_000
     max_transaction_bytes: int = 64 << 20
     message_cache: int = 64 << 20
