@@ -61,7 +61,7 @@ class Disk:
         return Proof({"harm": harm, "broker": state.state}, harm > 0)
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
-        """Read what the trouble did (a broker with nothing to write gets a little more time), set the disk right, and start
+        """Read what the trouble did (a broker with nothing to write gets a little more time), set the disk right, start
         a broker that has ended."""
         backend, (node,) = cluster.backend, plan.targets
         harm = await _shown(backend, node)

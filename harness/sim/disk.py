@@ -19,7 +19,7 @@ from harness.protocols import DiskTrouble
 SECTOR = 512
 """Bytes that a disk writes as a whole; a torn write ends at such a boundary."""
 FULL_AFTER = 1 << 14
-"""Bytes that still fit on a disk when it gets full."""
+"""Bytes that still go onto a disk that gets full; writing over others counts as well, as where copies are kept."""
 _STATEMENTS = 256
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[sqlite3.Error]], ...] = (
@@ -156,14 +156,14 @@ class Disk:
         """Delete a file."""
         self._files.pop(path, None)
 
-    def writing(self, file: SimFile, end: int) -> None:
-        """A write up to ``end`` is asked for; raises apsw.Error when the disk refuses."""
+    def writing(self, count: int) -> None:
+        """A write of so many bytes is asked for; raises apsw.Error when the disk refuses."""
         kind = self.trouble.kind if self.trouble is not None else ""
         if kind == "write-error":
             self.harm += 1
             raise apsw.IOError("simulated write error")
-        if kind == "full" and end > len(file.data):
-            self._room -= end - len(file.data)
+        if kind == "full":
+            self._room -= count
             if self._room < 0:
                 self.harm += 1
                 raise apsw.FullError("simulated disk is full")
@@ -287,7 +287,7 @@ class _Handle:
 
     def xWrite(self, data: bytes, offset: int) -> None:
         if not self.dead:
-            self._disk.writing(self._file, offset + len(data))
+            self._disk.writing(len(data))
             self._file.write(offset, bytes(data))
 
     def xTruncate(self, size: int) -> None:
@@ -323,6 +323,10 @@ class _Handle:
 
     def xClose(self) -> None:
         """Nothing to give back."""
+
+    def excepthook(self, *details: object) -> bool:
+        """An error that SQLite had no use for, as when it closes a file: nobody else needs to hear of it."""
+        return True
 
 
 class Rows:

@@ -19,10 +19,10 @@ from rich.table import Table
 from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from harness.settings import declared_options
 from harness.sim.campaign import BROKEN, Plan, calm, run_seed, scratch_place
-from nodes.reference.bugs import BUGS
+from nodes.reference.bugs import BUGS, Bug
 
 BASE = Plan(
-    "joram", "queue", "partition,pause,kill", 3, 20.0, 40.0,
+    "joram", "queue", Bug.nemesis, 3, 20.0, 40.0,
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30"},
 )  # fmt: skip
@@ -54,7 +54,7 @@ class Catch:
 def plan_of(bug: str) -> Plan:
     """The campaign of one bug."""
     about = BUGS[bug]
-    plan = replace(BASE, design=about.design, workload=about.workload)
+    plan = replace(BASE, design=about.design, workload=about.workload, nemesis=about.nemesis)
     families = [name for name in plan.nemesis.split(",") if name]
     declared = {option.name for option in declared_options(plan.design, plan.workload, families)}
     common = {name: value for name, value in plan.settings.items() if name in declared}

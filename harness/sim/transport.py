@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,8 @@ FIN = b""
 class Pipe:
     """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
 
-    __slots__ = ("_attempts", "_back", "_last", "_link", "_network", "_retry", "_sender", "_timer", "_waiting", "held",
-                 "target")
+    __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_retry", "_sender", "_sent", "_timer",
+                 "_waiting", "held", "target")
 
     def __init__(self, network: Network, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
@@ -45,7 +46,11 @@ class Pipe:
         self._sender = sender
         self._link = (sender.host, target.host)
         self._back = (target.host, sender.host)
-        self._waiting: deque[bytes] = deque()
+        self._sent = 0
+        self._flying: deque[int] = deque()
+        """Numbers of the chunks that are under way, in order: they arrive in this order, or are lost."""
+        self._waiting: list[tuple[int, bytes]] = []
+        """Chunks that were lost, or that came too early or were not sent because of that, by number."""
         self._retry = FIRST_RETRY
         self._attempts = 0
         self._timer: Handle | None = None
@@ -59,12 +64,11 @@ class Pipe:
     def send(self, chunk: bytes) -> None:
         """Send bytes, or FIN."""
         self.held += len(chunk)
+        self._sent += 1
         if self._timer is not None and self._retry > FIRST_RETRY:
-            self._waiting.append(chunk)
-        else:
-            self._transmit(chunk)
-
-    def _transmit(self, chunk: bytes) -> None:
+            self._waiting.append((self._sent, chunk))
+            return
+        self._flying.append(self._sent)
         if not self._network.shaped(self, self._link, chunk):
             self.depart(chunk)
 
@@ -75,19 +79,20 @@ class Pipe:
         loop = self._network.loop
         arrival = max(loop.now + self._network.delay(self._link), self._last)
         self._last = arrival
-        loop.after(arrival - loop.now, self._arrived, chunk)
+        loop.at(arrival, self._arrived, chunk)
 
     def _arrived(self, chunk: bytes) -> None:
+        number = self._flying.popleft()
         if self._network.refuses(self._link):
             self._sender.reset_by_peer()
             return
         if not self._network.passes(self._link):
-            self._waiting.append(chunk)
+            insort(self._waiting, (number, chunk))
             self._try_later()
             return
-        if self._waiting:
+        if self._waiting and self._waiting[0][0] < number:
             # An earlier chunk is missing: the receiver waits for that.
-            self._waiting.append(chunk)
+            insort(self._waiting, (number, chunk))
             return
         self.target.arrived(chunk)
         if not self._network.passes(self._back):
@@ -105,18 +110,28 @@ class Pipe:
             return
         there = network.passes(self._link)
         if there:
-            while self._waiting:
-                self.target.arrived(self._waiting.popleft())
+            self._deliver()
         if there and network.passes(self._back):
             self._retry = FIRST_RETRY
             self._attempts = 0
             self._sender.drained()
+            if self._waiting:
+                self._try_later()
         elif self._attempts == ATTEMPTS:
             self._sender.fail(TimeoutError(110, "connection timed out"))
         elif not self.target.gone or self._waiting:
             self._attempts += 1
             self._retry = min(2 * self._retry, LAST_RETRY)
             self._try_later()
+
+    def _deliver(self) -> None:
+        """Hand over what waits, up to the first chunk that is still under way."""
+        waiting = self._waiting
+        count = bisect(waiting, (self._flying[0],)) if self._flying else len(waiting)
+        ready = waiting[:count]
+        del waiting[:count]
+        for _, chunk in ready:
+            self.target.arrived(chunk)
 
 
 class Endpoint(Resource):

@@ -21,7 +21,7 @@ from nodes.reference.api import (
     Refused,
     Runtime,
 )
-from nodes.reference.bugs import ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.bugs import COMMIT_UNSYNCED, ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import make_design
 from nodes.reference.engine import StoreEngine
 from nodes.reference.frames import Greeting
@@ -48,6 +48,8 @@ class ReferenceBroker:
         self.limits = Limits.from_options(config.options)
         self.database: sqlite3.Connection = runtime.open_database(DATABASE)
         self.bugs = switched_on(config.options)
+        if COMMIT_UNSYNCED in self.bugs:
+            self.database.execute("PRAGMA synchronous=OFF")
         self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs)
         self.design: Design = make_design(self)
         self._server: asyncio.Server | None = None

@@ -20,7 +20,7 @@ class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it.
+    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Bug:
     exercise: Mapping[str, str] = field(default_factory=dict)
     design: str = "joram"
     workload: str = "queue"
+    nemesis: str = "partition,pause,kill"
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
@@ -45,6 +46,7 @@ TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
+COMMIT_UNSYNCED = "commit-unsynced"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
@@ -68,6 +70,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
+        Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", exercise={"power_kind": "all"},
+            nemesis="power"),
     )
 }
 
