@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 GATES = "gates"
 MESSAGES = "messages"
+METADATA = "metadata"
 ANY = "any"
 
 
@@ -23,7 +24,8 @@ class Check:
     ``summary`` says what it finds, ``promise`` what a broker that passes it has kept; ``anomaly`` is the name
     under which a run counts what was found, None for a mere reading of the history; ``decides`` is whether it bears on
     the verdict when a run does not say which promises it checks. ``subject`` is ``messages`` for checks that need
-    operations of a queue, ``any`` for those that take every history. ``target`` is ``module:function``.
+    operations of a queue, ``metadata`` for those of subscriptions and topics, ``any`` for those that take
+    every history. ``target`` is ``module:function``.
     """
 
     name: str
@@ -61,6 +63,9 @@ CHECKS: tuple[Check, ...] = (
     Check("linearizable", "reading: queues that did not behave as one bag of messages",
           "each queue is linearizable as an unordered queue: nothing comes twice, nothing from nowhere",
           "checkers.checks.linearizable:check"),
+    Check("metadata", "subscriptions and topics that did not exist, or not exist, for all alike",
+          "each subscription and topic is linearizable: it exists or not, once", "checkers.checks.metadata:check",
+          anomaly="metadata", subject=METADATA),
     Check("depth", "messages left in a queue after it was drained", "a drained queue is empty",
           "checkers.checks.depth:check", anomaly="depth", decides=True),
     Check("availability", "the longest time without a success; recovery time after each fault",

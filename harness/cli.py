@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from harness import admin
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
@@ -33,6 +34,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(admin.app, name="admin", short_help="Look after running brokers: replicas, topics, subscribers.")
 
 StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]

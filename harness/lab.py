@@ -218,7 +218,7 @@ class Lab:
             trouble = f"not healthy within {bound:g} s of the last heal: {state}"
             self._tell("warning", text=trouble)
             update_run(self.run_dir, failure=f"the cluster was {trouble}")
-        await asyncio.sleep(float(self.test.options["idle_timeout"]) + 1)
+        await asyncio.sleep(float(self.test.options.get("idle_timeout", 0.0)) + 1)
 
     async def _give_up(self, reason: str) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""

@@ -80,12 +80,16 @@ DESIGNS = Registry(
     Entry("standalone", "one broker, no replication", "nodes.systems.reference:Standalone"),
     Entry("joram", "HA Joram: group view, master is first of the view, eager atomic multicast",
           "nodes.systems.reference:Joram"),
+    Entry("icestorm", "HA IceStorm: invitation election, replicated topics and subscribers, events from any replica",
+          "nodes.systems.reference:IceStorm"),
 )
 
 WORKLOADS = Registry(
     "workload",
     Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
           "workloads.queue:QueueWorkload"),
+    Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
+          "workloads.subscriptions:SubscriptionsWorkload"),
 )
 
 NEMESES = Registry(

@@ -79,6 +79,20 @@ Joram = ReferenceSystem(
     ),
 )  # fmt: skip
 
+IceStorm = ReferenceSystem(
+    "icestorm",
+    replicated=True,
+    min_nodes=3,
+    options=(
+        Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
+        Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
+        Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
+        Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),
+        Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
+        BUG,
+    ),
+)  # fmt: skip
+
 
 @functools.cache
 def node_files() -> Mapping[str, bytes]:

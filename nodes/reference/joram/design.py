@@ -44,6 +44,8 @@ class Joram:
     an election. ``_intake`` is what it receives, from its master or from the peer whose log it adopts.
     """
 
+    has_topic_manager = False
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._options = Options.from_config(broker.config)
