@@ -89,8 +89,8 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
-        Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", exercise={"power_kind": "all"},
-            nemesis="power"),
+        Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
+            exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}),
     )
 }
 
