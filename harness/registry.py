@@ -88,6 +88,8 @@ WORKLOADS = Registry(
     "workload",
     Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
           "workloads.queue:QueueWorkload"),
+    Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
+          "workloads.forward:ForwardWorkload"),
     Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
           "workloads.subscriptions:SubscriptionsWorkload"),
 )

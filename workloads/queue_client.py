@@ -21,8 +21,13 @@ class QueueCluster(Protocol):
     login: str
     passcode: str
 
+    @property
+    def node_names(self) -> Sequence[str]:
+        """The nodes that clients may connect to."""
+        ...
+
     def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Where clients connect, in node order."""
+        """Where clients connect, in the order of ``node_names``."""
         ...
 
     async def depths(self) -> dict[str, int] | None:
@@ -65,7 +70,7 @@ class QueueClient:
         self._options = options
         addresses = list(cluster.client_addresses())
         first %= len(addresses)
-        self._names = dict(zip(addresses, cluster.test.node_names, strict=True))
+        self._names = dict(zip(addresses, cluster.node_names, strict=True))
         settings = Settings(
             login=cluster.login,
             passcode=cluster.passcode,
@@ -103,12 +108,16 @@ class QueueClient:
         """Disconnect."""
         await self._connection.close()
 
+    def target(self, key: int) -> str:
+        """Where messages for queue number ``key`` are sent."""
+        return destination(key)
+
     @property
     def _op_timeout(self) -> float:
         return float(self._options["op_timeout"])
 
     async def _enqueue(self, op: Op) -> Op:
-        headers = {"destination": destination(op.key or 0), "content-type": "text/plain"}
+        headers = {"destination": self.target(op.key or 0), "content-type": "text/plain"}
         await self._connection.request("SEND", headers, encode_body(op.value), self._op_timeout)
         return op.ok()
 

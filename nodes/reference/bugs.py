@@ -47,6 +47,8 @@ CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
 COMMIT_UNSYNCED = "commit-unsynced"
+FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
+REEMISSION_TAKEN = "reemission-taken"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -81,6 +83,8 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),
         _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),

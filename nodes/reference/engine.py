@@ -10,12 +10,13 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
 from nodes.reference.bugs import NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
 from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
+from nodes.reference.outside import Outside
 from nodes.reference.state import State
 from nodes.reference.transactions import Transactions
 
@@ -29,12 +30,13 @@ class StoreEngine:
     """
 
     def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
-                 bugs: frozenset[str] = frozenset()) -> None:
+                 bugs: frozenset[str] = frozenset(), config: Config | None = None) -> None:
         self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
         self._state = State(database, self._limits.message_cache)
         self.local = LocalQueue()
-        self._destinations = Destinations(self._state, self._limits, bugs, self.local, self._too_slow)
+        self.outside = Outside(database, config, bugs)
+        self._destinations = Destinations(self._state, self.outside, self._limits, bugs, self.local, self._too_slow)
         transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
         self._effects: list[Effect] = []
         self._handlers = {
@@ -43,6 +45,7 @@ class StoreEngine:
             "abort": transactions.abort, "prepare": transactions.prepare, "recover": self._nothing,
             "received": self._nothing, "close": self._close_by_client,
         }
+        self._without_client = {"external": self._external, "deploy": self._deploy, **self.outside.handlers}
 
     # What designs and sessions ask.
 
@@ -54,6 +57,8 @@ class StoreEngine:
         """
         if command.kind == "open":
             return self._open(command)
+        if command.kind in self._without_client:
+            return self._apply_without_client(command)
         if command.kind not in self._handlers:
             raise ValueError(f"the engine knows no command {command.kind!r}")
         conn, receipt = command.conn, command.args.get("receipt")
@@ -73,7 +78,12 @@ class StoreEngine:
                 effects.append(done)
             if conn not in self._state.contexts:
                 effects.append(Closed(conn, str(command.args.get("reason", ""))))
+        return self._react(effects)
+
+    def _react(self, effects: list[Effect]) -> list[Effect]:
+        """What the agents do when a command has been applied."""
         self.local.drain()
+        effects += self.outside.effects()
         self._destinations.dispatch(effects)
         return effects
 
@@ -81,6 +91,7 @@ class StoreEngine:
         """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
         if STATE_BEHIND_LOG not in self._bugs:
             self._state.flush()
+            self.outside.flush()
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Output of a reliable connection beyond what the client says it received, oldest first."""
@@ -99,12 +110,17 @@ class StoreEngine:
         return conn in self._state.contexts or conn in self._state.closed
 
     def depths(self) -> dict[str, int]:
-        """Name of a queue or durable subscription -> messages in it, delivered-but-unacknowledged ones included."""
-        return {queue.name: queue.depth for queue in (*self._state.queues.values(), *self._state.durables.values())}
+        """Name of a queue or durable subscription -> messages in it, delivered-but-unacknowledged ones included.
+
+        Messages that wait for another server are counted under ``/server/N/queue/NAME``.
+        """
+        queues = (*self._state.queues.values(), *self._state.durables.values())
+        return {queue.name: queue.depth for queue in queues} | self.outside.depths()
 
     def dump(self) -> Iterable[list[Any]]:
         """The whole state as encodable rows; take them all before the next command is applied."""
         self._state.flush()
+        self.outside.flush()
         return self._state.rows()
 
     def load(self, rows: Iterable[list[Any]]) -> None:
@@ -115,6 +131,31 @@ class StoreEngine:
         """
         self._destinations.forget()
         self._state.replace(rows)
+        self.outside.restore()
+
+    # Commands that come from no client.
+
+    def _apply_without_client(self, command: Command) -> list[Effect]:
+        self._without_client[command.kind](command.args)
+        self._effects = []
+        return self._react(self._effects)
+
+    def _external(self, args: Mapping[str, Any]) -> None:
+        """A message of another server (HA Joram, 4.2.1); one that came before is discarded."""
+        server, stamp = args["server"], args["stamp"]
+        if not self.outside.awaits(server, stamp):
+            return
+        try:
+            self._destinations.check_room((args["destination"],))
+        except Mistake as mistake:
+            self.outside.decline(server, str(mistake))
+            return
+        self._destinations.send(args)
+        self.outside.took(server, stamp)
+
+    def _deploy(self, args: Mapping[str, Any]) -> None:
+        """A service makes a destination with an identifier of its own (HA Joram, 4.6.1)."""
+        self._destinations.deploy(args["destination"], args["id"])
 
     # Connections.
 

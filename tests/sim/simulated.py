@@ -62,7 +62,7 @@ ALL_FAULTS = "partition,pause,kill,power,reboot,packets,clock,disk"
 def stormy_test(seed: int, **changes: Any) -> Test:
     """A run in which everything happens that can."""
     settings = {"fault_duration": 0.0, "quiet_before": 0.1, "quiet_after": 0.1} | changes.pop("settings", {})
-    return small_test(seed, nemesis=ALL_FAULTS, time_limit=20.0, settings=settings, **changes)
+    return small_test(seed, settings=settings, **{"nemesis": ALL_FAULTS, "time_limit": 20.0, **changes})
 
 
 def simulated(test: Test, folder: Path) -> Path:
