@@ -269,6 +269,10 @@ def recover(
 
 @app.command(short_help="Run one reference broker, for any STOMP client.")
 def broker(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="with --descriptor: id of the server, folder for its data, id of the replica"),
+    ] = None,
     design: Annotated[str, typer.Option(help="a design that needs no other nodes")] = "standalone",
     data: Annotated[Path, typer.Option(help="folder for its database")] = Path("broker-data"),
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
@@ -277,10 +281,25 @@ def broker(
     passcode: Annotated[
         str, typer.Option(envvar="STORMPROOF_PASSCODE", help="password that clients give", show_default=False)
     ] = "guest",
+    descriptor: Annotated[
+        Path | None, typer.Option(help="XML descriptor of servers and clusters (a3servers.xml); it replaces the rest")
+    ] = None,
+    nb_cluster_expected: Annotated[
+        int | None, typer.Option(help="replicas that must have joined before a cluster starts  [default: all]")
+    ] = None,
 ) -> None:
-    """Run one reference broker on this machine, for any STOMP 1.2 client."""
-    from harness.single import run_single
+    """Run one reference broker on this machine, for any STOMP 1.2 client.
 
+    With --descriptor it is one machine of that file, named by HA Joram's starting parameters:
+
+    stormproof broker --descriptor a3servers.xml --nb-cluster-expected 3 0 s0 1
+    """
+    from harness.single import run_described, run_single
+
+    if descriptor is not None:
+        raise typer.Exit(run_described(descriptor, arguments or [], nb_cluster_expected))
+    if arguments or nb_cluster_expected is not None:
+        raise UsageError("a server, a replica and --nb-cluster-expected need a --descriptor")
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 

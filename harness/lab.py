@@ -30,8 +30,9 @@ from harness.protocols import Client
 from harness.registry import BACKENDS, DESIGNS, WORKLOADS
 from harness.spec import Test
 from harness.store import read_run, update_run
-from nemesis.api import check_supported, families_of
-from nemesis.compose import NemesisClient, nemesis_generator
+from nemesis.api import supported_families
+from nemesis.compose import NemesisClient
+from nemesis.schedule import fault_generator
 
 logger = logging.getLogger("stormproof.lab")
 
@@ -123,8 +124,9 @@ class Lab:
         # Node logs tell the time of day: this is what ties them to the history.
         update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat())
         self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
-        check_supported(self.backend, families_of(self.test))
-        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, on_line=self._fault)
+        families = supported_families(self.backend, self.test)
+        self.faults = fault_generator(self.test, families)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
@@ -159,7 +161,7 @@ class Lab:
         test, workload = self.test, self.workload
         await self._phase("provision", self.backend.provision(test, self.run_dir))
         await self._phase("start", self._start())
-        main = any_of(workload.main(test), nemesis_generator(test))
+        main = any_of(workload.main(test), self.faults)
         await self._phase("main", self._interpret(main))
         await self._phase("heal", self._heal())
         await self._phase("drain", self._interpret(workload.drain(test)))

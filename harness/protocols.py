@@ -18,6 +18,44 @@ Link = tuple[str, str]
 
 
 @dataclass(frozen=True)
+class Condition:
+    """What a link suffers short of a cut; the default is a good link.
+
+    ``loss``, ``duplicate``, ``reorder``, ``corrupt`` and ``reset`` are shares of its packets, 0 to 1: lost, arriving
+    twice, overtaken by later ones, with a wrong bit (which the receiver's checksum discards), answered by a TCP reset.
+    ``delay`` is added to each packet, in seconds, give or take ``jitter``. ``rate`` is what the link carries, in bytes
+    a second; 0 is unlimited.
+    """
+
+    loss: float = 0.0
+    delay: float = 0.0
+    jitter: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    reset: float = 0.0
+    rate: float = 0.0
+
+
+DISK_TROUBLES = ("full", "write-error", "sync-error", "slow", "lose-unsynced", "torn", "corrupt", "empty")
+
+
+@dataclass(frozen=True)
+class DiskTrouble:
+    """What is wrong with the disk under a node's data folder until it is set right.
+
+    ``kind`` is one of ``DISK_TROUBLES``: ``full`` (writes that need room fail with ENOSPC), ``write-error`` and
+    ``sync-error`` (EIO), ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (when the broker is killed or
+    the machine loses power, what was not synced is gone), ``torn`` (the same, and of the last write that was not synced
+    a part is there). Two happen once, when the trouble is set, to a node whose broker is dead: ``corrupt`` (a piece of
+    what was stored has turned into noise) and ``empty`` (the disk was replaced by a new one).
+    """
+
+    kind: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class ProcessState:
     """What the operating system says of a node's broker process.
 
@@ -48,7 +86,8 @@ class Backend(Protocol):
     in_process: bool
     """Whether its nodes are in this process: then it is an ``InProcessBackend``."""
     faults: Mapping[str, str]
-    """Fault family -> how it is honoured here; a family that is missing is refused."""
+    """Fault family -> how it is honoured here; ``family:kind`` for one of its kinds, where not all can be. What is
+    missing is refused."""
 
     async def provision(self, test: Test, run_dir: Path) -> None:
         """Create nodes and client hosts and connect them."""
@@ -100,6 +139,45 @@ class Backend(Protocol):
 
     async def dropped(self) -> Mapping[Link, int]:
         """Packets dropped so far on each link that is cut now (evidence of a partition)."""
+        ...
+
+    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+        """Make exactly these links suffer, and all others none; ``{}`` heals; idempotent. Cuts are another matter."""
+
+    async def disturbed(self) -> Mapping[Link, int]:
+        """Packets that were disturbed so far on each link that has a condition now (evidence)."""
+        ...
+
+    async def power_off(self, nodes: Sequence[str]) -> None:
+        """Cut the power of these machines at the same moment: no process ends in order, un-synced writes are lost."""
+
+    async def power_on(self, nodes: Sequence[str]) -> None:
+        """Give these machines power and wait until they can be used; brokers are not started."""
+
+    async def reboot(self, node: str) -> None:
+        """Restart the machine in order and wait until it can be used; its broker is not started."""
+
+    async def boot(self, node: str) -> str:
+        """What tells one boot of the machine from another (Linux: its boot id)."""
+        ...
+
+    async def clock(self, node: str) -> float:
+        """The node's time of day, seconds since 1970."""
+        ...
+
+    async def set_clock(self, node: str, offset: float, rate: float) -> None:
+        """Make the node's time of day ``offset`` seconds wrong from now on, running ``rate`` times as fast as right.
+
+        (0, 1) sets it right. Where a machine has clocks of its own, ``rate`` is also that of its monotonic clock, which
+        never jumps.
+        """
+
+    async def set_disk(self, node: str, trouble: DiskTrouble | None) -> None:
+        """Bring this trouble, and no other, upon the disk of the node's data folder; None sets it right."""
+
+    async def disk_harm(self, node: str) -> int:
+        """How often the disk's present trouble has shown: calls that failed or were slow, times that it dropped what
+        was not synced, pieces that it changed."""
         ...
 
     async def probe(self, link: Link, timeout: float) -> str:

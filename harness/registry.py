@@ -92,4 +92,10 @@ NEMESES = Registry(
           "nemesis.partition:Partition"),
     Entry("pause", "stops a node's processes and lets them go on", "nemesis.process:Pause"),
     Entry("kill", "ends a node's processes at once and starts them again", "nemesis.process:Kill"),
+    Entry("packets", "links lose, delay, double, reorder, damage, slow down or reset packets",
+          "nemesis.packets:Packets"),
+    Entry("power", "machines lose power at once, with what was not synced", "nemesis.machine:Power"),
+    Entry("reboot", "a machine restarts in order", "nemesis.machine:Reboot"),
+    Entry("clock", "clocks jump, jump to and fro, or run at a wrong rate", "nemesis.clock:Clock"),
+    Entry("disk", "disks fill up, fail, slow down, lose or damage what was written", "nemesis.disk:Disk"),
 )

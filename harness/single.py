@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -9,6 +10,7 @@ from harness.registry import DESIGNS
 from nodes.reference.api import ConfigError
 from nodes.reference.config import build_config
 from nodes.reference.process import serve
+from nodes.reference.start import start_config
 
 
 def run_single(design: str, data: Path, host: str, port: int, login: str, passcode: str) -> int:
@@ -21,6 +23,19 @@ def run_single(design: str, data: Path, host: str, port: int, login: str, passco
         raise UsageError(f"design {design} needs a cluster: start it with `stormproof test --design {design}`")
     try:
         config = build_config(data, design=design, host=host, port=port, login=login, passcode=passcode)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    return serve(config)
+
+
+def run_described(descriptor: Path, arguments: Sequence[str], expected: int | None) -> int:
+    """Run one machine of an XML descriptor, as ``run_single`` does; ``nodes.reference.start`` explains the arguments.
+
+    Raises:
+        UsageError: the descriptor or an argument can't be used.
+    """
+    try:
+        config = start_config(descriptor, arguments, expected)
     except ConfigError as error:
         raise UsageError(str(error)) from error
     return serve(config)

@@ -20,11 +20,17 @@ UNDO_FILE = "undo.jsonl"
 NETWORK = "network"
 RESUME = "resume"
 START = "start"
+CONDITIONS = "conditions"
+POWER = "power"
+CLOCK = "clock"
+DISK = "disk"
 
 
 @dataclass(frozen=True)
 class Undo:
-    """How to undo one fault: ``network`` (let all links pass), ``resume`` or ``start`` the nodes."""
+    """How to undo one fault: ``network`` (let all links pass), ``conditions`` (let no link suffer), ``resume`` or
+    ``start`` the nodes' brokers, ``power`` (power on, then start), ``clock`` (set right), ``disk`` (set right, then
+    start what is dead)."""
 
     id: int
     undo: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness.errors import UsageError
-from harness.protocols import Backend, Cluster, Link, Option, ProcessState
+from harness.protocols import Backend, Cluster, Condition, DiskTrouble, Link, Option, ProcessState
 from harness.registry import NEMESES
 from harness.spec import Test
 
@@ -54,12 +54,20 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """One fault with its targets resolved. ``cut`` is for partitions; ``note`` explains a choice."""
+    """One fault with its targets resolved. ``note`` explains a choice; the rest is for one family each.
+
+    ``cut`` are the links that a partition cuts, ``conditions`` what links suffer, ``offsets`` seconds by which clocks
+    are wrong, one for each target, ``rates`` how fast they run, ``trouble`` what is wrong with disks.
+    """
 
     kind: str
     targets: tuple[str, ...]
     cut: frozenset[Link] = frozenset()
     note: str | None = None
+    conditions: Mapping[Link, Condition] = field(default_factory=dict)
+    offsets: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+    trouble: DiskTrouble | None = None
 
 
 @dataclass(frozen=True)
@@ -127,15 +135,44 @@ def families_of(test: Test) -> list[Fault]:
     return [NEMESES.load(name)() for name in test.nemesis]
 
 
-def check_supported(backend: Backend, families: Sequence[Fault]) -> None:
-    """Raises UsageError when a backend can't honour a family; nothing is skipped in silence."""
+def honoured_kinds(backend: Backend, family: Fault) -> tuple[str, ...]:
+    """The kinds of a family that a backend can inject: all, those that it lists as ``family:kind``, or none."""
+    if family.name in backend.faults:
+        return family.kinds
+    return tuple(kind for kind in family.kinds if f"{family.name}:{kind}" in backend.faults)
+
+
+def supported_families(backend: Backend, test: Test) -> list[Fault]:
+    """The families that a test names, each with the kinds that the backend can inject: these are what ``any`` means.
+
+    Raises:
+        UsageError: the backend can't inject a family, or the one kind asked for; nothing is skipped in silence.
+    """
+    families = families_of(test)
     for family in families:
-        if family.name not in backend.faults:
-            can = ", ".join(backend.faults) or "none"
+        kinds = honoured_kinds(backend, family)
+        if not kinds:
+            able = ", ".join(dict.fromkeys(name.partition(":")[0] for name in backend.faults)) or "none"
             raise UsageError(
-                f"backend {backend.name!r} can't inject the fault {family.name!r} (it can: {can}); "
+                f"backend {backend.name!r} can't inject the fault {family.name!r} (it can: {able}); "
                 "choose another --backend or --nemesis"
             )
+        wanted = wanted_kind(test, family)
+        if wanted not in (ANY_KIND, *kinds):
+            raise UsageError(
+                f"backend {backend.name!r} can't inject {family.name}_kind={wanted} (it can: {', '.join(kinds)}); "
+                f"choose another --backend or --set {family.name}_kind"
+            )
+        family.kinds = kinds
+    return families
+
+
+def wanted_kind(test: Test, family: Fault) -> str:
+    """The one kind of a family that a test asks for, or ``any``."""
+    for option in family.options:
+        if option.name == f"{family.name}_kind":
+            return str(option_value(test.options, option))
+    return ANY_KIND
 
 
 def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND) -> Option:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness.errors import StormproofError, UsageError
-from harness.generator import Generator
 from harness.history.ledger import LedgerLine
 from harness.op import Op
 from harness.protocols import Cluster
 from harness.spec import Test
 from harness.undo import UndoJournal
 from nemesis.api import Fault, Infeasible, Plan, Proof, families_of, gather_facts
-from nemesis.schedule import HEAL, INJECT, fault_generator
+from nemesis.schedule import HEAL, INJECT
 
 LEDGER = "ledger.jsonl"
 
@@ -162,15 +161,6 @@ class NemesisClient:
             raise StormproofError(f"can't write the ledger {self._run_dir / LEDGER}: {error.strerror}") from error
         if self._on_line:
             self._on_line(line)
-
-
-def nemesis_generator(test: Test) -> Generator:
-    """The faults that a test asks for, on their schedule, as operations for the nemesis.
-
-    Raises:
-        UsageError: an unknown family, or no room for all of them.
-    """
-    return fault_generator(test, families_of(test))
 
 
 def _line(active: Active, phase: str, time: int, done: int, proof: Proof, error: str | None = None) -> LedgerLine:

@@ -56,11 +56,11 @@ class Partition:
             far = others + [facts.hosts[node] for node in others]
         else:
             hosts, near, far = set(), targets, others
-        cut = _links(near, far, hosts)
+        cut = links_between(near, far, hosts)
         if kind != "one-way":
-            cut |= _links(far, near, hosts)
+            cut |= links_between(far, near, hosts)
         elif rng.random() < 0.5:
-            cut, note = _links(far, near, hosts), f"{targets[0]} does not hear the others"
+            cut, note = links_between(far, near, hosts), f"{targets[0]} does not hear the others"
         else:
             note = f"{targets[0]} is not heard by the others"
         return Plan(kind, tuple(targets), cut, note)
@@ -73,7 +73,7 @@ class Partition:
         await backend.set_network(plan.cut)
         after = await probe(backend, links)
         proven = bool(links) and all(before[link] == OPEN and after[link] == CUT for link in links)
-        return Proof({"links": len(plan.cut), "probe": {_arrow(k): [before[k], after[k]] for k in links}}, proven)
+        return Proof({"links": len(plan.cut), "probe": {arrow(k): [before[k], after[k]] for k in links}}, proven)
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
         """Read what the cut links dropped, let all links pass, and try them again."""
@@ -81,14 +81,14 @@ class Partition:
         dropped = await backend.dropped()
         await backend.set_network(frozenset())
         after = await probe(backend, probe_links(plan.cut, cluster.test.node_names))
-        counters = {_arrow(link): dropped.get(link, 0) for link in sorted(plan.cut)}
+        counters = {arrow(link): dropped.get(link, 0) for link in sorted(plan.cut)}
         return Proof(
-            {"dropped": counters, "probe": {_arrow(link): state for link, state in after.items()}},
+            {"dropped": counters, "probe": {arrow(link): state for link, state in after.items()}},
             any(counters.values()),
         )
 
 
-def _links(sources: Sequence[str], targets: Sequence[str], hosts: Collection[str]) -> frozenset[Link]:
+def links_between(sources: Sequence[str], targets: Sequence[str], hosts: Collection[str]) -> frozenset[Link]:
     """All links from one side to the other, but those between two client hosts."""
     return frozenset((a, b) for a in sources for b in targets if not (a in hosts and b in hosts))
 
@@ -105,5 +105,6 @@ async def probe(backend: Backend, links: Sequence[Link]) -> dict[Link, str]:
     return dict(zip(links, await asyncio.gather(*probes), strict=True))
 
 
-def _arrow(link: Link) -> str:
+def arrow(link: Link) -> str:
+    """The link as evidence writes it."""
     return f"{link[0]}>{link[1]}"

@@ -65,23 +65,23 @@ class Pause:
     async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
         """Stop the targets."""
         backend = cluster.backend
-        before = await _states(cluster, plan)
+        before = await states_of(cluster, plan)
         await asyncio.gather(*(backend.pause(node) for node in plan.targets))
-        after = await _states(cluster, plan, PAUSED)
+        after = await states_of(cluster, plan, PAUSED)
         proven = all(
             before[node].state == RUNNING and after[node] == ProcessState(PAUSED, before[node].pid)
             for node in plan.targets
         )
-        return Proof(_evidence(before, after), proven)
+        return Proof(state_evidence(before, after), proven)
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
         """Let the targets go on; they must have been stopped until now."""
         backend = cluster.backend
-        before = await _states(cluster, plan)
+        before = await states_of(cluster, plan)
         await asyncio.gather(*(backend.resume(node) for node in plan.targets if before[node].state != DEAD))
-        after = await _states(cluster, plan, RUNNING)
+        after = await states_of(cluster, plan, RUNNING)
         proven = all(before[n].state == PAUSED and after[n].state == RUNNING for n in plan.targets)
-        return Proof(_evidence(before, after), proven)
+        return Proof(state_evidence(before, after), proven)
 
 
 class Kill:
@@ -101,32 +101,34 @@ class Kill:
     async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
         """Kill the targets."""
         backend = cluster.backend
-        before = await _states(cluster, plan)
+        before = await states_of(cluster, plan)
         await asyncio.gather(*(backend.kill(node) for node in plan.targets))
-        after = await _states(cluster, plan, DEAD)
+        after = await states_of(cluster, plan, DEAD)
         proven = all(before[n].state == RUNNING and after[n].state == DEAD for n in plan.targets)
-        return Proof(_evidence(before, after), proven)
+        return Proof(state_evidence(before, after), proven)
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
         """Start the targets that are dead; each must come up as a new process."""
-        before = await _states(cluster, plan)
+        before = await states_of(cluster, plan)
         await asyncio.gather(*(cluster.start_node(n) for n in plan.targets if before[n].state == DEAD))
-        after = await _states(cluster, plan, RUNNING)
+        after = await states_of(cluster, plan, RUNNING)
         killed: Mapping[str, Any] = injected.evidence.get("before", {})
         proven = all(
             after[node].state == RUNNING and node in killed and after[node].pid != killed[node]["pid"]
             for node in plan.targets
         )
-        return Proof(_evidence(before, after), proven)
+        return Proof(state_evidence(before, after), proven)
 
 
-async def _states(cluster: Cluster, plan: Plan, awaited: str | None = None) -> dict[str, ProcessState]:
+async def states_of(cluster: Cluster, plan: Plan, awaited: str | None = None) -> dict[str, ProcessState]:
+    """The states of the targets' brokers, each once it is as ``awaited`` or a while has passed."""
     backend = cluster.backend
     reads = (await_state(backend, node, awaited) if awaited else backend.process(node) for node in plan.targets)
     return dict(zip(plan.targets, await asyncio.gather(*reads), strict=True))
 
 
-def _evidence(before: Mapping[str, ProcessState], after: Mapping[str, ProcessState]) -> dict[str, Any]:
+def state_evidence(before: Mapping[str, ProcessState], after: Mapping[str, ProcessState]) -> dict[str, Any]:
+    """Both as evidence."""
     return {
         name: {node: {"state": state.state, "pid": state.pid} for node, state in states.items()}
         for name, states in (("before", before), ("after", after))

@@ -16,7 +16,7 @@ from harness.generator import Generator
 from harness.op import INFO, Op
 from harness.protocols import Option
 from harness.spec import Test
-from nemesis.api import ANY_KIND, Fault, option_value
+from nemesis.api import ANY_KIND, Fault, option_value, wanted_kind
 from nemesis.given import read_schedule
 
 INJECT, HEAL = "inject", "heal"
@@ -153,11 +153,8 @@ def _lane(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[fl
 
 
 def _kinds(test: Test, family: Fault) -> list[str]:
-    for option in family.options:
-        if option.name == f"{family.name}_kind":
-            value = option_value(test.options, option)
-            return list(family.kinds) if value == ANY_KIND else [value]
-    return list(family.kinds)
+    wanted = wanted_kind(test, family)
+    return list(family.kinds) if wanted == ANY_KIND else [wanted]
 
 
 def _rounds(names: Sequence[str], rng: random.Random) -> Iterator[str]:

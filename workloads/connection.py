@@ -55,7 +55,7 @@ class _Pending:
     """A frame that waits for its receipt; ``seq`` is given when it is first written."""
 
     frame: Frame
-    future: asyncio.Future[None]
+    future: asyncio.Future[Mapping[str, str]]
     seq: int = 0
 
 
@@ -106,8 +106,10 @@ class Connection:
         if self._task.done():
             raise ConnectionBroken(str(self._broken))
 
-    async def request(self, command: str, headers: Mapping[str, str], body: bytes, timeout: float) -> None:
-        """Send a frame and wait for its receipt, across reconnections.
+    async def request(
+        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float
+    ) -> Mapping[str, str]:
+        """Send a frame and wait for its receipt, across reconnections; returns the receipt's headers.
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
@@ -123,7 +125,7 @@ class Connection:
         self._state.pending[receipt] = pending
         self._write_pending(pending)
         try:
-            await asyncio.wait_for(pending.future, timeout)
+            answer = await asyncio.wait_for(pending.future, timeout)
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
                 del self._state.pending[receipt]
@@ -131,6 +133,7 @@ class Connection:
             # A frame that was sent stays in line: without it the numbers that follow would have a gap.
             raise
         del self._state.pending[receipt]
+        return answer
 
     async def next_message(self, timeout: float) -> Frame | None:
         """The next message delivered, or None when none came within ``timeout``."""
@@ -279,7 +282,7 @@ class Connection:
         if frame.command == "RECEIPT":
             pending = self._state.pending.get(frame.headers.get("receipt-id", ""))
             if pending and not pending.future.done():
-                pending.future.set_result(None)
+                pending.future.set_result(frame.headers)
         elif frame.command == "MESSAGE":
             number = int(frame.headers.get("x-seq", 0))
             if number and number <= self._state.received:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.backends import network, process
+from harness.backends.faultless import Faultless
 from harness.backends.shell import Channel, Output, Shell
 from harness.errors import BackendError
 from harness.protocols import Link, ProcessState, Result
@@ -33,7 +34,7 @@ FAULTS: Mapping[str, str] = {
 }
 
 
-class ShellBackend(ABC):
+class ShellBackend(Faultless, ABC):
     """A backend made of root shells; subclasses provision the nodes and open channels to them.
 
     Each node has two shells: one for commands and files, one for process and network control, so that a

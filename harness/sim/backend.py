@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from harness.backends.faultless import Faultless
 from harness.errors import BackendError
 from harness.protocols import Link, ProcessState, Program, Result
 from harness.sim.disk import Disk
@@ -50,7 +51,7 @@ class SimNode:
         return ProcessState(process.state, process.pid)
 
 
-class SimBackend:
+class SimBackend(Faultless):
     """Nodes, network and disks in this process; must run on a ``SimLoop``."""
 
     name = "sim"

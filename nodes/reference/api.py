@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -97,13 +97,15 @@ class Deliver:
 class Done:
     """The command with this token has taken effect: its receipt, if one was asked for, may go out.
 
-    ``duplicate`` is true when the input counter showed that the command had been applied before.
+    ``duplicate`` is true when the input counter showed that the command had been applied before. ``headers`` go
+    on the receipt.
     """
 
     conn: str
     seq: int
     receipt: str | None
     duplicate: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,11 @@ class Config:
 
     ``peers`` names every replica, this one included, in order: name -> (host, port of the links between
     brokers). ``client_addresses`` maps the same names to ``host:port`` of the STOMP listeners.
+
+    ``server`` is the number that other servers know this one by; all replicas of an HA server have the same.
+    ``networks`` are what it listens on for other servers: for each the address of every replica, in the order of
+    ``peers``. ``servers`` maps the numbers of the others to the addresses of their replicas. ``services`` are run by
+    the master: each a class name followed by its arguments.
     """
 
     node: str
@@ -168,6 +175,10 @@ class Config:
     peers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     client_addresses: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    server: int = 0
+    networks: Sequence[Sequence[tuple[str, int]]] = ()
+    servers: Mapping[int, Sequence[tuple[str, int]]] = field(default_factory=dict)
+    services: Sequence[tuple[str, ...]] = ()
 
 
 class Engine(Protocol):

@@ -12,6 +12,9 @@ from nodes.reference.api import Config, ConfigError
 from nodes.reference.designs import DESIGNS
 from nodes.reference.limits import Limits
 
+MAX_SERVER = 32767
+"""Server numbers have 16 bits, as in Joram."""
+
 _NAMES = tuple(setting.name for setting in fields(Config))
 _TEXTS = ("node", "design", "data", "host", "login", "passcode")
 
@@ -70,6 +73,10 @@ def parse_config(content: Any) -> Config:
         _check_port("port", settings["port"])
     settings["peers"] = _peers(settings.get("peers", {}))
     settings["client_addresses"] = _addresses(settings.get("client_addresses", {}))
+    _check_server(settings.get("server", 0))
+    settings["networks"] = _networks(settings.get("networks", []), max(1, len(settings["peers"])))
+    settings["servers"] = _servers(settings.get("servers", {}), settings.get("server", 0))
+    settings["services"] = _services(settings.get("services", []))
     options = settings.setdefault("options", {})
     if not isinstance(options, dict):
         raise ConfigError("options: is not an object")
@@ -87,13 +94,48 @@ def _check_port(name: str, value: Any) -> None:
 def _peers(value: Any) -> dict[str, tuple[str, int]]:
     if not isinstance(value, dict):
         raise ConfigError("peers: is not an object of names and [host, port]")
-    peers: dict[str, tuple[str, int]] = {}
-    for name, address in value.items():
-        if not isinstance(address, list) or len(address) != 2 or not isinstance(address[0], str):
-            raise ConfigError(f"peers.{name}: is not [host, port]")
-        _check_port(f"peers.{name}", address[1])
-        peers[name] = (address[0], address[1])
-    return peers
+    return {name: _address(f"peers.{name}", address) for name, address in value.items()}
+
+
+def _address(name: str, value: Any) -> tuple[str, int]:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+        raise ConfigError(f"{name}: is not [host, port]")
+    _check_port(name, value[1])
+    return value[0], value[1]
+
+
+def _check_server(value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SERVER:
+        raise ConfigError(f"server: {value!r} is not a number from 0 to {MAX_SERVER}")
+
+
+def _networks(value: Any, replicas: int) -> list[list[tuple[str, int]]]:
+    if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == replicas for each in value):
+        raise ConfigError("networks: is not a list that gives for each network a [host, port] of every replica")
+    return [[_address(f"networks.{place}", address) for address in each] for place, each in enumerate(value)]
+
+
+def _servers(value: Any, own: int) -> dict[int, list[tuple[str, int]]]:
+    if not isinstance(value, dict):
+        raise ConfigError("servers: is not an object of server numbers and lists of [host, port]")
+    servers: dict[int, list[tuple[str, int]]] = {}
+    for text, addresses in value.items():
+        name = f"servers.{text}"
+        if not (text.isascii() and text.isdecimal() and int(text) <= MAX_SERVER and int(text) != own):
+            raise ConfigError(f"{name}: is not the number of another server")
+        if not isinstance(addresses, list) or not addresses:
+            raise ConfigError(f"{name}: is not a list of [host, port]")
+        servers[int(text)] = [_address(name, address) for address in addresses]
+    return servers
+
+
+def _services(value: Any) -> list[tuple[str, ...]]:
+    if not isinstance(value, list):
+        raise ConfigError("services: is not a list of class names with their arguments")
+    for place, words in enumerate(value):
+        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+            raise ConfigError(f"services.{place}: is not a list of a class name and its arguments")
+    return [tuple(words) for words in value]
 
 
 def _addresses(value: Any) -> dict[str, str]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from nodes import stomp
 from nodes.reference.api import Command, Deliver
 from nodes.reference.contexts import ACK_MODES, AUTO
-from nodes.reference.engine import QUEUE_PREFIX
+from nodes.reference.queues import DURABLE, QUEUE_PREFIX
+from nodes.reference.topics import TOPIC_PREFIX
 from nodes.stomp import Frame
 
 VERSION = "1.2"
@@ -19,7 +20,11 @@ ADMIN_STATUS = "/admin/status"
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
-_QUEUE = re.compile(re.escape(QUEUE_PREFIX) + r"[^\s\x00-\x1f]+")
+_QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:)[^\s\x00-\x1f]+")
+_LEVEL = r"[^\s\x00-\x1f.*>]+"
+_TOPIC = re.compile(rf"{TOPIC_PREFIX}{_LEVEL}(\.{_LEVEL})*")
+_PATTERN = re.compile(rf"{TOPIC_PREFIX}(>|({_LEVEL}|\*)(\.({_LEVEL}|\*))*(\.>)?)")
+_DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
@@ -118,8 +123,10 @@ def message(delivery: Deliver, reliable: bool) -> bytes:
     return stomp.encode(Frame("MESSAGE", headers, delivery.body))
 
 
-def receipt(receipt_id: str) -> bytes:
+def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
     """The RECEIPT frame, encoded."""
+    if headers:
+        return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))
     return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
 
 
@@ -147,11 +154,20 @@ def _name(frame: Frame, header: str) -> str:
     return value
 
 
-def _destination(frame: Frame) -> str:
+def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
     destination = _name(frame, "destination")
-    if not _QUEUE.fullmatch(destination):
-        raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME")
+    if not _QUEUE.fullmatch(destination) and not topics.fullmatch(destination):
+        raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME or {TOPIC_PREFIX}NAME")
     return destination
+
+
+def _durable(frame: Frame) -> dict[str, str]:
+    if "x-durable" not in frame.headers:
+        return {}
+    name = _name(frame, "x-durable")
+    if not _DURABLE.fullmatch(name):
+        raise FrameError(f"{frame.command}: x-durable holds a blank or a colon")
+    return {"durable": name}
 
 
 def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +178,7 @@ def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
 
 def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
-    args = {"destination": _destination(frame), "headers": headers, "body": frame.body}
+    args = {"destination": _destination(frame, _TOPIC), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
 
 
@@ -173,12 +189,18 @@ def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
     prefetch = _number(frame, "x-prefetch", DEFAULT_PREFETCH)
     if prefetch == 0:
         raise FrameError("SUBSCRIBE: x-prefetch is 0")
-    return "subscribe", {"id": _name(frame, "id"), "destination": _destination(frame), "ack": ack,
-                         "prefetch": prefetch}
+    destination, durable = _destination(frame, _PATTERN), _durable(frame)
+    if durable and not destination.startswith(TOPIC_PREFIX):
+        raise FrameError(f"SUBSCRIBE: x-durable is for {TOPIC_PREFIX}NAME only")
+    return "subscribe", {"id": _name(frame, "id"), "destination": destination, "ack": ack, "prefetch": prefetch,
+                         **durable}
 
 
 def _unsubscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
-    return "unsubscribe", {"id": _name(frame, "id")}
+    args = _durable(frame)
+    if not args or "id" in frame.headers:
+        args["id"] = _name(frame, "id")
+    return "unsubscribe", args
 
 
 def _ack(frame: Frame) -> tuple[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ class Limits:
 
     max_messages: int = 1_000_000
     max_queues: int = 10_000
+    max_backlog: int = 10_000
     max_contexts: int = 20_000
     max_subscriptions: int = 1_000
     max_prefetch: int = 10_000

@@ -1,5 +1,7 @@
 """Queues in memory: which messages are ready, which subscriptions have room, who is served next.
 
+A topic's subscription has a queue of its own, so it keeps, delivers and takes back messages as a queue does.
+
 All decisions depend on nothing but the order of commands, so replicas make the same ones.
 """
 
@@ -16,15 +18,34 @@ if TYPE_CHECKING:
     from nodes.reference.contexts import Subscription
 
 
+QUEUE_PREFIX = "/queue/"
+PLAIN, DURABLE, TRANSIENT = "queue", "durable", "transient"
 MAX_WINDOW_BYTES = 8 << 20
 """A subscription whose unacknowledged messages are this big gets no more, whatever its window."""
 
 
+def content_bytes(size: int, content: tuple[dict[str, str], bytes] | None) -> int:
+    """Bytes, about, that memory holds of a content whose body has this size."""
+    return 0 if content is None else size + sum(len(name) + len(value) for name, value in content[0].items())
+
+
+@dataclass(slots=True, eq=False)
+class Shared:
+    """What a topic's subscriptions have in common of a message; ``copies`` counts those that still hold it."""
+
+    id: int
+    topic: str
+    size: int
+    content: tuple[dict[str, str], bytes] | None
+    copies: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message from SEND to its acknowledgement.
+    """A message in one queue, from SEND to its acknowledgement.
 
-    ``size`` is that of its body; ``content`` is (headers, body) while memory holds it.
+    ``size`` is that of its body; ``content`` is (headers, body) while memory holds it. A message of a topic has its
+    content in ``shared``.
     """
 
     id: int
@@ -34,13 +55,7 @@ class Message:
     redeliveries: int = 0
     subscription: Subscription | None = None
     out_seq: int = 0
-
-    @property
-    def cached(self) -> int:
-        """Bytes of the content that memory holds, about."""
-        if self.content is None:
-            return 0
-        return self.size + sum(len(name) + len(value) for name, value in self.content[0].items())
+    shared: Shared | None = None
 
     @property
     def ack_id(self) -> str:
@@ -50,8 +65,9 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """One destination.
+    """One destination, or one subscription to topics, whose names ``pattern`` selects.
 
+    ``kind`` is ``queue``, ``durable`` or ``transient``.
     Messages are served by their ids, which is the order they were sent in. ``returned`` is a heap of those that
     have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
     subscription served last.
@@ -59,6 +75,8 @@ class Queue:
 
     id: int
     name: str
+    kind: str = PLAIN
+    pattern: str = ""
     served: int = 0
     depth: int = 0
     fresh: deque[Message] = field(default_factory=deque)
@@ -74,6 +92,10 @@ class Queue:
     def requeue(self, message: Message) -> None:
         """A delivered message is ready again, before all that were never delivered."""
         heapq.heappush(self.returned, (message.id, message))
+
+    def waiting(self) -> list[Message]:
+        """The messages that are not delivered."""
+        return [*(message for _, message in self.returned), *self.fresh]
 
     def ready(self) -> bool:
         """Whether a message and a subscription with room for it are there."""

@@ -226,7 +226,7 @@ class Session:
             if self._outstanding:
                 self._outstanding_bytes -= self._outstanding.popleft()
             if effect.receipt is not None:
-                self._outlet.add(frames.receipt(effect.receipt))
+                self._outlet.add(frames.receipt(effect.receipt, effect.headers))
             self._may_go_on.set()
         elif isinstance(effect, Opened):
             headers = {"session": effect.conn}

@@ -9,8 +9,17 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.contexts import Context, Item, Subscription, Transaction
-from nodes.reference.queues import Message, Queue, restore_ready
+from nodes.reference.queues import (
+    DURABLE,
+    PLAIN,
+    Message,
+    Queue,
+    Shared,
+    content_bytes,
+    restore_ready,
+)
 from nodes.reference.store import Row, Table, create_tables, read_all, read_rows, replace_all
+from nodes.reference.topics import Routes
 
 
 @dataclass(slots=True)
@@ -22,7 +31,7 @@ class Counters:
 
 
 class State:
-    """Queues by name, messages by id, contexts and remembered closed ones by connection id.
+    """Queues and durable subscriptions by name, messages by id, contexts and remembered closed ones by connection id.
 
     The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that they are read
     from the store when their turn comes.
@@ -34,15 +43,18 @@ class State:
         self._cached = 0
         self.counters = Counters()
         self.queues: dict[str, Queue] = {}
+        self.durables: dict[str, Queue] = {}
+        self.routes = Routes()
         self.messages: dict[int, Message] = {}
         self.contexts: dict[str, Context] = {}
         self.closed: dict[str, str] = {}
         self._closed_ids: dict[str, int] = {}
         self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
-        self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.served))
+        self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served))
         self.context_table: Table[Context] = Table("contexts", _context_row)
         self._subscription_table: Table[Subscription] = Table(
             "subscriptions", lambda s: (s.id, s.context.id, s.name, s.queue.id, s.ack, s.prefetch))
+        self._shared_table: Table[Shared] = Table("shared", _shared_row)
         self._message_table: Table[Message] = Table("messages", _message_row)
         self.delivery_table: Table[Message] = Table("deliveries", _delivery_row)
         self._transaction_table: Table[Transaction] = Table(
@@ -51,17 +63,23 @@ class State:
             "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
         self._closed_table: Table[tuple[str, str]] = Table(
             "closed", lambda c: (self._closed_ids[c[0]], c[0], c[1]))
+        self._tables: tuple[Table[Any], ...] = (
+            self._counter_table, self.queue_table, self.context_table, self._subscription_table, self.delivery_table,
+            self._transaction_table, self._item_table, self._closed_table)
         create_tables(database)
         self._restore()
 
     def flush(self) -> None:
         """Write all that changed, in the open transaction."""
-        for table in (self._counter_table, self.queue_table, self.context_table, self._subscription_table,
-                      self.delivery_table, self._transaction_table, self._item_table, self._closed_table):
+        for table in self._tables:
             table.flush(self._database)
         for message in self._message_table.flush(self._database):
             if message.subscription is not None or self._cached > self._cache:
                 self._drop_content(message)
+        # Other subscriptions will ask for the same content: it stays while there is room.
+        for shared in self._shared_table.flush(self._database):
+            if self._cached > self._cache:
+                self._drop_content(shared)
 
     def rows(self) -> Iterator[list[Any]]:
         """The stored state, row by row."""
@@ -69,9 +87,7 @@ class State:
 
     def replace(self, rows: Iterable[list[Any]]) -> None:
         """Replace everything, on disk and in memory."""
-        for table in (self._counter_table, self.queue_table, self.context_table, self._subscription_table,
-                      self._message_table, self.delivery_table, self._transaction_table, self._item_table,
-                      self._closed_table):
+        for table in (*self._tables, self._message_table, self._shared_table):
             table.forget()
         replace_all(self._database, rows)
         self._restore()
@@ -84,19 +100,57 @@ class State:
         self.queue_table.insert(queue.id, queue)
         return queue
 
+    def add_topic_queue(self, kind: str, name: str, pattern: str) -> Queue:
+        """The queue of a new subscription to topics; ``name`` is empty when it is transient."""
+        queue = Queue(self._next_id(), name, kind, pattern)
+        if kind == DURABLE:
+            self.durables[name] = queue
+        self.routes.add(queue)
+        self.queue_table.insert(queue.id, queue)
+        return queue
+
+    def remove_topic_queue(self, queue: Queue) -> None:
+        """The subscription is gone, and nobody consumes from its queue; its messages go too."""
+        for message in queue.waiting():
+            self.remove_message(message)
+        if queue.kind == DURABLE:
+            del self.durables[queue.name]
+        self.routes.remove(queue)
+        self.queue_table.remove(queue.id)
+
     def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> None:
         """A message at the end of the queue."""
-        message = Message(self.counters.next_message, queue, len(body), (headers, body))
-        self.counters.next_message += 1
-        self._counter_table.update(0, self.counters)
+        content = (headers, body)
+        self._append(Message(self._next_message(), queue, len(body), content))
+        self._cached += content_bytes(len(body), content)
+
+    def new_shared(self, topic: str, headers: dict[str, str], body: bytes) -> Shared:
+        """A topic's message, stored once its first copy is in a queue."""
+        return Shared(self._next_message(), topic, len(body), (headers, body))
+
+    def add_copy(self, queue: Queue, shared: Shared) -> None:
+        """A topic's message at the end of a subscription's queue."""
+        if not shared.copies:
+            self._shared_table.insert(shared.id, shared)
+            self._cached += content_bytes(shared.size, shared.content)
+        shared.copies += 1
+        self._append(Message(self._next_message(), queue, shared.size, shared=shared))
+
+    def _append(self, message: Message) -> None:
         self.messages[message.id] = message
         self._message_table.insert(message.id, message)
-        self._cached += message.cached
-        queue.add(message)
+        message.queue.add(message)
 
     def remove_message(self, message: Message) -> None:
         """The message has been consumed."""
-        self._cached -= message.cached
+        shared = message.shared
+        if shared is not None:
+            shared.copies -= 1
+            if not shared.copies:
+                self._cached -= content_bytes(shared.size, shared.content)
+                self._shared_table.remove(shared.id)
+        else:
+            self._cached -= content_bytes(message.size, message.content)
         del self.messages[message.id]
         self._message_table.remove(message.id)
         self.delivery_table.remove(message.id)
@@ -156,24 +210,35 @@ class State:
     def content(self, message: Message) -> tuple[dict[str, str], bytes]:
         """Headers and body, from memory or from the store.
 
-        A stored message leaves the memory when it is delivered: it is rarely asked for again.
+        A stored message of a queue leaves the memory when it is delivered: it is rarely asked for again.
         """
+        shared = message.shared
+        if shared is not None:
+            return shared.content or self._read_content("shared", shared.id)
         content = message.content
         if content is None:
-            row = self._database.execute("SELECT headers, body FROM messages WHERE id = ?",
-                                         (message.id,)).fetchone()
-            return wire.decode(row[0]), row[1]
+            return self._read_content("messages", message.id)
         if not self._message_table.is_unsaved(message.id):
             self._drop_content(message)
         return content
 
-    def _drop_content(self, message: Message) -> None:
-        self._cached -= message.cached
-        message.content = None
+    def _read_content(self, table: str, identity: int) -> tuple[dict[str, str], bytes]:
+        row = self._database.execute(f"SELECT headers, body FROM {table} WHERE id = ?", (identity,)).fetchone()
+        return wire.decode(row[0]), row[1]
+
+    def _drop_content(self, item: Message | Shared) -> None:
+        self._cached -= content_bytes(item.size, item.content)
+        item.content = None
 
     def _next_id(self) -> int:
         number = self.counters.next_id
         self.counters.next_id += 1
+        self._counter_table.update(0, self.counters)
+        return number
+
+    def _next_message(self) -> int:
+        number = self.counters.next_message
+        self.counters.next_message += 1
         self._counter_table.update(0, self.counters)
         return number
 
@@ -188,10 +253,13 @@ class State:
         for identity, conn, reason in read_rows(self._database, "closed"):
             self.closed[conn] = reason
             self._closed_ids[conn] = identity
-        queues: dict[int, Queue] = {}
-        for identity, name, served in read_rows(self._database, "queues"):
-            queues[identity] = Queue(identity, name, served)
-        self.queues = {queue.name: queue for queue in queues.values()}
+        queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
+        self.queues = {queue.name: queue for queue in queues.values() if queue.kind == PLAIN}
+        self.durables = {queue.name: queue for queue in queues.values() if queue.kind == DURABLE}
+        self.routes = Routes()
+        for queue in queues.values():
+            if queue.kind != PLAIN:
+                self.routes.add(queue)
         contexts = self._restore_contexts()
         self._restore_messages(queues, self._restore_subscriptions(queues, contexts))
         self._restore_transactions(contexts)
@@ -213,8 +281,15 @@ class State:
         return subscriptions
 
     def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription]) -> None:
-        rows = read_rows(self._database, "messages", "id, queue, length(body)")
-        self.messages = {identity: Message(identity, queues[queue], size) for identity, queue, size in rows}
+        contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
+                    in read_rows(self._database, "shared", "id, topic, length(body)")}
+        self.messages = {}
+        for identity, queue, content, size in read_rows(self._database, "messages", "id, queue, shared, length(body)"):
+            message = self.messages[identity] = Message(identity, queues[queue], size)
+            if content:
+                shared = message.shared = contents[content]
+                message.size = shared.size
+                shared.copies += 1
         inflight = []
         for identity, subscription, out_seq, redeliveries in read_rows(self._database, "deliveries"):
             message = self.messages[identity]
@@ -244,11 +319,20 @@ def _context_row(context: Context) -> Row:
             context.in_seq, context.out_seq, context.received)
 
 
+def _shared_row(shared: Shared) -> Row:
+    if shared.content is None:
+        raise ValueError(f"message {shared.id} has no content to store")
+    headers, body = shared.content
+    return (shared.id, shared.topic, wire.encode(headers), body)
+
+
 def _message_row(message: Message) -> Row:
+    if message.shared is not None:
+        return (message.id, message.queue.id, message.shared.id, b"", b"")
     if message.content is None:
         raise ValueError(f"message {message.id} has no content to store")
     headers, body = message.content
-    return (message.id, message.queue.id, wire.encode(headers), body)
+    return (message.id, message.queue.id, 0, wire.encode(headers), body)
 
 
 def _delivery_row(message: Message) -> Row:

@@ -17,7 +17,8 @@ Row = tuple[Any, ...]
 
 _SCHEMA: dict[str, tuple[str, ...]] = {
     "counters": ("id INTEGER PRIMARY KEY", "next_id INTEGER NOT NULL", "next_message INTEGER NOT NULL"),
-    "queues": ("id INTEGER PRIMARY KEY", "name TEXT NOT NULL", "served INTEGER NOT NULL"),
+    "queues": ("id INTEGER PRIMARY KEY", "name TEXT NOT NULL", "kind TEXT NOT NULL", "pattern TEXT NOT NULL",
+               "served INTEGER NOT NULL"),
     "contexts": (
         "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reliable INTEGER NOT NULL", "login TEXT NOT NULL",
         "in_seq INTEGER NOT NULL", "out_seq INTEGER NOT NULL", "received INTEGER NOT NULL",
@@ -26,8 +27,9 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
         "id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL", "queue INTEGER NOT NULL",
         "ack TEXT NOT NULL", "prefetch INTEGER NOT NULL",
     ),
-    "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "headers BLOB NOT NULL",
-                 "body BLOB NOT NULL"),
+    "shared": ("id INTEGER PRIMARY KEY", "topic TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+    "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "shared INTEGER NOT NULL",
+                 "headers BLOB NOT NULL", "body BLOB NOT NULL"),
     "deliveries": ("id INTEGER PRIMARY KEY", "subscription INTEGER NOT NULL", "out_seq INTEGER NOT NULL",
                    "redeliveries INTEGER NOT NULL"),
     "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL"),

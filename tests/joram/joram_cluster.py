@@ -142,9 +142,9 @@ class Client:
         self._writer.transport.abort()
 
 
-async def status(port: int) -> dict[str, Any]:
+async def status(port: int, **headers: str) -> dict[str, Any]:
     """What a node tells an administrator."""
-    client = await Client.connect(port, x_admin="true")
+    client = await Client.connect(port, x_admin="true", **headers)
     client.write("SEND", {"destination": "/admin/status"})
     answer: dict[str, Any] = json.loads((await client.frame()).body)
     client.abort()

@@ -14,9 +14,8 @@ from harness.generator.simulate import invocations, simulate
 from harness.op import INFO, INVOKE, Op
 from harness.spec import Test
 from nemesis.api import NoFault, families_of, max_down_of
-from nemesis.compose import nemesis_generator
 from nemesis.partition import KINDS as PARTITION_KINDS
-from nemesis.schedule import Step, options_of, schedule
+from nemesis.schedule import Step, fault_generator, options_of, schedule
 
 FAMILIES = ("partition", "pause", "kill")
 
@@ -111,7 +110,7 @@ def test_kinds_come_in_rounds_or_only_the_one_that_was_asked_for() -> None:
 def test_no_nemesis_means_no_steps() -> None:
     assert planned(a_test()) == ()
     assert options_of([]) == ()
-    assert simulate(nemesis_generator(a_test())) == []
+    assert simulate(fault_generator(a_test(), [])) == []
 
 
 def test_a_no_op_family_can_be_scheduled() -> None:
@@ -160,7 +159,7 @@ def test_a_minority_may_be_down_unless_told_otherwise(nodes: int, most: int) -> 
 def test_the_generator_injects_and_heals_at_the_planned_times_beside_the_clients() -> None:
     test = a_test("partition", time_limit=30, partition_kind="one")
     load = clients(limit(20, delay(1, repeat(Op(INVOKE, "enqueue")))))
-    ops = invocations(simulate(any_of(load, nemesis_generator(test))))
+    ops = invocations(simulate(any_of(load, fault_generator(test, families_of(test)))))
     faults = [op for op in ops if op.process == -1]
     assert [(op.time, op.f, op.value["id"]) for op in faults] == [
         (round(step.at * 1e9), f"partition.{step.phase}", step.id) for step in planned(test)

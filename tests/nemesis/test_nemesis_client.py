@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from harness.interpreter import Interpreter, NoClient
 from harness.op import INFO, NEMESIS, Op
 from harness.spec import Test
 from harness.undo import pending_undos
-from nemesis.api import RUNNING, Plan, Proof, check_supported, families_of, gather_facts
+from nemesis.api import RUNNING, Plan, Proof, families_of, gather_facts, supported_families
 from nemesis.compose import NemesisClient
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator, schedule
@@ -238,10 +239,28 @@ async def test_an_unknown_operation_is_told(tmp_path: Path) -> None:
 
 def test_a_backend_that_cannot_honour_a_fault_refuses(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "partition", "kill")
-    check_supported(rig.backend, families_of(rig.test))
+    assert [family.name for family in supported_families(rig.backend, rig.test)] == ["partition", "kill"]
     rig.backend.faults = {"partition": "sets"}
     with pytest.raises(UsageError, match=r"backend 'fake' can't inject the fault 'kill' \(it can: partition\)"):
-        check_supported(rig.backend, families_of(rig.test))
+        supported_families(rig.backend, rig.test)
+
+
+@pytest.mark.requirement("H5", part=True)
+def test_of_a_family_that_is_honoured_in_part_the_other_kinds_are_refused_and_left_out_of_any(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "disk")
+    rig.backend.faults = {"disk:full": "a small file system", "disk:slow": "sleeps", "packets": "all"}
+    (family,) = supported_families(rig.backend, rig.test)
+    assert family.kinds == ("full", "slow")
+    test = replace(rig.test, time_limit=100.0, options={"fault_duration": 1.0})
+    assert {step.kind for step in schedule(test, [family])} == {"full", "slow"}
+    assert supported_families(rig.backend, replace(rig.test, options={"disk_kind": "full"}))
+    with pytest.raises(UsageError, match=r"^backend 'fake' can't inject disk_kind=torn \(it can: full, slow\)"):
+        supported_families(rig.backend, replace(rig.test, options={"disk_kind": "torn"}))
+    with pytest.raises(UsageError, match=r"can't inject the fault 'power' \(it can: disk, packets\)"):
+        supported_families(rig.backend, replace(rig.test, nemesis=("power",)))
+    given = replace(rig.test, options={"schedule": "disk:torn:1-2:7"})
+    with pytest.raises(UsageError, match="kinds of disk: full, slow"):
+        schedule(given, supported_families(rig.backend, given))
 
 
 class Rows:

@@ -1,0 +1,107 @@
+"""Clock faults: the time of day jumps (bump), jumps to and fro (strobe), or runs too fast or too slow (skew).
+
+Proof: what the nodes' clocks say before, during and after, against the time that passed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from harness.protocols import Cluster, Option
+from harness.undo import CLOCK
+from nemesis.api import Facts, Plan, Proof, kind_option
+
+KINDS = ("bump", "strobe", "skew")
+
+SKEW = Option(
+    "clock_skew", 0.09, "greatest share by which a skewed clock runs too fast or too slow; two may differ by twice that"
+)
+
+STROBE_SECONDS = 0.2
+"""Between the jumps of a strobe."""
+
+
+class Clock:
+    """Sets nodes' clocks wrong, and right again."""
+
+    name = "clock"
+    summary = "clocks jump, jump to and fro, or run at a wrong rate"
+    lane = "clock"
+    undo = CLOCK
+    kinds: tuple[str, ...] = KINDS
+    options: tuple[Option, ...] = (kind_option("clock", KINDS), SKEW)
+
+    def __init__(self) -> None:
+        self._strobing: asyncio.Task[None] | None = None
+
+    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+        """Choose some nodes, and for each how wrong its clock gets: up to some minutes, or ``clock_skew``."""
+        chosen = rng.sample(facts.nodes, rng.randint(1, len(facts.nodes)))
+        targets = tuple(node for node in facts.nodes if node in chosen)
+        if kind == "skew":
+            most = float(facts.options.get(SKEW.name, SKEW.default))
+            rates = tuple(round(1 + rng.choice((-1, 1)) * most * rng.uniform(0.5, 1), 4) for _ in targets)
+            return Plan(kind, targets, offsets=tuple(0.0 for _ in targets), rates=rates)
+        longest = 2.5 if kind == "bump" else 0.6  # powers of ten: up to five minutes, or up to four seconds
+        offsets = tuple(round(rng.choice((-1, 1)) * 10 ** rng.uniform(-0.7, longest), 3) for _ in targets)
+        return Plan(kind, targets, offsets=offsets, rates=tuple(1.0 for _ in targets))
+
+    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+        """Set the clocks wrong; jumps are proven at once, a rate at the end."""
+        before = await _errors(cluster, plan.targets)
+        await _set(cluster, plan, 1.0)
+        after = await _errors(cluster, plan.targets)
+        jumped = all(
+            abs(now - then - offset) < abs(offset) / 2
+            for then, now, offset in zip(before, after, plan.offsets, strict=True)
+        )
+        if plan.kind == "strobe":
+            self._strobing = asyncio.create_task(_strobe(cluster, plan), name="strobe")
+        wrong = [{"offset": o, "rate": r} for o, r in zip(plan.offsets, plan.rates, strict=True)]
+        evidence = {"before": before, "after": after, "set": wrong}
+        return Proof(evidence, jumped and plan.kind != "skew")
+
+    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+        """Set the clocks right."""
+        strobing, self._strobing = self._strobing, None
+        if strobing is not None:
+            strobing.cancel()
+            await asyncio.wait((strobing,))
+        before = await _errors(cluster, plan.targets)
+        await asyncio.gather(*(cluster.backend.set_clock(node, 0.0, 1.0) for node in plan.targets))
+        after = await _errors(cluster, plan.targets)
+        start: Sequence[float] = injected.evidence.get("after", ())
+        # A clock that runs too fast has gained, one that runs too slow has lost.
+        drifted = bool(start) and all(
+            (now - then) * (rate - 1) > 0 for then, now, rate in zip(start, before, plan.rates, strict=True)
+        )
+        if strobing is not None and not strobing.cancelled():
+            strobing.result()  # it ended early: say why
+        return Proof({"before": before, "after": after}, injected.proven or (plan.kind == "skew" and drifted))
+
+
+async def _strobe(cluster: Cluster, plan: Plan) -> None:
+    share = 0.0
+    while True:
+        await asyncio.sleep(STROBE_SECONDS)
+        await _set(cluster, plan, share)
+        share = 1.0 - share
+
+
+async def _set(cluster: Cluster, plan: Plan, share: float) -> None:
+    wrong = zip(plan.targets, plan.offsets, plan.rates, strict=True)
+    await asyncio.gather(*(cluster.backend.set_clock(node, share * offset, rate) for node, offset, rate in wrong))
+
+
+async def _errors(cluster: Cluster, nodes: Sequence[str]) -> list[float]:
+    """Seconds by which each clock is ahead of this process's monotonic one: only changes of it mean anything."""
+    loop = asyncio.get_running_loop()
+
+    async def ahead(node: str) -> float:
+        start = loop.time()
+        seconds = await cluster.backend.clock(node)
+        return round(seconds - (start + loop.time()) / 2, 6)
+
+    return list(await asyncio.gather(*(ahead(node) for node in nodes)))

@@ -1,0 +1,73 @@
+"""Disk faults: full, failing, slow, losing or tearing what was not synced, damaged, replaced by an empty one.
+
+A broker whose disk fails ends rather than confirm what it can't keep; healing sets the disk right and starts it again.
+A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would. Proof: the
+disk's own count of calls that failed or were slow, of dropped caches, of damaged pieces.
+"""
+
+from __future__ import annotations
+
+import random
+
+from harness.protocols import DISK_TROUBLES, Cluster, DiskTrouble, Option
+from harness.undo import DISK
+from nemesis.api import DEAD, MAX_DOWN, RUNNING, Facts, Plan, Proof, await_state, kind_option
+from nemesis.process import plan_nodes
+
+KINDS = DISK_TROUBLES
+
+WHEN_IT_DIES = ("lose-unsynced", "torn")
+"""Troubles that show when the broker is killed."""
+WHEN_DEAD = ("corrupt", "empty")
+"""Troubles that befall what is stored, while nobody uses it."""
+REFUSAL_SECONDS = 2.0
+"""How long a broker has to find out that its data is damaged."""
+
+
+class Disk:
+    """Brings trouble upon one node's disk."""
+
+    name = "disk"
+    summary = "disks fill up, fail, slow down, lose or damage what was written"
+    lane = "process"
+    undo = DISK
+    kinds: tuple[str, ...] = KINDS
+    options: tuple[Option, ...] = (kind_option("disk", KINDS), MAX_DOWN)
+
+    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+        """Choose a running node, if one more may go down: that is what a failing disk does to a broker."""
+        node = plan_nodes("one", facts, rng).targets
+        seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
+        return Plan(kind, node, trouble=DiskTrouble(kind, seconds))
+
+    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+        """Bring the trouble about, with the broker's end where it takes that."""
+        backend, (node,), kind = cluster.backend, plan.targets, plan.kind
+        if kind in WHEN_DEAD:
+            await backend.kill(node)
+            await await_state(backend, node, DEAD)
+        await backend.set_disk(node, plan.trouble)
+        if kind in WHEN_IT_DIES:
+            await backend.kill(node)
+            await await_state(backend, node, DEAD)
+        harm = await backend.disk_harm(node)
+        if kind in WHEN_DEAD:
+            await cluster.start_node(node)
+            await await_state(backend, node, DEAD, REFUSAL_SECONDS)
+        state = await backend.process(node)
+        return Proof({"harm": harm, "broker": state.state}, harm > 0)
+
+    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+        """Read what the trouble did, set the disk right, and start a broker that has ended."""
+        backend, (node,) = cluster.backend, plan.targets
+        harm = await backend.disk_harm(node)
+        await backend.set_disk(node, None)
+        failing = plan.kind not in ("slow", *WHEN_DEAD)
+        state = await (await_state(backend, node, DEAD) if harm and failing else backend.process(node))
+        if state.state == DEAD:
+            if plan.kind == "corrupt":
+                await backend.set_disk(node, DiskTrouble("empty"))
+                await backend.set_disk(node, None)
+            await cluster.start_node(node)
+        after = await await_state(backend, node, RUNNING)
+        return Proof({"harm": harm, "broker": state.state, "after": after.state}, harm > 0)

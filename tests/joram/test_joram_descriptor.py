@@ -1,0 +1,191 @@
+"""The configuration descriptor and the starting parameters of HA Joram (4.6.2, 4.6.3, 4.7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from joram_cluster import PATIENCE, QUEUE, ROOT, Client, free_ports, status
+
+from nodes.reference.__main__ import main
+from nodes.reference.api import ConfigError
+from nodes.reference.config import parse_config
+from nodes.reference.descriptor import config_of, parse_descriptor
+
+DOCUMENT = Path(__file__).with_name("a3servers.xml").read_text()
+"""The descriptor of section 4.6.3, letter by letter."""
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_descriptor(text.encode(), "a3servers.xml")
+    return str(caught.value)
+
+
+@pytest.mark.requirement("J13")
+def test_the_documents_descriptor_is_read_as_printed():
+    descriptor = parse_descriptor(DOCUMENT.encode(), "a3servers.xml")
+    (server,) = descriptor.servers.values()
+    assert (server.id, server.name, server.replicated) == (0, "s0", True)
+    assert [(m.id, m.host, m.networks, m.client_port) for m in server.machines] == [
+        (number, "localhost", {"D1": 16301 + number}, 2560 + number) for number in range(3)
+    ]
+    config = parse_config(config_of(descriptor, 0, "s0", 1, 3))
+    assert (config.node, config.design, config.data, config.port) == ("s0.1", "joram", "s0", 2561)
+    assert (config.login, config.passcode) == ("root", "root")
+    assert config.client_addresses == {f"s0.{number}": f"localhost:{2560 + number}" for number in range(3)}
+    assert list(config.peers) == ["s0.0", "s0.1", "s0.2"]
+    assert config.options["nb_cluster_expected"] == 3
+    assert config.networks == [[("localhost", 16301), ("localhost", 16302), ("localhost", 16303)]]
+
+
+@pytest.mark.requirement("J13")
+def test_servers_outside_a_cluster_know_the_cluster_and_are_known_to_it():
+    alone = re.search(r'<server id="2".*?</server>', DOCUMENT, re.DOTALL)
+    assert alone is not None
+    outside = alone[0].replace('id="2"', 'id="7" name="local"').replace("16303", "16310").replace("2562", "2570")
+    descriptor = parse_descriptor(DOCUMENT.replace("</config>", outside + "</config>").encode(), "x")
+    local = parse_config(config_of(descriptor, 7, "data", None, None))
+    assert (local.node, local.design, local.server) == ("local", "standalone", 7)
+    assert local.servers == {0: [("localhost", port) for port in (16301, 16302, 16303)]}
+    replica = parse_config(config_of(descriptor, 0, "data", 2, None))
+    assert (replica.server, replica.servers) == (0, {7: [("localhost", 16310)]})
+
+
+@pytest.mark.requirement("J13")
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("<domain name=\"D1\" />", "<domian name=\"D1\" />"), "2: <domian> inside <config>; possible: <domain>"),
+        (('port="16302"', 'prot="16302"'), "13: <network> has no attribute 'prot' (there are: domain, port)"),
+        (('hostname="localhost"', ""), "5: <server> without hostname"),
+        (('<server id="1"', '<server id="0"'), "12: replica id 0 is declared twice, first on line 5"),
+        (("</config>", '<cluster id="0" name="b"></cluster></config>'), "27: server id 0 is declared twice"),
+        (("</config>", '<cluster id="3" name="b"></cluster></config>'), "27: a cluster without a server"),
+        (("</config>", '<server id="3" hostname="h"/></config>'), "27: a server outside a cluster needs a name"),
+        (('domain="D1" port="16303"', 'domain="D2" port="16303"'), "20: there is no domain 'D2' (there are: D1)"),
+        (('<network domain="D1" port="16303" />', ""), "19: replica 2 does not declare the same networks as replica 0"),
+        (('port="16302"', 'port="66000"'), "13: <network> port='66000' is not a number from 1 to 65535"),
+        (('port="16302"', 'port="16301"'), "13: port 16301 of localhost is taken on line 6"),
+        (('args="2560"', 'args="2561"'), "16: port 2561 of localhost is taken on line 9"),
+        (("tcp.TcpProxyService", "tcp.TcpProxy"), "9: there is no service 'org.objectweb.joram.mom.proxies.tcp.TcpP"),
+        (('args="2561"', ""), "16: org.objectweb.joram.mom.proxies.tcp.TcpProxyService takes args \"PORT\""),
+        (('args="root root"', 'args="root"'), "7: org.objectweb.joram.mom.proxies.ConnectionManager takes args"),
+        (("</cluster>", ""), "27: not XML: mismatched tag"),
+        (('<cluster id="0"', '<cluster id="zero"'), "4: <cluster> id='zero' is not a number"),
+        (("</cluster>", "hello</cluster>"), "26: text between the elements: 'hello'"),
+        (("<config>", "<config/><config>"), "not XML: junk after document element"),
+    ],
+)  # fmt: skip
+def test_a_bad_descriptor_is_refused_with_its_line(change: tuple[str, str], complaint: str):
+    assert change[0] in DOCUMENT
+    message = refused(DOCUMENT.replace(*change, 1))
+    assert message.startswith("a3servers.xml:")
+    assert complaint in message
+    assert "\n" not in message
+
+
+@pytest.mark.requirement("J13")
+def test_entities_and_files_named_by_a_descriptor_are_never_read(tmp_path: Path):
+    (tmp_path / "secret").write_text("secret")
+    bomb = '<!DOCTYPE config [<!ENTITY a "b"><!ENTITY c "&a;&a;">]>' + DOCUMENT
+    outside = f'<!DOCTYPE config [<!ENTITY a SYSTEM "{tmp_path}/secret">]>' + DOCUMENT
+    for text in (bomb, outside):
+        assert "1: the DOCTYPE has declarations of its own" in refused(text)
+    assert "undefined entity" in refused(DOCUMENT.replace("<domain", "&x;<domain"))
+    assert parse_descriptor(('<!DOCTYPE config SYSTEM "a3config.dtd">' + DOCUMENT).encode(), "x").servers
+    assert "nested deeper" in refused("<config>" * 40)
+    assert "at most" in refused(DOCUMENT + " " * (1 << 20))
+
+
+@pytest.mark.requirement("J14")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["0", "s0"], "name one of the replicas of server 0: 0, 1, 2"),
+        (["0", "s0", "9"], "name one of the replicas of server 0: 0, 1, 2"),
+        (["5", "s0", "1"], "there is no server 5 (there are: 0)"),
+        (["s0", "s0", "1"], "id of the server: 's0' is not a number"),
+        (["0"], "id of the server, storage path and, in a cluster, id of the replica"),
+        (["--nb-cluster-expected", "4", "0", "s0", "1"], "options.nb_cluster_expected: 4, but peers has 3"),
+        (["--nb-cluster-expected", "x", "0", "s0", "1"], "invalid int value: 'x'"),
+    ],
+)
+def test_wrong_starting_parameters_are_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str],
+    complaint: str,
+):
+    file = tmp_path / "a3servers.xml"
+    file.write_text(DOCUMENT)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--descriptor", str(file), *arguments]) == 3
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert told.count("\n") == 1
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+async def role(port: int) -> str:
+    try:
+        return str((await status(port, login="root", passcode="root"))["role"])
+    except OSError:
+        return "not there"
+
+
+async def until_roles(ports: list[int], wanted: list[str]) -> list[str]:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            roles = [await role(port) for port in ports]
+            if sorted(roles) == sorted(wanted):
+                return roles
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.requirement("J13")
+@pytest.mark.requirement("J14")
+@pytest.mark.parametrize("printed", [False, pytest.param(True, marks=pytest.mark.soak)])
+async def test_the_documents_descriptor_and_command_line_start_a_cluster(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]], printed: bool
+):
+    """As printed in the thorough run; otherwise with ports that other programs of this machine don't use."""
+    text, file = DOCUMENT, tmp_path / "a3servers.xml"
+    if not printed:
+        for old, new in zip((16301, 16302, 16303, 2560, 2561, 2562), free_ports(6), strict=True):
+            text = text.replace(f'"{old}"', f'"{new}"')
+    file.write_text(text)
+    clients = [machine.client_port for machine in parse_descriptor(text.encode(), "x").servers[0].machines]
+
+    def start(replica: int) -> None:
+        argv = [sys.executable, "-m", "nodes.reference", "--descriptor", str(file), "--nb-cluster-expected", "3",
+                "0", f"s0-{replica}", str(replica)]
+        with (tmp_path / f"{replica}.log").open("ab") as log:
+            started.append(subprocess.Popen(argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                                            stdout=log, stderr=log))
+
+    start(0)
+    start(1)
+    await until_roles(clients[:2], ["starting", "starting"])
+    start(2)
+    roles = await until_roles(clients, ["master", "slave", "slave"])
+    client = await Client.connect(clients[roles.index("master")], login="root", passcode="root")
+    await client.confirm("SEND", {"destination": QUEUE}, b"hello")
+    assert client.connected.headers["x-replicas"].count("localhost:") == 3
+    assert (tmp_path / "s0-0" / "broker.sqlite").exists()
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    assert [process.wait(PATIENCE) for process in started] == [0, 0, 0]
