@@ -84,6 +84,8 @@ WORKLOADS = Registry(
     "workload",
     Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
           "workloads.queue:QueueWorkload"),
+    Entry("topic", "producers, durable and transient subscribers of topics; what they saw, and in which order",
+          "workloads.topic:TopicWorkload"),
 )
 
 NEMESES = Registry(
