@@ -121,14 +121,14 @@ class Transactions:
         """Queues whose drain did not finish, with the reason.
 
         A queue is drained when a drain (a ``finish``, for one that messages are moved from) found it empty that was
-        invoked after all other operations that can put a message there or hold one had completed.
+        invoked after all other operations that can put a message there or hold one had completed, unless they failed.
         """
         h, reasons = self.history, {}
         for queue in self.queues:
             touching = self._touching(queue)
             ends = kernels.FINISH if queue in self.sources else kernels.DRAIN
             finds = h.partner[np.flatnonzero((h.role == ends) & (h.key == queue) & self.empty)]
-            busy = np.flatnonzero(touching & (h.kind != kernels.INVOKE) & ~self.empty)
+            busy = np.flatnonzero(touching & ((h.kind == kernels.OK) | (h.kind == kernels.INFO)))
             if (touching & (h.kind == kernels.INVOKE) & (h.partner < 0)).any():
                 reasons[queue] = "an operation was still open when the history ended"
             elif not len(finds):

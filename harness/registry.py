@@ -86,6 +86,8 @@ WORKLOADS = Registry(
           "workloads.queue:QueueWorkload"),
     Entry("topic", "producers, durable and transient subscribers of topics; what they saw, and in which order",
           "workloads.topic:TopicWorkload"),
+    Entry("transaction", "sends to several queues at once, moves from queue to queue; one phase or two (XA)",
+          "workloads.transaction:TransactionWorkload"),
 )
 
 NEMESES = Registry(

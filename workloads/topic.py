@@ -165,8 +165,10 @@ class TopicWorkload:
     def main(self, test: Test) -> Generator:
         """Publishes at their share of the test's rate; takes as messages come."""
         options, producers = test.options, test.options["producers"]
-        publishers = per_thread(lambda thread: Publishes(options["topics"]))
-        load = on_threads(range(producers), rate(test.rate * SEND_SHARE, publishers, test.rng("rate")))
+        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        each = test.rate * SEND_SHARE / producers
+        publishers = per_thread(lambda thread: rate(each, Publishes(options["topics"]), test.rng(f"rate/{thread}")))
+        load = on_threads(range(producers), publishers)
         rng = test.rng("subscribers")
         seeds = [Seed.of(rng) for _ in range(test.concurrency)]
 

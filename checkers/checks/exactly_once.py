@@ -65,7 +65,7 @@ def _judge(run: Run, t: Transactions, source: int, found: _Found) -> None:
     """The messages of one queue that is moved from."""
     h, messages = run.history, t.messages_of(source)
     moves = np.flatnonzero(t.is_move & (h.key[t.row] == source))
-    known, which = t.taken[moves] >= 0, find(messages.value, t.taken[moves])
+    known, which = t.taken[moves] != -1, find(messages.value, t.taken[moves])
     effective = (t.came[moves] != 0) | (t.outcome[moves] == COMMITTED)
     delivered = t.came[moves] != 0
     drained = all(t.drained >> queue & 1 for queue in (source, source + 1))
@@ -100,8 +100,8 @@ def _judge(run: Run, t: Transactions, source: int, found: _Found) -> None:
 def _of_move(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
     row = int(t.row[number])
     detail: dict[str, Any] = {"outcome": OUTCOMES[int(t.outcome[number])], "faults": run.faults_at(row)}
-    if t.taken[number] >= 0:
-        detail["took"] = name(int(t.taken[number]))
+    if t.taken[number] != -1:
+        detail["took"] = name(int(t.taken[number])) if t.taken[number] >= 0 else "what nobody of ours wrote"
     rows = [row, *t.deliveries[t.of_delivery == number].tolist()]
     return Anomaly(kind, run.rows_of(*rows), int(run.history.key[row]), t.name(number), detail)
 
