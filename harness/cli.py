@@ -38,6 +38,12 @@ StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds th
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
 
 
+SshConfigOption = Annotated[
+    Path | None, typer.Option("--ssh-config", help="hosts for backend ssh, as `vagrant ssh-config` prints them")
+]
+HostsOption = Annotated[
+    Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
+]
 RunsArgument = Annotated[
     list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")
 ]
@@ -64,6 +70,8 @@ def test(
     workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
     nemesis: Annotated[str | None, typer.Option(help=NEMESIS_HELP)] = None,
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    ssh_config: SshConfigOption = None,
+    hosts: HostsOption = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
     time_limit: Annotated[float | None, typer.Option(help="seconds of load and faults  [default: 30]")] = None,
     rate: Annotated[float | None, typer.Option(help="operations a second, all clients  [default: 200]")] = None,
@@ -95,9 +103,15 @@ def test(
 
     given = {str(key).replace("-", "_"): value for key, value in file.get("set", {}).items()}
     given |= parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
-    wanted = pick("backend", backend, None)
+    files = {"ssh_config": pick("ssh-config", ssh_config, None), "hosts": pick("hosts", hosts, None)}
+    given |= {name: str(path) for name, path in files.items() if path}
+    wanted = pick("backend", backend, "ssh" if any(files.values()) else None)
     if wanted:
         BACKENDS.entry(wanted)
+    if wanted == "ssh":
+        from harness.backends.ssh.hosts import absolute
+
+        given = absolute(given)
     draft = {
         "design": pick("design", design, "joram"),
         "workload": pick("workload", workload, "queue"),
@@ -250,6 +264,41 @@ def heal(store: StoreOption = DEFAULT_STORE) -> None:
         print(line)
     if not lines:
         print("nothing to heal")
+
+
+@app.command(short_help="Say that hosts may be broken, for backend ssh.")
+def prepare(
+    names: Annotated[list[str] | None, typer.Argument(help="hosts; all that the file names by default")] = None,
+    ssh_config: SshConfigOption = None,
+    hosts: HostsOption = None,
+    known_hosts: Annotated[
+        Path | None, typer.Option(help="file of the hosts' keys  [default: ~/.config/stormproof/known_hosts]")
+    ] = None,
+    accept_host_key: Annotated[
+        bool, typer.Option("--accept-host-key", help="note the keys of hosts that are seen for the first time")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="answer all other questions with yes")] = False,
+) -> None:
+    """Let hosts be broken: note their keys, install what a node needs, and put a marker there, each after a question.
+
+    Without the marker /etc/stormproof/may-be-broken `stormproof test --backend ssh` touches no host.
+    """
+    from harness.backends.ssh.hosts import absolute
+    from harness.backends.ssh.prepare import prepare as prepare_hosts
+
+    given = {"ssh_config": ssh_config, "hosts": hosts, "known_hosts": known_hosts}
+    prepare_hosts(
+        absolute({name: str(path) for name, path in given.items() if path}),
+        names or [],
+        ask=lambda question: yes or _confirmed(question),
+        accept_key=lambda question: accept_host_key or _confirmed(question),
+        tell=print,
+    )
+
+
+def _confirmed(question: str) -> bool:
+    """Whether a person says yes; nobody there is no."""
+    return sys.stdin.isatty() and typer.confirm(question)
 
 
 @app.command(short_help="Seal the history that a killed harness left.")

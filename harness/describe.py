@@ -20,6 +20,8 @@ def command_line(test: Test, store: Path) -> str:
     words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
     words += ["--seed", str(test.seed), "--store", str(store)]
     for name, value in sorted(test.options.items()):
+        if value == "":
+            continue
         words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return shlex.join(words)
 

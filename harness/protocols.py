@@ -100,6 +100,10 @@ class Backend(Protocol):
         """The node's private folder for programs, data and logs, as seen on the node."""
         ...
 
+    def code_dir(self, node: str) -> str:
+        """Where programs lie on the node, which may outlive the run and be used by several at once."""
+        ...
+
     def python(self, node: str) -> str:
         """The Python interpreter (3.11 or newer) to run on the node."""
         ...

@@ -71,6 +71,8 @@ BACKENDS = Registry(
     Entry("sim", "simulated nodes, network, disks and time in one process; repeats exactly from the seed",
           "harness.sim.backend:SimBackend"),
     Entry("docker", "containers through Docker Engine", "harness.backends.docker:DockerBackend"),
+    Entry("ssh", "hosts reached over SSH that may be broken: virtual machines, a lab's computers",
+          "harness.backends.ssh.backend:SshBackend"),
 )
 
 DESIGNS = Registry(

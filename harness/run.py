@@ -20,6 +20,7 @@ from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
 from harness.describe import create_run
 from harness.errors import EXIT_OF, StormproofError
+from harness.healing import clean_hosts
 from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS
@@ -148,7 +149,7 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
     A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
     """
-    for line in cleanup([run_dir.name]):
+    for line in [*cleanup([run_dir.name]), *clean_hosts(run_dir)]:
         print(line, file=sys.stderr)
     try:
         recovery = recover(run_dir)

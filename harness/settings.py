@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.protocols import Option
-from harness.registry import DESIGNS, NEMESES, WORKLOADS
+from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS
 from harness.spec import Test
 from nemesis.api import families_of
 from nemesis.schedule import options_of, schedule
@@ -25,6 +25,8 @@ CONFIG_KEYS: Mapping[str, tuple[type, ...]] = {
     "workload": (str,),
     "nemesis": (str, list),
     "backend": (str,),
+    "ssh-config": (str,),
+    "hosts": (str,),
     "nodes": (int,),
     "time-limit": (int, float),
     "rate": (int, float),
@@ -72,10 +74,11 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
     return given
 
 
-def declared_options(design: str, workload: str, nemesis: Iterable[str]) -> list[Option]:
+def declared_options(design: str, workload: str, nemesis: Iterable[str], backend: str = "sim") -> list[Option]:
     """All options that ``--set`` takes for this combination, each name once."""
     families = [NEMESES.load(name)() for name in nemesis]
-    declared = (*DESIGNS.load(design).options, *WORKLOADS.load(workload).options, *options_of(families))
+    of_backend = getattr(BACKENDS.load(backend), "options", ())
+    declared = (*DESIGNS.load(design).options, *WORKLOADS.load(workload).options, *options_of(families), *of_backend)
     return list({option.name: option for option in reversed(declared)}.values())[::-1]
 
 
@@ -112,7 +115,7 @@ def make_test(
         raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
     if not 0 < rate <= 1e6:
         raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
-    options = convert_options(declared_options(design, workload, families), settings)
+    options = convert_options(declared_options(design, workload, families, backend), settings)
     test = Test(
         design=design,
         workload=workload,

@@ -25,6 +25,8 @@ from harness.spec import Test
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
+REMOTE_FILE = "remote.json"
+"""In the run's folder for as long as something of the run may be left on hosts that are not ours."""
 RUN_SCHEMA = 1
 
 RUN_ID = re.compile(r"\d{8}T\d{6}-[A-Za-z0-9_.-]+-[0-9a-f]{4}")

@@ -65,6 +65,10 @@ class ShellBackend(Faultless, ABC):
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
 
+    def code_dir(self, node: str) -> str:
+        """Where programs lie on the node: with the node's own things, where nodes end with their run."""
+        return f"{self.node_dir(node)}/code"
+
     @abstractmethod
     def python(self, node: str) -> str:
         """The Python interpreter to run on the node."""

@@ -75,6 +75,8 @@ def choose_backend(requested: str | None = None) -> tuple[str, str]:
 def _usable(backend: str) -> tuple[bool, str]:
     if backend == "sim":
         return True, "simulated in this process, which works everywhere"
+    if backend == "ssh":
+        return True, "hosts that are named, reached over SSH"
     try:
         needs = {"local": _namespaces, "docker": _docker}[backend]()
     except KeyError:

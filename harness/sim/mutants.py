@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
+from harness.settings import declared_options
 from harness.sim.campaign import BROKEN, Plan, calm, run_seed, scratch_place
 from nodes.reference.bugs import BUGS
 
@@ -52,7 +53,12 @@ class Catch:
 
 def plan_of(bug: str) -> Plan:
     """The campaign of one bug."""
-    return replace(BASE, settings={**BASE.settings, **BUGS[bug].exercise, "bug": bug})
+    about = BUGS[bug]
+    plan = replace(BASE, design=about.design, workload=about.workload)
+    families = [name for name in plan.nemesis.split(",") if name]
+    declared = {option.name for option in declared_options(plan.design, plan.workload, families)}
+    common = {name: value for name, value in plan.settings.items() if name in declared}
+    return replace(plan, settings={**common, **about.exercise, "bug": bug})
 
 
 def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch:

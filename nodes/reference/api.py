@@ -60,9 +60,9 @@ class Runtime(Protocol):
 class Command(NamedTuple):
     """One change of the broker's state, encodable by ``nodes.reference.wire``.
 
-    ``kind`` is one of ``open close send subscribe unsubscribe ack nack begin commit abort received`` or a
-    design's own, which never reaches the engine. ``conn`` is the id of the connection context, ``seq`` the
-    client's input counter (0 on connections that are not reliable, and on what the broker itself submits),
+    ``kind`` is one of ``open close send subscribe unsubscribe ack nack begin prepare commit abort recover
+    received`` or a design's own, which never reaches the engine. ``conn`` is the id of the connection context,
+    ``seq`` the client's input counter (0 on connections that are not reliable, and on what the broker itself submits),
     ``args`` plain data: None, bool, int, float, str, bytes, list, dict. Every command brings forth exactly
     one of ``Done``, ``Refused``, ``Opened`` and (for ``close``, or a resumption that fails) ``Closed``; only
     ``close`` with a receipt brings both ``Done`` and ``Closed``.

@@ -1,7 +1,7 @@
 """Bugs that can be switched on, of kinds that real systems had: off unless the option ``bug`` names them.
 
 They measure the harness: each must be caught by a check (``stormproof mutants``). The name of a bug stands in the code
-where it bites. ``exercise`` are settings of a test that the bug needs to bite.
+where it bites.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Bug:
-    """One bug: what goes wrong, and the settings of a test that exercises it."""
+    """One bug: what goes wrong, and the test that exercises it.
+
+    ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
+    designs share, one of those), ``workload`` the one that shows it.
+    """
 
     name: str
     summary: str
     exercise: Mapping[str, str] = field(default_factory=dict)
+    design: str = "joram"
+    workload: str = "queue"
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"

@@ -66,13 +66,26 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction that was begun and not yet committed or aborted; ``size`` is in bytes."""
+    """A transaction that was begun and not yet committed or aborted; ``size`` is in bytes.
+
+    A branch of a distributed one has an ``xid``. Once it is ``prepared`` (a number in the order of preparations) it has
+    no ``context`` any more, its items are sends only, and ``taken`` holds the messages that it acknowledges, by id.
+    """
 
     id: int
-    context: Context
+    context: Context | None
     name: str
+    login: str
+    xid: str = ""
+    prepared: int = 0
     items: list[Item] = field(default_factory=list)
     size: int = 0
+    taken: dict[int, Message] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What names a branch: the login that it belongs to, and its XID."""
+        return self.login, self.xid
 
     def add(self, item: Item) -> None:
         """Put one more item at the end."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from nodes.reference.api import Deliver, Effect
 from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
-from nodes.reference.contexts import ACK_MODES, AUTO, Context, Subscription
+from nodes.reference.contexts import ACK_MODES, AUTO, Context, Subscription, Transaction
 from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
 from nodes.reference.queues import DURABLE, QUEUE_PREFIX, TRANSIENT, Message, Queue, Shared
@@ -56,7 +56,7 @@ class Destinations:
             count += 1
             if name not in self._state.queues:
                 fresh[name] = None
-        if len(self._state.messages) + count > self._limits.max_messages:
+        if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
             raise Mistake(f"the broker already holds its limit of {self._limits.max_messages} messages")
         if fresh:
             self._check_queues(len(fresh))
@@ -68,6 +68,11 @@ class Destinations:
             self._local.post(self._publish, destination.removeprefix(TOPIC_PREFIX), args)
         else:
             self._local.post(self._enqueue, self._queue(destination), args)
+
+    def reserve(self, destination: str) -> None:
+        """Make sure that a message which is sent there later needs no new queue."""
+        if destination.startswith(QUEUE_PREFIX):
+            self._queue(destination)
 
     def _enqueue(self, queue: Queue, args: Mapping[str, Any]) -> None:
         self._state.add_message(queue, dict(args["headers"]), args["body"])
@@ -110,15 +115,22 @@ class Destinations:
             if kind == "ack":
                 self.consume(message)
             else:
-                self._return(message)
+                self.give_back(message)
 
     def consume(self, message: Message) -> None:
-        """A delivered message has reached its consumer for good."""
+        """A message, delivered or taken, has reached its consumer for good."""
         self._take_back(message)
         message.queue.depth -= 1
         self._state.remove_message(message)
 
-    def _return(self, message: Message) -> None:
+    def take(self, message: Message, branch: Transaction) -> None:
+        """Let a prepared branch have a delivered message until it ends."""
+        self._take_back(message)
+        message.out_seq = 0
+        self._state.take(message, branch)
+
+    def give_back(self, message: Message) -> None:
+        """A message, delivered or taken, waits again, before all that were never delivered."""
         self._take_back(message)
         message.redeliveries += 1
         message.out_seq = 0
@@ -126,6 +138,11 @@ class Destinations:
         self._state.delivery_table.update(message.id, message)
 
     def _take_back(self, message: Message) -> None:
+        if message.branch is not None:
+            del message.branch.taken[message.id]
+            message.branch = None
+            self._touched[message.queue.id] = message.queue
+            return
         subscription = message.subscription
         if subscription is None:
             raise ValueError(f"message {message.id} is not in flight")
@@ -202,7 +219,7 @@ class Destinations:
             if queue.kind == TRANSIENT or CLOSE_DROPS_UNACKED in self._bugs:
                 self.consume(message)
                 continue
-            self._return(message)
+            self.give_back(message)
             if REQUEUED_TWICE in self._bugs:
                 self._state.add_message(queue, *self._state.content(message))
         self._state.remove_subscription(subscription)

@@ -40,7 +40,8 @@ class StoreEngine:
         self._handlers = {
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
             "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": transactions.commit,
-            "abort": transactions.abort, "received": self._nothing, "close": self._close_by_client,
+            "abort": transactions.abort, "prepare": transactions.prepare, "recover": self._nothing,
+            "received": self._nothing, "close": self._close_by_client,
         }
 
     # What designs and sessions ask.
@@ -145,13 +146,20 @@ class StoreEngine:
             self._note_received(context, received)
         if seq:
             if seq <= context.in_seq and NO_DUPLICATE_FILTER not in self._bugs:
-                return Done(context.conn, seq, args.get("receipt"), duplicate=True)
+                return self._done(context, command, duplicate=True)
             if seq > context.in_seq + 1:
                 raise Mistake("gap")
             context.in_seq = max(context.in_seq, seq)
             self._state.context_table.update(context.id, context)
         self._handlers[command.kind](context, command)
-        return Done(context.conn, seq, args.get("receipt"))
+        return self._done(context, command)
+
+    def _done(self, context: Context, command: Command, duplicate: bool = False) -> Done:
+        receipt = command.args.get("receipt")
+        if command.kind == "recover":
+            headers = {"x-xids": " ".join(self._transactions.recover(context.login))}
+            return Done(context.conn, command.seq, receipt, duplicate, headers)
+        return Done(context.conn, command.seq, receipt, duplicate)
 
     def _note_received(self, context: Context, received: int) -> None:
         if not context.reliable or not context.received < received <= context.out_seq:
@@ -181,7 +189,7 @@ class StoreEngine:
             self._close(context, "error")
 
     def _nothing(self, context: Context, command: Command) -> None:
-        """The counter that rides on every command is all there is."""
+        """The counter that rides on every command is all there is, or the answer that its receipt brings."""
 
     # Messages.
 

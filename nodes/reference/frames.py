@@ -25,6 +25,7 @@ _LEVEL = r"[^\s\x00-\x1f.*>]+"
 _TOPIC = re.compile(rf"{TOPIC_PREFIX}{_LEVEL}(\.{_LEVEL})*")
 _PATTERN = re.compile(rf"{TOPIC_PREFIX}(>|({_LEVEL}|\*)(\.({_LEVEL}|\*))*(\.>)?)")
 _DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
+_XID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
@@ -207,8 +208,32 @@ def _ack(frame: Frame) -> tuple[str, dict[str, Any]]:
     return frame.command.lower(), _in_transaction(frame, {"id": _name(frame, "id")})
 
 
-def _transaction(frame: Frame) -> tuple[str, dict[str, Any]]:
-    return frame.command.lower(), {"tx": _name(frame, "transaction")}
+def _xid(frame: Frame) -> dict[str, Any]:
+    if "x-xid" not in frame.headers:
+        return {}
+    if not _XID.fullmatch(frame.headers["x-xid"]):
+        raise FrameError(f"{frame.command}: x-xid is not 1 to 128 letters, digits, and characters of _.:-")
+    return {"xid": frame.headers["x-xid"]}
+
+
+def _begin(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "begin", {"tx": _name(frame, "transaction"), **_xid(frame)}
+
+
+def _prepare(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "prepare", {"tx": _name(frame, "transaction")}
+
+
+def _end(frame: Frame) -> tuple[str, dict[str, Any]]:
+    args = _xid(frame)
+    if args and "transaction" in frame.headers:
+        raise FrameError(f"{frame.command}: a prepared branch is named by x-xid alone, any other by transaction alone")
+    return frame.command.lower(), args or {"tx": _name(frame, "transaction")}
+
+
+def _recover(frame: Frame) -> tuple[str, dict[str, Any]]:
+    _name(frame, "receipt")
+    return "recover", {}
 
 
 def _disconnect(frame: Frame) -> tuple[str, dict[str, Any]]:
@@ -222,6 +247,6 @@ def _received(frame: Frame) -> tuple[str, dict[str, Any]]:
 
 _READERS = {
     "SEND": _send, "SUBSCRIBE": _subscribe, "UNSUBSCRIBE": _unsubscribe, "ACK": _ack, "NACK": _ack,
-    "BEGIN": _transaction, "COMMIT": _transaction, "ABORT": _transaction, "DISCONNECT": _disconnect,
-    "RECEIVED": _received,
+    "BEGIN": _begin, "PREPARE": _prepare, "COMMIT": _end, "ABORT": _end, "RECOVER": _recover,
+    "DISCONNECT": _disconnect, "RECEIVED": _received,
 }

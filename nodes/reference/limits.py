@@ -23,6 +23,7 @@ class Limits:
     max_subscriptions: int = 1_000
     max_prefetch: int = 10_000
     max_transactions: int = 100
+    max_prepared: int = 400
     max_transaction_items: int = 10_000
     max_transaction_bytes: int = 64 << 20
     message_cache: int = 64 << 20

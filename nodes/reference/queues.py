@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nodes.reference.contexts import Subscription
+    from nodes.reference.contexts import Subscription, Transaction
 
 
 QUEUE_PREFIX = "/queue/"
@@ -45,7 +45,8 @@ class Message:
     """A message in one queue, from SEND to its acknowledgement.
 
     ``size`` is that of its body; ``content`` is (headers, body) while memory holds it. A message of a topic has its
-    content in ``shared``.
+    content in ``shared``. It is delivered to a subscription, or its acknowledgement is part of a prepared ``branch``,
+    or it waits.
     """
 
     id: int
@@ -56,6 +57,7 @@ class Message:
     subscription: Subscription | None = None
     out_seq: int = 0
     shared: Shared | None = None
+    branch: Transaction | None = None
 
     @property
     def ack_id(self) -> str:
@@ -133,11 +135,11 @@ class Queue:
 
 
 def restore_ready(messages: Iterable[Message]) -> None:
-    """Put stored messages, oldest first, back into their queues; those in flight only count."""
+    """Put stored messages, oldest first, back into their queues; those that don't wait only count."""
     for message in messages:
         queue = message.queue
         queue.depth += 1
-        if message.subscription is not None:
+        if message.subscription is not None or message.branch is not None:
             continue
         if message.redeliveries:
             queue.requeue(message)

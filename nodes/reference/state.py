@@ -33,6 +33,8 @@ class Counters:
 class State:
     """Queues and durable subscriptions by name, messages by id, contexts and remembered closed ones by connection id.
 
+    ``branches`` are the distributed transactions that have begun, by login and XID; ``prepared`` those of them that are
+    prepared, in that order; ``reserved`` counts the sends that these hold; ``outcomes`` are ends that are remembered.
     The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that they are read
     from the store when their turn comes.
     """
@@ -49,6 +51,11 @@ class State:
         self.contexts: dict[str, Context] = {}
         self.closed: dict[str, str] = {}
         self._closed_ids: dict[str, int] = {}
+        self.branches: dict[tuple[str, str], Transaction] = {}
+        self.prepared: dict[tuple[str, str], Transaction] = {}
+        self.reserved = 0
+        self.outcomes: dict[tuple[str, str], str] = {}
+        self._outcome_ids: dict[tuple[str, str], int] = {}
         self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
         self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served))
         self.context_table: Table[Context] = Table("contexts", _context_row)
@@ -58,14 +65,17 @@ class State:
         self._message_table: Table[Message] = Table("messages", _message_row)
         self.delivery_table: Table[Message] = Table("deliveries", _delivery_row)
         self._transaction_table: Table[Transaction] = Table(
-            "transactions", lambda t: (t.id, t.context.id, t.name))
+            "transactions",
+            lambda t: (t.id, t.context.id if t.context is not None else 0, t.name, t.login, t.xid, t.prepared))
         self._item_table: Table[Item] = Table(
             "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
         self._closed_table: Table[tuple[str, str]] = Table(
             "closed", lambda c: (self._closed_ids[c[0]], c[0], c[1]))
+        self._outcome_table: Table[tuple[str, str]] = Table(
+            "outcomes", lambda key: (self._outcome_ids[key], *key, self.outcomes[key]))
         self._tables: tuple[Table[Any], ...] = (
             self._counter_table, self.queue_table, self.context_table, self._subscription_table, self.delivery_table,
-            self._transaction_table, self._item_table, self._closed_table)
+            self._transaction_table, self._item_table, self._outcome_table, self._closed_table)
         create_tables(database)
         self._restore()
 
@@ -113,6 +123,10 @@ class State:
         """The subscription is gone, and nobody consumes from its queue; its messages go too."""
         for message in queue.waiting():
             self.remove_message(message)
+        for branch in self.prepared.values():
+            for message in [each for each in branch.taken.values() if each.queue is queue]:
+                del branch.taken[message.id]
+                self.remove_message(message)
         if queue.kind == DURABLE:
             del self.durables[queue.name]
         self.routes.remove(queue)
@@ -187,9 +201,11 @@ class State:
         del subscription.context.subscriptions[subscription.name]
         self._subscription_table.remove(subscription.id)
 
-    def add_transaction(self, context: Context, name: str) -> None:
-        """A transaction without items."""
-        transaction = context.transactions[name] = Transaction(self._next_id(), context, name)
+    def add_transaction(self, context: Context, name: str, xid: str) -> None:
+        """A transaction without items; ``xid`` is empty when it is not a branch of a distributed one."""
+        transaction = context.transactions[name] = Transaction(self._next_id(), context, name, context.login, xid)
+        if xid:
+            self.branches[transaction.key] = transaction
         self._transaction_table.insert(transaction.id, transaction)
 
     def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
@@ -198,12 +214,50 @@ class State:
         transaction.add(item)
         self._item_table.insert(item.id, item)
 
+    def take(self, message: Message, branch: Transaction) -> None:
+        """The message, which no subscription holds any more, is acknowledged when the branch is committed."""
+        message.branch = branch
+        branch.taken[message.id] = message
+        self.delivery_table.update(message.id, message)
+
+    def prepare(self, branch: Transaction) -> None:
+        """The branch belongs to its login now; what it acknowledges has been taken."""
+        self._leave(branch)
+        branch.prepared = self._next_id()
+        self.prepared[branch.key] = branch
+        for item in branch.items:
+            if item.kind != "send":
+                self._item_table.remove(item.id)
+        branch.items = [item for item in branch.items if item.kind == "send"]
+        self.reserved += len(branch.items)
+        self._transaction_table.update(branch.id, branch)
+
+    def _leave(self, transaction: Transaction) -> None:
+        if transaction.context is not None:
+            del transaction.context.transactions[transaction.name]
+            transaction.context = None
+
     def remove_transaction(self, transaction: Transaction) -> None:
         """The transaction was committed or aborted."""
+        self._leave(transaction)
         for item in transaction.items:
             self._item_table.remove(item.id)
-        del transaction.context.transactions[transaction.name]
+        if transaction.xid:
+            del self.branches[transaction.key]
+        if transaction.prepared:
+            del self.prepared[transaction.key]
+            self.reserved -= len(transaction.items)
         self._transaction_table.remove(transaction.id)
+
+    def remember_outcome(self, key: tuple[str, str], outcome: str, count: int) -> None:
+        """Keep how a branch ended, for the latest ``count`` of them."""
+        self.outcomes[key] = outcome
+        self._outcome_ids[key] = self._next_id()
+        self._outcome_table.insert(self._outcome_ids[key], key)
+        if len(self.outcomes) > count:
+            oldest = next(iter(self.outcomes))
+            del self.outcomes[oldest]
+            self._outcome_table.remove(self._outcome_ids.pop(oldest))
 
     # Contents of messages.
 
@@ -261,8 +315,8 @@ class State:
             if queue.kind != PLAIN:
                 self.routes.add(queue)
         contexts = self._restore_contexts()
-        self._restore_messages(queues, self._restore_subscriptions(queues, contexts))
-        self._restore_transactions(contexts)
+        subscriptions = self._restore_subscriptions(queues, contexts)
+        self._restore_messages(queues, subscriptions, self._restore_transactions(contexts))
 
     def _restore_contexts(self) -> dict[int, Context]:
         contexts: dict[int, Context] = {}
@@ -280,7 +334,8 @@ class State:
             subscription.context.subscriptions[name] = subscription
         return subscriptions
 
-    def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription]) -> None:
+    def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription],
+                          transactions: dict[int, Transaction]) -> None:
         contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
                     in read_rows(self._database, "shared", "id, topic, length(body)")}
         self.messages = {}
@@ -291,11 +346,14 @@ class State:
                 message.size = shared.size
                 shared.copies += 1
         inflight = []
-        for identity, subscription, out_seq, redeliveries in read_rows(self._database, "deliveries"):
+        for identity, subscription, out_seq, redeliveries, branch in read_rows(self._database, "deliveries"):
             message = self.messages[identity]
             message.redeliveries = redeliveries
             if subscription:
                 inflight.append((out_seq, message, subscriptions[subscription]))
+            elif branch:
+                message.branch = transactions[branch]
+                message.branch.taken[identity] = message
         # Per connection, deliveries are kept in the order of the output counter.
         for out_seq, message, holder in sorted(inflight, key=lambda entry: entry[0]):
             holder.hold(message, out_seq)
@@ -303,15 +361,25 @@ class State:
         for holder in subscriptions.values():
             holder.queue.attach(holder)
 
-    def _restore_transactions(self, contexts: dict[int, Context]) -> None:
+    def _restore_transactions(self, contexts: dict[int, Context]) -> dict[int, Transaction]:
         transactions: dict[int, Transaction] = {}
-        for identity, context, name in read_rows(self._database, "transactions"):
-            transaction = Transaction(identity, contexts[context], name)
-            transactions[identity] = transaction
-            transaction.context.transactions[name] = transaction
+        for identity, context_id, *rest in read_rows(self._database, "transactions"):
+            context = contexts.get(context_id)
+            transaction = transactions[identity] = Transaction(identity, context, *rest)
+            if context is not None:
+                context.transactions[transaction.name] = transaction
         for identity, transaction_id, kind, args in read_rows(self._database, "items"):
             transaction = transactions[transaction_id]
             transaction.add(Item(identity, transaction, kind, wire.decode(args)))
+        self.branches = {each.key: each for each in transactions.values() if each.xid}
+        prepared = sorted((each for each in transactions.values() if each.prepared), key=lambda each: each.prepared)
+        self.prepared = {each.key: each for each in prepared}
+        self.reserved = sum(len(each.items) for each in prepared)
+        self.outcomes, self._outcome_ids = {}, {}
+        for identity, login, xid, outcome in read_rows(self._database, "outcomes"):
+            self.outcomes[login, xid] = outcome
+            self._outcome_ids[login, xid] = identity
+        return transactions
 
 
 def _context_row(context: Context) -> Row:
@@ -338,4 +406,4 @@ def _message_row(message: Message) -> Row:
 def _delivery_row(message: Message) -> Row:
     subscription = message.subscription
     return (message.id, subscription.id if subscription is not None else 0, message.out_seq,
-            message.redeliveries)
+            message.redeliveries, message.branch.id if message.branch is not None else 0)

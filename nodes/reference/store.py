@@ -31,10 +31,12 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "shared INTEGER NOT NULL",
                  "headers BLOB NOT NULL", "body BLOB NOT NULL"),
     "deliveries": ("id INTEGER PRIMARY KEY", "subscription INTEGER NOT NULL", "out_seq INTEGER NOT NULL",
-                   "redeliveries INTEGER NOT NULL"),
-    "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL"),
+                   "redeliveries INTEGER NOT NULL", "branch INTEGER NOT NULL"),
+    "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL",
+                     "login TEXT NOT NULL", "xid TEXT NOT NULL", "prepared INTEGER NOT NULL"),
     "items": ("id INTEGER PRIMARY KEY", "transaction_id INTEGER NOT NULL", "kind TEXT NOT NULL",
               "args BLOB NOT NULL"),
+    "outcomes": ("id INTEGER PRIMARY KEY", "login TEXT NOT NULL", "xid TEXT NOT NULL", "outcome TEXT NOT NULL"),
     "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),
 }
 _LOAD_BATCH = 1000

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import hashlib
 import io
 import json
+import secrets
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,16 +80,31 @@ Joram = ReferenceSystem(
 )  # fmt: skip
 
 
-def node_archive() -> bytes:
-    """The code that runs on a node, as a zip file; the same bytes for the same code."""
+@functools.cache
+def node_files() -> Mapping[str, bytes]:
+    """The code that runs on a node: paths and contents."""
     root = Path(nodes.__file__).parent
     files = [root / "__init__.py", root / "stomp.py", *sorted((root / "reference").rglob("*.py"))]
+    return {str(Path("nodes") / file.relative_to(root)): file.read_bytes() for file in files}
+
+
+def node_archive() -> bytes:
+    """The code that runs on a node, as a zip file; the same bytes for the same code."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            info = zipfile.ZipInfo(str(Path("nodes") / file.relative_to(root)))
-            archive.writestr(info, file.read_bytes(), zipfile.ZIP_DEFLATED)
+        for path, content in node_files().items():
+            archive.writestr(zipfile.ZipInfo(path), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def node_hashes() -> str:
+    """The SHA-256 of each file of the code, as sha256sum(1) prints and checks them."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in node_files().items())
+
+
+def is_whole(code: str) -> str:
+    """A shell command that succeeds where the folder ``code`` on a node holds exactly this code."""
+    return f"(cd {code} 2>/dev/null && sha256sum --check --status <<'END'\n{node_hashes()}END\n)"
 
 
 class ReferenceCluster:
@@ -127,7 +145,7 @@ class ReferenceCluster:
             config = parse_config(self._config(node))
             await self._in_process.launch(node, partial(BrokerProcess, config), f"{base}/broker.log")
             return
-        argv = ["env", f"PYTHONPATH={base}/code", "PYTHONUNBUFFERED=1", self.backend.python(node),
+        argv = ["env", f"PYTHONPATH={self._code(node)}", "PYTHONUNBUFFERED=1", self.backend.python(node),
                 "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
         await self.backend.start(node, argv, f"{base}/broker.log")
 
@@ -225,15 +243,25 @@ class ReferenceCluster:
             (folder / f"{node}.log").write_bytes(content)
 
     async def _install_node(self, node: str, archive: bytes) -> None:
-        base = self.backend.node_dir(node)
+        base, code = self.backend.node_dir(node), self._code(node)
         python = self.backend.python(node)
-        await self.backend.upload(node, archive, f"{base}/code.zip")
-        result = await self.backend.exec(
-            node, f"mkdir -p {base}/data && {python} -m zipfile -e {base}/code.zip {base}/code", timeout=30
-        )
-        if result.status:
-            raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
+        if (await self.backend.exec(node, is_whole(code))).status:
+            await self.backend.upload(node, archive, f"{base}/code.zip")
+            part = f"{code}.{secrets.token_hex(4)}.part"
+            # Another run may be doing the same on this host: what is whole stays.
+            result = await self.backend.exec(
+                node, f"{python} -m zipfile -e {base}/code.zip {part} && {{ mv -T {part} {code} 2>/dev/null; "
+                f"{is_whole(code)} || {{ rm -rf {code}; mv -T {part} {code}; }}; }}; rm -rf {part}; {is_whole(code)}",
+                timeout=30,
+            )  # fmt: skip
+            if result.status:
+                raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
+        await self.backend.exec(node, f"mkdir -p {base}/data")
         await self.backend.upload(node, json.dumps(self._config(node)).encode(), f"{base}/config.json")
+
+    def _code(self, node: str) -> str:
+        """The broker's code on a node, in a folder that is named by what is in it."""
+        return f"{self.backend.code_dir(node)}/{hashlib.sha256(node_hashes().encode()).hexdigest()[:16]}"
 
     def _config(self, node: str) -> dict[str, Any]:
         names = self.test.node_names if self.system.replicated else (node,)

@@ -1,0 +1,1 @@
+"""Nodes on hosts that are reached over SSH."""

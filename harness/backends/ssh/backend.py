@@ -1,0 +1,202 @@
+"""Nodes on hosts that are reached over SSH: virtual machines, a lab's computers, anything with sshd and Python.
+
+The hosts are not made by us: only what says that it may be broken is touched (``facts.MARKER``), what a run puts there
+is noted in the run's folder first, and everything is taken away at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.backends.base import FAULTS, ShellBackend, gather_all
+from harness.backends.shell import Channel
+from harness.backends.ssh import clients
+from harness.backends.ssh.clients import ClientAddresses
+from harness.backends.ssh.connection import CONNECT_LIMIT, ShellProcess, open_root_shell
+from harness.backends.ssh.facts import (
+    FACTS_SCRIPT,
+    STATE,
+    Facts,
+    cluster_addresses,
+    demand_marker,
+    demand_tools,
+    parse_facts,
+)
+from harness.backends.ssh.hosts import default_known_hosts, read_hosts
+from harness.backends.ssh.remote import CLEAN_LIMIT, Remote, clean_script
+from harness.errors import BackendError, UsageError
+from harness.protocols import Link, Option
+from harness.spec import Test
+from harness.store import REMOTE_FILE
+
+OPTIONS = (
+    Option("ssh_config", "", "OpenSSH configuration that names the hosts, as `vagrant ssh-config` prints it"),
+    Option("hosts", "", "list of hosts: NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP] a line"),
+    Option("known_hosts", "", "file of the hosts' keys  [~/.config/stormproof/known_hosts]"),
+    Option("network", "", "network (ADDRESS/LENGTH) of the nodes' traffic, where the hosts share several"),
+    Option("client_addresses", "", "this machine's addresses for clients, joined by commas, where none can be added"),
+)
+
+
+class SshBackend(ShellBackend):
+    """Nodes on the first hosts that a file names."""
+
+    name = "ssh"
+    options: tuple[Option, ...] = OPTIONS
+    faults: Mapping[str, str] = FAULTS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._remote: Remote | None = None
+        self._run_dir = Path()
+        self._facts: dict[str, Facts] = {}
+        self._pythons: dict[str, str] = {}
+        self._orphans: dict[str, list[ShellProcess]] = {}
+        self._sources: dict[str, str] = {}
+
+    @staticmethod
+    def launch_prefix() -> list[str]:
+        """The harness's child needs no namespaces of its own here."""
+        return []
+
+    async def provision(self, test: Test, run_dir: Path) -> None:
+        """Connect to the hosts, see that they may and can be nodes, give each a folder and the clients their addresses.
+
+        Raises:
+            UsageError: the files that name the hosts don't, or name too few.
+            BackendError: a host can't be reached, may not be broken, or lacks something.
+        """
+        hosts = read_hosts(test.options)
+        if len(hosts) < test.nodes:
+            raise UsageError(f"{test.nodes} nodes need as many hosts, but there are {len(hosts)}: "
+                             f"{', '.join(host.name for host in hosts)}")
+        self._run_dir = run_dir
+        known_hosts = str(test.options.get("known_hosts") or default_known_hosts())
+        self._remote = Remote(run_dir.resolve().name, known_hosts, dict(zip(test.node_names, hosts, strict=False)))
+        self._open_shells(test.node_names)
+        await self._examine(test)
+        await self._place_clients(test)
+        await gather_all(self._demand(node, f"mkdir -p {self.node_dir(node)}") for node in test.node_names)
+
+    def node_dir(self, node: str) -> str:
+        """The node's private folder, as seen on the node."""
+        return self._noted().node_dir(node)
+
+    def code_dir(self, node: str) -> str:
+        """Where broker code is kept for later runs."""
+        return f"{STATE}/code"
+
+    def python(self, node: str) -> str:
+        """The Python interpreter to run on the node: the host's newest."""
+        return self._pythons[node]
+
+    async def set_network(self, cut: frozenset[Link]) -> None:
+        """Make exactly these links drop every packet and all others pass; idempotent.
+
+        Raises:
+            BackendError: a link to a client host is to be cut, but clients have no addresses of their own.
+        """
+        own = [self._addresses[end] for link in cut for end in link if end in self._addresses]
+        for node, source in self._sources.items():
+            if source in own:
+                raise BackendError(f"{source} is where {node} is controlled from, which is never cut; use "
+                                   "--set clients=outside")
+        await super().set_network(cut)
+
+    async def release(self) -> None:
+        """Remove everything that ``provision`` made; safe to call twice or after a failed provision.
+
+        Raises:
+            BackendError: a host could not be cleaned; what is left is noted for ``stormproof heal``.
+        """
+        remote, self._remote = self._remote, None
+        try:
+            if remote is not None and (self._run_dir / REMOTE_FILE).exists():
+                await self._clean(remote)
+        finally:
+            await self._close_shells()
+            self._addresses = {}
+
+    async def _clean(self, remote: Remote) -> None:
+        # The shell for faults is free even where a command hangs.
+        cleaned = (self._control[node].run(clean_script(remote, node), CLEAN_LIMIT) for node in remote.nodes)
+        results = await asyncio.gather(*cleaned, return_exceptions=True)
+        if remote.clients is not None:
+            await asyncio.to_thread(clients.remove, remote.clients)
+        failed = []
+        for host, result in zip(remote.nodes.values(), results, strict=True):
+            if isinstance(result, BaseException):
+                failed.append(f"{host.label}: {result}")
+            elif result.status:
+                failed.append(f"{host.label}: {' '.join(result.text.split())}")
+        if failed:
+            raise BackendError(f"not cleaned: {'; '.join(failed)}; run: stormproof heal")
+        (self._run_dir / REMOTE_FILE).unlink(missing_ok=True)
+
+    async def _connect(self, node: str) -> Channel:
+        remote = self._noted()
+        orphans = self._orphans.setdefault(node, [])
+        doomed = tuple(orphans)
+        shell = await open_root_shell(remote.nodes[node], Path(remote.known_hosts), doomed, orphans.append)
+        for process in doomed:
+            orphans.remove(process)
+        self._sources[node] = shell.process.source
+        return shell
+
+    async def _examine(self, test: Test) -> None:
+        """Ask all hosts what they are; refuse those that may not or can't be nodes. Changes nothing."""
+        remote = self._noted()
+        texts = await gather_all(self._demand(node, FACTS_SCRIPT) for node in test.node_names)
+        self._facts = {node: parse_facts(text) for node, text in zip(test.node_names, texts, strict=True)}
+        for node, facts in self._facts.items():
+            demand_marker(remote.nodes[node], facts)
+        for node, facts in self._facts.items():
+            self._pythons[node] = demand_tools(remote.nodes[node], facts)
+
+    async def _place_clients(self, test: Test) -> None:
+        remote = self._noted()
+        hosts = [remote.nodes[node] for node in test.node_names]
+        nodes = cluster_addresses(hosts, list(self._facts.values()), str(test.options.get("network") or ""))
+        self._addresses = {node: str(address.ip) for node, address in zip(test.node_names, nodes, strict=True)}
+        for node, source in self._sources.items():
+            if source in self._addresses.values():
+                raise BackendError(f"{remote.nodes[node].label} is controlled from {source}, which is a node's own "
+                                   "address: the harness can't run on a node")
+        named = str(test.options.get("client_addresses") or "")
+        if named:
+            found: ClientAddresses | str = clients.given(named, test.nodes)
+        else:
+            found = await asyncio.to_thread(clients.plan, nodes, test.nodes)
+        if isinstance(found, str):
+            self._stand_outside(test, found)
+            await self._note(remote)
+            return
+        self._addresses |= dict(zip(test.client_hosts, found.addresses, strict=True))
+        await self._note(Remote(remote.run, remote.known_hosts, remote.nodes, found))
+        await asyncio.to_thread(clients.add, found)
+
+    def _stand_outside(self, test: Test, why: str) -> None:
+        """All clients use this machine's own address, which no fault may cut."""
+        if "partition" in test.nemesis and test.options.get("clients") == "beside":
+            raise BackendError(f"clients can't stand beside the nodes: {why}; let them reach all nodes: "
+                               "--set clients=outside, or name addresses of this machine: --set client_addresses=A,B,C")
+        first = next(iter(self._addresses.values()))
+        self._addresses |= dict.fromkeys(test.client_hosts, clients.source_address(first))
+
+    async def _note(self, remote: Remote) -> None:
+        """From here on something may be left of this run."""
+        self._remote = remote
+        await asyncio.to_thread(remote.write, self._run_dir)
+
+    async def _demand(self, node: str, script: str) -> str:
+        output = await self._control[node].run(script, CONNECT_LIMIT * 2)
+        if output.status:
+            raise BackendError(f"{self._noted().nodes[node].label}: {' '.join(output.text.split())}")
+        return output.text
+
+    def _noted(self) -> Remote:
+        if self._remote is None:
+            raise BackendError("backend ssh is not provisioned")
+        return self._remote

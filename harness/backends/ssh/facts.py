@@ -1,0 +1,199 @@
+"""What a host says of itself before it becomes a node, and whether it may."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.backends.probe import MIN_PYTHON
+from harness.backends.ssh.hosts import Host
+from harness.errors import BackendError
+
+MARKER = "/etc/stormproof/may-be-broken"
+"""A host that carries this file may be broken; ``stormproof prepare`` puts it there."""
+
+STATE = "/var/lib/stormproof"
+"""Where everything of ours lies on a host: programs that are used again, and a folder for each run."""
+
+TOOLS: Mapping[str, str] = {
+    "nft": "nftables", "ip": "iproute2", "bash": "bash", "setsid": "util-linux", "timeout": "coreutils",
+    "sha256sum": "coreutils",
+}
+"""Programs that are used on a node, and the Debian package of each."""
+
+FACTS_SCRIPT = f"""
+echo "boot $(cat /proc/sys/kernel/random/boot_id)"
+echo "hostname $(hostname)"
+[ ! -f {MARKER} ] || echo marker
+for p in python3 python3.14 python3.13 python3.12 python3.11; do
+  p=$(command -v $p) && "$p" -c 'import sys; print("python", *sys.version_info[:2], sys.executable)' 2>/dev/null
+done
+for t in {" ".join(TOOLS)}; do command -v $t >/dev/null || echo "missing $t"; done
+ip -4 -o address show scope global 2>/dev/null | while read -r _ link _ address _; do
+  echo "address $link $address"
+done
+c=$(systemd-detect-virt --container 2>/dev/null) || c=
+[ -z "$c" ] && grep -qz '^container=' /proc/1/environ 2>/dev/null && c=container
+[ -z "$c" ] && [ -e /.dockerenv ] && c=docker
+[ -z "$c" ] || echo "container $c"
+unshare --net sh -c 'tc qdisc add dev lo root netem delay 1ms' 2>/dev/null && echo netem
+:
+"""
+"""Prints a host's facts, one a line. What it tries is tried in a network namespace of its own."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What ``FACTS_SCRIPT`` printed.
+
+    ``pythons`` are (version, path); ``addresses`` its IPv4 addresses with their networks; ``container`` the kind of
+    container it is, empty for a machine; ``boot`` the kernel's boot id, the same for all that share a kernel.
+    """
+
+    boot: str = ""
+    hostname: str = ""
+    marked: bool = False
+    pythons: tuple[tuple[tuple[int, int], str], ...] = ()
+    missing: tuple[str, ...] = ()
+    addresses: tuple[ipaddress.IPv4Interface, ...] = ()
+    container: str = ""
+    netem: bool = False
+
+    @property
+    def python(self) -> str | None:
+        """The newest Python that is new enough."""
+        good = [found for found in self.pythons if found[0] >= MIN_PYTHON]
+        return max(good)[1] if good else None
+
+
+@dataclass
+class _Draft:
+    found: dict[str, list[str]] = field(default_factory=dict)
+
+    def first(self, word: str) -> str:
+        return self.found.get(word, [""])[0]
+
+
+def parse_facts(text: str) -> Facts:
+    """The facts in what the script printed; lines that are none are skipped."""
+    draft = _Draft()
+    for line in text.splitlines():
+        word, _, rest = line.strip().partition(" ")
+        draft.found.setdefault(word, []).append(rest)
+    pythons = [rest.split(" ", 2) for rest in draft.found.get("python", ())]
+    return Facts(
+        boot=draft.first("boot"),
+        hostname=draft.first("hostname"),
+        marked="marker" in draft.found,
+        pythons=tuple(((int(major), int(minor)), path) for major, minor, path in pythons),
+        missing=tuple(draft.found.get("missing", ())),
+        addresses=tuple(ipaddress.IPv4Interface(rest.split(" ", 1)[1]) for rest in draft.found.get("address", ())),
+        container=draft.first("container"),
+        netem="netem" in draft.found,
+    )
+
+
+def demand_marker(host: Host, facts: Facts) -> None:
+    """Raises BackendError when a host does not say that it may be broken."""
+    if not facts.marked:
+        raise BackendError(f"{host.label} ({facts.hostname}) does not say that it may be broken: it has no {MARKER}; "
+                           f"if it really may be, run: stormproof prepare {host.name}")
+
+
+def missing_packages(facts: Facts) -> list[str]:
+    """Debian packages of what a host lacks to be a node."""
+    return [*([] if facts.python else ["python3"]), *sorted({TOOLS[tool] for tool in facts.missing})]
+
+
+def lacks(facts: Facts) -> str | None:
+    """What a host lacks to be a node, and the command that mends it; None when it lacks nothing."""
+    found = [f"{', '.join(facts.missing)} not found"] if facts.missing else []
+    if facts.python is None:
+        versions = ", ".join(".".join(map(str, version)) for version, _ in facts.pythons)
+        wanted = ".".join(map(str, MIN_PYTHON))
+        found.insert(0, f"no Python {wanted} or newer (found: {versions or 'none'})")
+    install = f"apt-get install {' '.join(missing_packages(facts))}"
+    return f"{'; '.join(found)}; run there as root: {install}" if found else None
+
+
+def demand_tools(host: Host, facts: Facts) -> str:
+    """The Python to run on a host. Raises BackendError when it lacks what a node needs."""
+    missing = lacks(facts)
+    if missing or facts.python is None:
+        raise BackendError(f"{host.label} lacks what a node needs: {missing}")
+    return facts.python
+
+
+def own_machine(facts: Facts, others: Sequence[Facts]) -> str | None:
+    """Why a host is not a machine of its own, whose clock can be set and which can be booted; None when it is.
+
+    ``others`` are the facts of the other nodes. Who shares a kernel shares its clock: this machine is looked at, too.
+    """
+    if facts.container:
+        return f"it is a container ({facts.container})"
+    if facts.boot == this_boot():
+        return "it shares this machine's kernel"
+    if any(other.boot == facts.boot for other in others):
+        return "it shares its kernel with another node"
+    return None
+
+
+def this_boot() -> str:
+    """The boot id of this machine's kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def cluster_addresses(hosts: Sequence[Host], facts: Sequence[Facts], wanted: str) -> list[ipaddress.IPv4Interface]:
+    """The address of each host that nodes and clients use: all in one network, no two the same.
+
+    One that the list gives; otherwise the one that is in the network ``wanted``; otherwise the one that SSH uses, if
+    the host has it itself and the others are in its network; otherwise the first that is.
+
+    Raises:
+        BackendError: there is none, or no network has all hosts.
+    """
+    chosen = []
+    networks = _common_networks(hosts, facts, wanted)
+    for host, each in zip(hosts, facts, strict=True):
+        own = {str(address.ip): address for address in each.addresses}
+        if host.network:
+            if host.network not in own:
+                raise BackendError(f"{host.label} does not have the address {host.network} "
+                                   f"(it has: {', '.join(own) or 'none'}); correct network= in the list of hosts")
+            chosen.append(own[host.network])
+            continue
+        usable = [address for address in own.values() if address.network in networks]
+        if not usable:
+            raise BackendError(f"{host.label} has no address in a network that all hosts share (it has: "
+                               f"{', '.join(map(str, each.addresses)) or 'none'}); name the network: "
+                               "--set network=ADDRESS/LENGTH, or network=IP in a list of hosts")
+        first = networks[0] if networks else None
+        chosen.append(next(address for address in usable if address.network == first))
+    for address in chosen:
+        if chosen.count(address) > 1:
+            raise BackendError(f"two hosts have the address {address.ip}; name another network: "
+                               "--set network=ADDRESS/LENGTH")
+    return chosen
+
+
+def _common_networks(
+    hosts: Sequence[Host], facts: Sequence[Facts], wanted: str
+) -> list[ipaddress.IPv4Network]:
+    """Networks in which every host has an address that no other has, that of the SSH connections first."""
+    free = [each for host, each in zip(hosts, facts, strict=True) if not host.network]
+    if not free:
+        return []
+    candidates = list(dict.fromkeys(address.network for each in free for address in each.addresses))
+    if wanted:
+        only = ipaddress.IPv4Network(wanted)
+        candidates = [network for network in candidates if network == only]
+    shared = []
+    for network in candidates:
+        places = [[address.ip for address in each.addresses if address.network == network] for each in free]
+        if all(places) and len({place[0] for place in places}) == len(free):
+            shared.append(network)
+    by_ssh = {host.address for host in hosts}
+    return sorted(shared, key=lambda network: not any(
+        str(address.ip) in by_ssh for each in free for address in each.addresses if address.network == network))

@@ -1,0 +1,181 @@
+"""Which hosts a test runs on: from an OpenSSH configuration or a plain list, and as noted in the run's folder.
+
+What is noted holds no secrets: a key is named by its path.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from harness.errors import UsageError
+
+SSH_PORT = 22
+FILE_OPTIONS = ("ssh_config", "hosts", "known_hosts")
+# Reaching a host by a detour is beyond what is measured and tested here, so it is refused and not tried.
+_DETOURS = ("proxyjump", "proxycommand")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host and how to reach it.
+
+    ``name`` is what the file calls it; ``keys`` are paths of private keys, tried in order; ``agent`` whether keys of
+    the user's ssh-agent are tried as well; ``network`` is the address of the host that the other nodes and the
+    clients use, empty where it is to be found out.
+    """
+
+    name: str
+    address: str
+    port: int = SSH_PORT
+    user: str = "root"
+    keys: tuple[str, ...] = ()
+    agent: bool = True
+    network: str = ""
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"{self.name} ({self.user}@{self.address}:{self.port})"
+
+    @property
+    def known_as(self) -> str:
+        """Its name in a known-hosts file."""
+        return self.address if self.port == SSH_PORT else f"[{self.address}]:{self.port}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**vars(self), "keys": list(self.keys)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Host:
+        """The host that ``to_json`` wrote."""
+        return cls(**{**data, "keys": tuple(data["keys"])})
+
+
+def config_folder() -> Path:
+    """Where Stormproof keeps what belongs to a person: known hosts and its own key."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "stormproof"
+
+
+def default_known_hosts() -> Path:
+    """The known-hosts file that is used when none is named."""
+    return config_folder() / "known_hosts"
+
+
+def own_key() -> Path:
+    """The key that ``stormproof prepare`` makes for hosts that name none."""
+    return config_folder() / "id_ed25519"
+
+
+def absolute(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the paths of files made absolute, since a run outlives the folder that it was started in."""
+    return {name: str(Path(value).expanduser().resolve()) if name in FILE_OPTIONS and value else value
+            for name, value in settings.items()}
+
+
+def read_hosts(options: Mapping[str, Any]) -> list[Host]:
+    """The hosts that the options ``ssh_config`` or ``hosts`` name, in the order of the file.
+
+    Raises:
+        UsageError: none of the two is given, or both; the file can't be read, has a mistake, or names no host.
+    """
+    config, plain = str(options.get("ssh_config") or ""), str(options.get("hosts") or "")
+    if bool(config) == bool(plain):
+        raise UsageError("backend ssh needs its hosts: give --ssh-config FILE (as `vagrant ssh-config` prints it) "
+                         "or --hosts FILE" + (", not both" if config else ""))
+    path = Path(config or plain)
+    text = _read(path)
+    hosts = parse_ssh_config(text, path) if config else parse_list(text, path)
+    if not hosts:
+        raise UsageError(f"{path} names no host")
+    for attribute, what in (("name", "name"), ("known_as", "address")):
+        values = [getattr(host, attribute) for host in hosts]
+        if twice := next((value for value in values if values.count(value) > 1), None):
+            raise UsageError(f"{path}: the {what} {twice} is there twice")
+    return hosts
+
+
+def parse_ssh_config(text: str, path: Path) -> list[Host]:
+    """The hosts of an OpenSSH configuration that are named without wildcards (ssh_config(5)).
+
+    Only HostName, Port, User, IdentityFile and IdentitiesOnly count. StrictHostKeyChecking and UserKnownHostsFile are
+    not followed: host keys are always checked, against our own file.
+
+    Raises:
+        UsageError: it can't be parsed, or a host is behind another.
+    """
+    config = paramiko.SSHConfig()
+    try:
+        config.parse(text.splitlines(keepends=True))
+        names = [name for line in text.splitlines() if (match := re.match(r"\s*host[\s=]+(.+)", line, re.IGNORECASE))
+                 for name in shlex.split(match[1]) if not re.search(r"[*?!]", name)]
+        return [_of_config(name, config.lookup(name), path) for name in dict.fromkeys(names)]
+    except (paramiko.SSHException, ValueError) as error:
+        raise UsageError(f"{path}: not an SSH configuration: {error}") from None
+
+
+def _of_config(name: str, found: Mapping[str, Any], path: Path) -> Host:
+    for detour in _DETOURS:
+        if found.get(detour, "none") != "none":
+            raise UsageError(f"{path}: {name} is reached by {detour}, which is not supported; name hosts that can be "
+                             "reached directly")
+    keys = tuple(str(Path(key.strip('"')).expanduser()) for key in found.get("identityfile", ()))
+    user = found.get("user") or os.environ.get("USER") or "root"
+    return Host(name, found["hostname"], int(found.get("port", SSH_PORT)), user, keys,
+                agent=found.get("identitiesonly", "no") != "yes")
+
+
+def parse_list(text: str, path: Path) -> list[Host]:
+    """The hosts of a plain list: ``NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]`` a line, ``#`` for comments.
+
+    Raises:
+        UsageError: a line is something else.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+            if words:
+                hosts.append(_of_line(words, path.parent))
+        except ValueError as error:
+            raise UsageError(f"{path}:{number}: {error}; a line is NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP]"
+                             ) from None
+    return hosts
+
+
+def _of_line(words: list[str], folder: Path) -> Host:
+    if len(words) < 2:
+        raise ValueError("the address is missing")
+    where = re.fullmatch(r"([^@\s]+)@(\[[^]]+\]|[^:@\s]+)(?::(\d+))?", words[1])
+    if where is None:
+        raise ValueError(f"{words[1]!r} is no USER@ADDRESS")
+    keys: list[str] = []
+    network = ""
+    for word in words[2:]:
+        name, _, value = word.partition("=")
+        if name == "key" and value:
+            keys.append(str(folder / Path(value).expanduser()))
+        elif name == "network":
+            network = str(ipaddress.IPv4Address(value))
+        else:
+            raise ValueError(f"{word!r} is not understood")
+    user, address, port = where.groups()
+    return Host(words[0], address.strip("[]"), int(port or SSH_PORT), user, tuple(keys), not keys, network)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a file that names the hosts") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a text file") from None
