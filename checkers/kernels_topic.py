@@ -145,7 +145,7 @@ def find_cycle(codes: Int8s, start: Int64s, message: Int32s, messages: int) -> I
     incoming = np.zeros(messages, dtype=np.int64)
     out = np.zeros(messages + 1, dtype=np.int64)
     for which in range(len(start) - 1):
-        last = np.int64(-1)
+        last = -1
         for place in range(start[which], start[which + 1]):
             if codes[place] != FIRST:
                 continue
@@ -159,7 +159,7 @@ def find_cycle(codes: Int8s, start: Int64s, message: Int32s, messages: int) -> I
     source = np.empty(out[messages], dtype=np.int64)
     target = np.empty(out[messages], dtype=np.int64)
     for which in range(len(start) - 1):
-        last = np.int64(-1)
+        last = -1
         for place in range(start[which], start[which + 1]):
             if codes[place] != FIRST:
                 continue
@@ -192,11 +192,11 @@ def find_cycle(codes: Int8s, start: Int64s, message: Int32s, messages: int) -> I
     for edge in range(len(source)):
         if incoming[message[source[edge]]] > 0 and incoming[message[target[edge]]] > 0:
             before[message[target[edge]]] = edge
-    m = np.int64(0)
+    m = 0
     while incoming[m] == 0:
         m += 1
     for _ in range(messages):
-        m = np.int64(message[source[before[m]]])
+        m = int(message[source[before[m]]])
     cycle = np.empty(2 * messages, dtype=np.int64)
     length = 0
     at = m
@@ -205,7 +205,7 @@ def find_cycle(codes: Int8s, start: Int64s, message: Int32s, messages: int) -> I
         cycle[length] = source[edge]
         cycle[length + 1] = target[edge]
         length += 2
-        at = np.int64(message[source[edge]])
+        at = int(message[source[edge]])
     return cycle[:length].copy()
 
 
@@ -218,8 +218,8 @@ def skipped_by_time(
 
     ``taken`` are the places of its deliveries, ``since`` the row at which its subscription was confirmed, ``mask``
     the topics that it subscribed to; ``in_order`` are all messages that were sent, by the row of sending. Such
-    a message was sent after ``since``, and confirmed before a message was sent that the connection got. Also returns for
-    each the message that it got.
+    a message was sent after ``since``, and confirmed before a message was sent that the connection got. Also returns
+    for each the message that it got.
     """
     got = np.zeros(messages, dtype=np.int8)
     latest = np.int64(-1)

@@ -21,15 +21,15 @@ _WORDS = {
     "lost": "{n} confirmed {messages} never delivered",
     "duplicated": "{n} {messages} delivered again after the receipt of the ACK",
     "phantom": "{n} {messages} delivered without having been sent",
-    "topic-lost": "{n} confirmed {messages} never delivered to the durable subscription that was owed it",
+    "topic-lost": "{n} confirmed {messages} never delivered to a durable subscription",
     "topic-duplicated": "{n} {messages} delivered to a subscription again after the receipt of the ACK",
-    "topic-phantom": "{n} {messages} delivered to a subscription that could not have got it",
+    "topic-phantom": "{n} phantom {messages} delivered to a subscription",
     "topic-order": "{n} {messages} delivered to a subscription after a later one of the same producer",
     "agreement": "{n} {messages} seen in different orders by different subscriptions",
     "gaps": "{n} {messages} missing in what a connected transient subscription got",
     "atomic": "{n} {transactions} done in part, or against what was confirmed",
     "exactly-once": "{n} {messages} not moved exactly once",
-    "tx-phantom": "{n} {messages} delivered though no transaction had sent it there",
+    "tx-phantom": "{n} phantom {messages} delivered that no transaction had sent",
     "depth": "{n} {messages} left after everything was drained",
 }
 """What the sentence says of the anomalies that it names first."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkers import kernels, kernels_topic
 from checkers.history import History, dense_keys
@@ -17,6 +18,8 @@ from harness.history.schema import decode_pair
 
 if TYPE_CHECKING:
     from checkers.run import Run
+
+Bools = NDArray[np.bool_]
 
 MAX_TOPICS = 62
 """Topics are bits of a subscription's value."""
@@ -127,7 +130,7 @@ class Topics:
         producer, sequence = decode_pair(int(self.value[message]))
         return f"{producer}/{sequence}"
 
-    def got(self, subscription: Subscription) -> np.ndarray:  # type: ignore[type-arg]
+    def got(self, subscription: Subscription) -> Bools:
         """By message: whether the subscription got it."""
         here = np.zeros(self.messages, dtype=np.bool_)
         here[self.message[self.start[subscription.number] : self.start[subscription.number + 1]]] = True

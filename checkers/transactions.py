@@ -1,8 +1,8 @@
 """The account of a run of transactions: what became of each, and which of its parts came.
 
 A transaction of ``commit`` or ``abort`` sends its value to every queue that is a bit of its key. One of ``move`` or
-``finish`` takes a message from the queue that is its key and sends its own value to the next queue; its completion names
-the message that it took.
+``finish`` takes a message from the queue that is its key and sends its own value to the next queue; its completion
+names the message that it took.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Transactions:
-    """Transactions by number, in order of their values: ``row`` is the invocation's, ``wanted`` the queues that its parts
-    go to (bits), ``outcome`` COMMITTED, ABORTED or UNSURE, ``came`` the queues on which its part was delivered,
+    """Transactions by number, in order of their values: ``row`` is the invocation's, ``wanted`` the queues that its
+    parts go to (bits), ``outcome`` COMMITTED, ABORTED or UNSURE, ``came`` the queues on which its part was delivered,
     ``taken`` the value of the message that a move took (-1: none that is known).
 
     ``deliveries`` are the rows that delivered something, ``of_delivery`` the transaction of each (-1: nobody's).

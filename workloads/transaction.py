@@ -1,9 +1,9 @@
 """Workload ``transaction``: sends to several queues in one transaction, and moves of messages from queue to queue.
 
 With Q queues for parts, writers send a transaction's value to two or more of the queues 0..Q-1 (the bits of the key of
-``commit``), or abort on purpose. Producers send to queue Q; movers take from it and send to queue Q + 1, in one transaction
-each: the value of ``move`` is what it sends, its completion's value what it took. With ``transactions=xa`` both prepare
-before they commit, some crash in between, and a recoverer ends what they left.
+``commit``), or abort on purpose. Producers send to queue Q; movers take from it and send to queue Q + 1, in one
+transaction each: the value of ``move`` is what it sends, its completion's value what it took. With ``transactions=xa``
+both prepare before they commit, some crash in between, and a recoverer ends what they left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The client of the transaction workload: whole transactions as single operations, one phase or two (XA).
 
-How an operation ends says what became of the transaction. Until the client has sent COMMIT (with XA: until it has decided
-to commit) it certainly has no effect, whatever else fails: then the operation ends ``fail``, and the connection is given
-up with all that was begun on it.
+How an operation ends says what became of the transaction. Until the client has sent COMMIT (with XA: until it has
+decided to commit) it certainly has no effect, whatever else fails: then the operation ends ``fail``, and the connection
+is given up with all that was begun on it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def check(run: Run) -> Outcome:
         told = [(kind, n) for kind, group in ((TORN, torn), (WHOLE, whole), (REVIVED, revived)) for n in group.tolist()]
         examples = tuple(_anomaly(run, t, kind, number) for kind, number in told[:MAX_EXAMPLES])
         listed = ", ".join(f"{found:,} {kind}" for kind, found in kinds.most_common() if found)
-        return Outcome(INVALID, count, f"{count:,} transactions did not happen as a whole ({listed})", examples, figures)
+        text = f"{count:,} transactions did not happen as a whole ({listed})"
+        return Outcome(INVALID, count, text, examples, figures)
     if undecided:
         queue, reason = next(iter(t.undrained.items()))
         text = f"{undecided:,} transactions have parts that did not come, but queue {queue} was not drained: {reason}"

@@ -40,7 +40,7 @@ def check(run: Run) -> Outcome:
         "confirmed": len(confirmed), "owed": owed_in_all, "undecided": undecided, "by_subscription": by_subscription
     }  # fmt: skip
     if lost:
-        text = f"{lost:,} of {owed_in_all:,} confirmed messages never came to the durable subscription they were owed to"
+        text = f"{lost:,} of {owed_in_all:,} messages owed to durable subscriptions never came"
         return Outcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))

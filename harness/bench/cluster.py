@@ -22,8 +22,8 @@ from harness.protocols import Client
 from harness.registry import BACKENDS, DESIGNS
 from harness.settings import make_test
 from harness.spec import Test
-from workloads.queue import QueueWorkload
 from workloads.client import StompCluster
+from workloads.queue import QueueWorkload
 
 SECONDS = 5.0
 IN_FLIGHT = 32

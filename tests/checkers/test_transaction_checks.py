@@ -24,8 +24,8 @@ def did(value: Any, kind: str = "ok", f: str = "commit", mask: int = BOTH, proce
     return op(process, f, kind, sent=value, value=value, key=mask)
 
 
-def moved(name: Any, took: Any, kind: str = "ok", process: int = 5, f: str = "move", error: str | None = None) -> list[Row]:
-    return op(process, f, kind, sent=name, value=took, key=SOURCE, error=error)
+def moved(name: Any, took: Any, kind: str = "ok", error: str | None = None) -> list[Row]:
+    return op(5, "move", kind, sent=name, value=took, key=SOURCE, error=error)
 
 
 def came(value: Any, queue: int, kind: str = "ok") -> list[Row]:
@@ -266,7 +266,7 @@ def completions(draw: st.DrawFn, row: Row, waiting: dict[int, list[Any]], faithf
     if row.f in ("recover", "rollback") and kind == "ok":
         done = done._replace(value=(draw(st.integers(0, 20)), draw(st.integers(0, 3))))
     effect = done.type == "ok" or (done.type == "info" and draw(st.booleans()))
-    if effect and not (draw(st.integers(0, 9)) == 0):
+    if effect and draw(st.integers(0, 9)):
         queues = {"commit": (0, 1), "enqueue": (2,), "move": (3,), "finish": (3,)}.get(row.f, ())
         for queue in queues:
             if draw(st.integers(0, 11)):

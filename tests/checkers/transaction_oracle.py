@@ -37,7 +37,8 @@ class TransactionAccount:
             return "committed"
         if t.kind == "fail" or t.f == "abort":
             return "aborted"
-        named = {o.f for o in self.operations if o.kind == "ok" and o.value == t.sent and o.f in ("recover", "rollback")}
+        ended = [o for o in self.operations if o.f in ("recover", "rollback") and o.kind == "ok"]
+        named = {o.f for o in ended if o.value == t.sent}
         return "committed" if "recover" in named else "aborted" if "rollback" in named else "unknown"
 
     def sources(self) -> set[int]:
