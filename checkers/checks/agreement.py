@@ -13,10 +13,13 @@ NO_ORDER = "no-common-order"
 
 
 def check(run: Run) -> Outcome:
-    """First deliveries only. ``seen-in-two-orders``: a message that came to one subscription after another one that a
-    second subscription got later; each counts once for each pair of subscriptions. ``no-common-order``, looked for
-    where no two disagree: no order of all messages has all that each subscription saw in its order, as when the first saw A
-    before B, the second B before C, and the third C before A."""
+    """First deliveries only.
+
+    ``seen-in-two-orders``: a message that came to one subscription after another one that a second subscription got
+    later; each counts once for each pair of subscriptions. ``no-common-order``, looked for where no two disagree: no
+    order of all messages has all that each subscription saw in its order, as when the first saw A before B, the second
+    B before C, and the third C before A.
+    """
     t = run.topics
     examples: list[Anomaly] = []
     count = pairs = 0
