@@ -15,6 +15,7 @@ GATES = "gates"
 MESSAGES = "messages"
 TOPICS = "topics"
 TRANSACTIONS = "transactions"
+METADATA = "metadata"
 ANY = "any"
 
 
@@ -25,7 +26,7 @@ class Check:
     ``summary`` says what it finds, ``promise`` what a broker that passes it has kept; ``anomaly`` is the name
     under which a run counts what was found, None for a mere reading of the history; ``decides`` is whether it bears on
     the verdict when a run does not say which promises it checks. ``subjects`` are the kinds of histories that it takes:
-    ``messages`` (of queues), ``topics``, ``transactions``, or ``any``. ``target`` is ``module:function``.
+    ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, or ``any``. ``target`` is ``module:function``.
     """
 
     name: str
@@ -93,6 +94,9 @@ CHECKS: tuple[Check, ...] = (
     Check("tx-phantom", "delivered though no transaction had sent it there",
           "only what a transaction sent to a queue is delivered from it",
           "checkers.checks.tx_phantom:check", anomaly="tx-phantom", decides=True, subjects=(TRANSACTIONS,)),
+    Check("metadata", "subscriptions and topics that did not exist, or not exist, for all alike",
+          "each subscription and topic is linearizable: it exists or not, once", "checkers.checks.metadata:check",
+          anomaly="metadata", subjects=(METADATA,)),
     Check("depth", "messages left in a queue after it was drained", "a drained queue is empty",
           "checkers.checks.depth:check", anomaly="depth", decides=True,
           subjects=(MESSAGES, TOPICS, TRANSACTIONS)),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from checkers import kernels
+from checkers.checks import metadata
 from checkers.run import Run, noun_of
 from checkers.verdict import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 from harness.history.ledger import FaultWindow
@@ -193,9 +194,37 @@ def _majority_success(run: Run, wanted: Any) -> GateResult:
     )
 
 
+def _at_least(functions: tuple[str, ...], what: str) -> Gate:
+    """A gate for so many confirmed operations of these functions."""
+
+    def gate(run: Run, wanted: Any) -> GateResult:
+        h = run.history
+        ours = [code for code, name in enumerate(h.f.names) if name in functions]
+        found = int(np.count_nonzero((h.kind == kernels.OK) & np.isin(h.f.codes, ours)))
+        return GateResult(found >= wanted, found, f"only {found:,} {what} were confirmed, {wanted:,} are asked for")
+
+    return gate
+
+
+def _last_looks(run: Run, wanted: Any) -> GateResult:
+    """Every object that was changed was seen after all changes had completed."""
+    h = run.history
+    looks = [code for code, name in enumerate(h.f.names) if name in metadata.LOOKS]
+    changes = [code for code, name in enumerate(h.f.names) if name in (*metadata.ADDS, *metadata.REMOVES)]
+    changed = np.flatnonzero(np.isin(h.f.codes, changes))
+    last = int(changed.max(initial=-1))
+    seen = np.flatnonzero(np.isin(h.f.codes, looks) & (h.kind == kernels.OK) & (h.partner > last))
+    unseen = sorted(set(h.key[changed].tolist()) - set(h.key[seen].tolist()))
+    return GateResult(not unseen, len(unseen), f"{len(unseen)} objects were not looked at in the end: "
+                      f"{', '.join(map(str, unseen[:5]))}")  # fmt: skip
+
+
 GATES: Mapping[str, Gate] = {
     "min_ok": _min_ok,
     "recovered": _recovered,
+    "min_changes_ok": _at_least((*metadata.ADDS, *metadata.REMOVES), "changes"),
+    "min_looks_ok": _at_least(metadata.LOOKS, "looks"),
+    "last_looks": _last_looks,
     "min_enqueue_ok": _enqueued,
     "min_dequeue_ok": _dequeued,
     "drain": _drained,

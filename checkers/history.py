@@ -29,7 +29,7 @@ ROLES = {
     "depth": kernels.DEPTH,
     "publish": kernels.PUBLISH,
     "receive": kernels.RECEIVE,
-    "subscribe": kernels.SUBSCRIBE,
+    "listen": kernels.LISTEN,
     "attach": kernels.ATTACH,
     "detach": kernels.DETACH,
     "delete": kernels.DELETE,

@@ -29,7 +29,7 @@ Bools = NDArray[np.bool_]
 
 _QUEUE_ROLES = {kernels.ENQUEUE, kernels.DEQUEUE, kernels.DRAIN}
 _SUBJECTS = {
-    TOPICS: {kernels.PUBLISH, kernels.RECEIVE, kernels.SUBSCRIBE, kernels.ATTACH},
+    TOPICS: {kernels.PUBLISH, kernels.RECEIVE, kernels.LISTEN, kernels.ATTACH},
     TRANSACTIONS: {kernels.COMMIT, kernels.ABORT, kernels.MOVE, kernels.FINISH},
 }
 

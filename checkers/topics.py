@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 MAX_TOPICS = 62
 """Topics are bits of a subscription's value."""
 
-_SUBSCRIBES = (kernels.SUBSCRIBE, kernels.ATTACH)
+_SUBSCRIBES = (kernels.LISTEN, kernels.ATTACH)
 _ON_SUBSCRIPTIONS = (*_SUBSCRIBES, kernels.RECEIVE, kernels.DRAIN, kernels.DETACH, kernels.DELETE)
 
 
@@ -151,7 +151,7 @@ class Topics:
                 continue
             places = np.arange(self.start[subscription.number], self.start[subscription.number + 1])
             processes = h.process[self.rows[places]]
-            asked = np.flatnonzero((h.role == kernels.SUBSCRIBE) & (h.key == subscription.key))
+            asked = np.flatnonzero((h.role == kernels.LISTEN) & (h.key == subscription.key))
             for process in dict.fromkeys(processes.tolist()):
                 mine = asked[h.process[asked] == process]
                 invoked, confirmed = mine[h.kind[mine] == kernels.INVOKE], mine[h.kind[mine] == kernels.OK]

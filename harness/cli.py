@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from harness import admin
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
@@ -33,6 +34,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(admin.app, name="admin", short_help="Look after running brokers: replicas, topics, subscribers.")
 
 StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
@@ -80,6 +83,7 @@ def test(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
+    repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
@@ -126,7 +130,12 @@ def test(
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
     print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
-    outcome = run_test(plan, why, Path(pick("store", store, DEFAULT_STORE)), quiet=as_json)
+    place = Path(pick("store", store, DEFAULT_STORE))
+    if repeat is not None:
+        from harness.repeat import repeat_test
+
+        raise typer.Exit(repeat_test(plan, why, place, repeat, as_json=as_json))
+    outcome = run_test(plan, why, place, quiet=as_json)
     if as_json:
         print(json.dumps(outcome.to_json()))
     else:
@@ -149,6 +158,8 @@ def simulate(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master, with --spark  [default: local[*]]")] = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
     as_json: JsonOption = False,
@@ -166,8 +177,13 @@ def simulate(
         rate=rate,
         settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
     )
+    if master and not spark:
+        raise UsageError("--master needs --spark")
+    if jobs is not None and spark:
+        raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
     status = run_campaign(
-        plans, start, seeds, store, jobs=jobs, collect=collect, shrinking=shrink, as_json=as_json
+        plans, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
+        shrinking=shrink, as_json=as_json,
     )
     raise typer.Exit(status)
 

@@ -80,6 +80,8 @@ DESIGNS = Registry(
     Entry("standalone", "one broker, no replication", "nodes.systems.reference:Standalone"),
     Entry("joram", "HA Joram: group view, master is first of the view, eager atomic multicast",
           "nodes.systems.reference:Joram"),
+    Entry("icestorm", "HA IceStorm: invitation election, replicated topics and subscribers, events from any replica",
+          "nodes.systems.reference:IceStorm"),
 )
 
 WORKLOADS = Registry(
@@ -90,6 +92,8 @@ WORKLOADS = Registry(
           "workloads.topic:TopicWorkload"),
     Entry("transaction", "sends to several queues at once, moves from queue to queue; one phase or two (XA)",
           "workloads.transaction:TransactionWorkload"),
+    Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
+          "workloads.subscriptions:SubscriptionsWorkload"),
 )
 
 NEMESES = Registry(

@@ -1,6 +1,6 @@
 """Workload ``topic``: producers publish to topics; durable and transient subscribers take, and compare what they saw.
 
-A subscription's number is its key; the value of ``attach`` (durable) and ``subscribe`` (transient) has a bit for each
+A subscription's number is its key; the value of ``attach`` (durable) and ``listen`` (transient) has a bit for each
 topic that its pattern selects. Durable subscribers detach now and then and come back; at the end they are drained. A
 transient subscription lasts as long as its process.
 """
@@ -174,7 +174,7 @@ class TopicWorkload:
 
         def role(thread: int) -> Source:
             taker = self._subscriber(test, thread - producers, "receive", seeds[thread])
-            if taker.ask == "subscribe" or not options["stay"]:
+            if taker.ask == "listen" or not options["stay"]:
                 return taker
             return replace(taker, stay=options["stay"], away=round(options["away"] * 1e9))
 
@@ -196,7 +196,7 @@ class TopicWorkload:
     @staticmethod
     def _subscriber(test: Test, key: int, take: str, seed: Seed) -> Subscriber:
         mask = _mask(_pattern(test, key), test.options["topics"])
-        return Subscriber(key, mask, "attach" if key < test.options["durables"] else "subscribe", take, seed)
+        return Subscriber(key, mask, "attach" if key < test.options["durables"] else "listen", take, seed)
 
 
 def _patterns(options: Mapping[str, Any]) -> list[str]:

@@ -56,12 +56,12 @@ class TopicClient(StompClient):
         return f"durable:{self._cluster.login}:s{key}"
 
     async def carry_out(self, op: Op) -> Op:
-        """``publish``, ``subscribe``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
+        """``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
         key = op.key or 0
         if op.f == "publish":
             headers = {"destination": f"/topic/{topic_name(key)}", "content-type": "text/plain"}
             await self.request("SEND", headers, encode_body(op.value))
-        elif op.f == "subscribe":
+        elif op.f == "listen":
             self._transient = True
             await self._subscribe({})
         elif op.f == "attach":

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +15,8 @@ from rich.table import Table
 
 from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from harness.settings import declared_options
-from harness.sim.campaign import BROKEN, Plan, calm, run_seed, scratch_place
+from harness.sim.campaign import BROKEN, NONE, Plan, run_seed
+from harness.sim.pool import workshop
 from nodes.reference.bugs import BUGS
 
 BASE = Plan(
@@ -67,7 +65,7 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch
     plan = plan_of(bug)
     first = start + number * ROUND_SEEDS
     for seed in range(first, first + budget):
-        result = run_seed(plan, seed, Path("runs"), scratch)
+        result = run_seed(plan, seed, Path("runs"), scratch, NONE)
         if result.verdict == "invalid":
             found = tuple(result.broken)
             seconds = time.perf_counter() - began
@@ -107,14 +105,9 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
 
 
 def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int) -> Iterator[Catch]:
-    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=scratch_place()) as scratch:
-        tasks = [(bug, number, start, budget, Path(scratch)) for number in range(rounds) for bug in bugs]
-        if jobs == 1:
-            yield from (hunt(*task) for task in tasks)
-            return
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context, initializer=calm) as pool:
-            yield from pool.map(hunt, *zip(*tasks, strict=True))
+    with workshop(min(jobs, rounds * len(bugs))) as (workers, scratch):
+        tasks = [(bug, number, start, budget, scratch) for number in range(rounds) for bug in bugs]
+        yield from workers.each(hunt, tasks)
 
 
 def _table(catches: dict[str, list[Catch]]) -> Table:

@@ -37,6 +37,10 @@ class Runtime(Protocol):
         """Monotonic seconds."""
         ...
 
+    def time_of_day(self) -> float:
+        """Seconds since 1970 by the node's clock, which may be wrong; only where a design documents its use."""
+        ...
+
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection to a peer."""
         ...
@@ -250,7 +254,12 @@ class Broker(Protocol):
 
 
 class Design(Protocol):
-    """Who serves, how state is replicated, when a client gets its receipt."""
+    """Who serves, how state is replicated, when a client gets its receipt.
+
+    ``has_topic_manager``: whether it takes commands of the kind ``request`` (their answer is the receipt's headers).
+    """
+
+    has_topic_manager: bool
 
     async def start(self) -> None:
         """Begin: open links, join the group; returns at once."""

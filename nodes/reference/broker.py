@@ -50,6 +50,7 @@ class ReferenceBroker:
         self.bugs = switched_on(config.options)
         self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs)
         self.design: Design = make_design(self)
+        self.has_topic_manager = self.design.has_topic_manager
         self._server: asyncio.Server | None = None
         self._sessions: dict[Session, None] = {}
         self._attached: dict[str, Session] = {}

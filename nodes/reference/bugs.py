@@ -45,9 +45,21 @@ TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
+MINORITY_CONFIRMS = "minority-confirms"
+STAMP_LOST_AT_START = "stamp-lost-at-start"
+OLDEST_DATABASE_WINS = "oldest-database-wins"
+COORDINATOR_STAMP_IGNORED = "coordinator-stamp-ignored"
+STALE_COORDINATOR_STAYS = "stale-coordinator-stays"
+CHANGE_BEFORE_SLAVES = "change-before-slaves"
+TRANSFER_SKIPPED = "transfer-skipped"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
+
+
+def _icestorm(name: str, summary: str) -> Bug:
+    return Bug(name, summary, design="icestorm", workload="subscriptions")
+
 
 BUGS: Mapping[str, Bug] = {
     bug.name: bug
@@ -67,6 +79,13 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
+        _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),
+        _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),
+        _icestorm(COORDINATOR_STAMP_IGNORED, "the coordinator takes a slave's database even if its own is more recent"),
+        _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group"),
+        _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
+        _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
     )
 }

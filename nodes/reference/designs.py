@@ -11,6 +11,7 @@ from nodes.reference.api import Broker, ConfigError, Design
 DESIGNS = {
     "standalone": "nodes.reference.standalone:Standalone",
     "joram": "nodes.reference.joram.design:Joram",
+    "icestorm": "nodes.reference.icestorm.design:IceStorm",
 }
 
 

@@ -17,6 +17,8 @@ VERSION = "1.2"
 SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
+TOPIC_MANAGER = "/topic-manager"
+"""Where requests to the topic manager go, in designs that have one."""
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
@@ -78,8 +80,8 @@ def greeting(frame: Frame) -> Greeting:
     )
 
 
-def command_of(frame: Frame, conn: str, reliable: bool) -> Command:
-    """The command that a client's frame stands for.
+def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -> Command:
+    """The command that a client's frame stands for. ``manager``: whether there is a topic manager.
 
     Raises:
         FrameError: a header is missing or wrong, or the frame has no business here.
@@ -87,6 +89,8 @@ def command_of(frame: Frame, conn: str, reliable: bool) -> Command:
     reader = _READERS.get(frame.command)
     if reader is None:
         raise FrameError(f"{frame.command} on an open connection")
+    if manager and frame.command == "SEND" and frame.headers.get("destination") == TOPIC_MANAGER:
+        reader = _request
     kind, args = reader(frame)
     receipt = frame.headers.get("receipt")
     if receipt is not None:
@@ -181,6 +185,10 @@ def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
     args = {"destination": _destination(frame, _TOPIC), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
+
+
+def _request(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "request", {"headers": dict(frame.headers), "body": frame.body}
 
 
 def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:

@@ -53,6 +53,10 @@ class LoopRuntime(ABC):
         """Monotonic seconds, by the event loop's clock."""
         return asyncio.get_running_loop().time()
 
+    def time_of_day(self) -> float:
+        """Seconds since 1970 by the node's clock."""
+        return self.clocks()[1].timestamp()
+
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a TCP connection without Nagle's delay."""
         reader, writer = await asyncio.open_connection(host, port, limit=_STREAM_LIMIT)

@@ -32,6 +32,7 @@ class Hub(Protocol):
     config: Config
     limits: Limits
     bugs: frozenset[str]
+    has_topic_manager: bool
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
@@ -151,7 +152,7 @@ class Session:
             if self.conn is None:
                 return
             try:
-                command = frames.command_of(frame, self.conn, self.reliable)
+                command = frames.command_of(frame, self.conn, self.reliable, self._hub.has_topic_manager)
             except FrameError as fault:
                 asked = frame.headers.get("receipt")
                 if asked is not None:
@@ -222,6 +223,8 @@ class Session:
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
+            if effect.duplicate:
+                self._hub.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
             # There may be none: after a takeover come the outcomes of what the older session submitted.
             if self._outstanding:
                 self._outstanding_bytes -= self._outstanding.popleft()

@@ -11,6 +11,8 @@ from nodes.reference.api import Admission, Broker, Command, Effect
 class Standalone:
     """Group commit: the commands that are there share one transaction, and one wait for the disk."""
 
+    has_topic_manager = False
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._commands: list[Command] = []

@@ -21,6 +21,8 @@ from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
+from nodes.reference.coverage import BROKER_STATES, State
+from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.process import BrokerProcess
 from nodes.stomp import ProtocolError
 from nodes.systems.admin import AdminConnection
@@ -38,12 +40,14 @@ class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``replicated`` is false for a design whose nodes know nothing of each other.
+    ``replicated`` is false for a design whose nodes know nothing of each other. ``states`` are those whose coverage a
+    run reports.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    states: tuple[State, ...] = BROKER_STATES
     min_nodes: int = 1
     max_nodes: int = 64
 
@@ -67,6 +71,7 @@ Standalone = ReferenceSystem(
 Joram = ReferenceSystem(
     "joram",
     replicated=True,
+    states=JORAM_STATES,
     min_nodes=2,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
@@ -75,6 +80,20 @@ Joram = ReferenceSystem(
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
+    ),
+)  # fmt: skip
+
+IceStorm = ReferenceSystem(
+    "icestorm",
+    replicated=True,
+    min_nodes=3,
+    options=(
+        Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
+        Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
+        Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
+        Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),
+        Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
         BUG,
     ),
 )  # fmt: skip

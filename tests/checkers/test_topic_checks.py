@@ -29,7 +29,7 @@ def attached(key: int = DURABLE, process: int = 1, mask: int = 1, kind: str = "o
 
 
 def subscribed(key: int = TRANSIENT, process: int = 2, mask: int = 1, kind: str = "ok") -> list[Row]:
-    return op(process, "subscribe", kind, sent=mask, value=mask, key=key)
+    return op(process, "listen", kind, sent=mask, value=mask, key=key)
 
 
 def got(*values: Any, key: int = DURABLE, process: int = 1, kind: str = "ok", f: str = "receive") -> list[Row]:
@@ -274,9 +274,9 @@ def histories(draw: st.DrawFn) -> list[Row]:
             count[thread] += 1
             row = Row(process[thread], "invoke", "publish", value, draw(st.integers(0, 1)))
         else:
-            ask = "attach" if key % 2 == 0 else "subscribe"
+            ask = "attach" if key % 2 == 0 else "listen"
             f = draw(st.sampled_from((ask, "receive", "receive", "receive", "drain")))
-            if not any(r.f in ("attach", "subscribe") and r.key == key for r in rows):
+            if not any(r.f in ("attach", "listen") and r.key == key for r in rows):
                 f = ask
             row = Row(process[thread], "invoke", f, MASKS[key] if f == ask else None, key)
         under_way[thread] = row
@@ -319,7 +319,8 @@ def test_the_kernels_agree_with_the_definitions(rows: list[Row]) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=20_000, deadline=None)
+@pytest.mark.timeout(900)
+@settings(max_examples=3_000, deadline=None)
 @given(histories())
 def test_a_great_many_histories(rows: list[Row]) -> None:
     compare(rows)

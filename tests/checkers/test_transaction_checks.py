@@ -302,7 +302,8 @@ def test_the_checks_agree_with_the_definitions(rows: list[Row]) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=20_000, deadline=None)
+@pytest.mark.timeout(900)
+@settings(max_examples=3_000, deadline=None)
 @given(histories())
 def test_a_great_many_histories(rows: list[Row]) -> None:
     compare(rows)

@@ -10,7 +10,7 @@ from typing import Any
 from checker_histories import Row
 
 Message = tuple[int, int]
-SUBSCRIBES = ("subscribe", "attach")
+SUBSCRIBES = ("listen", "attach")
 
 
 @dataclass

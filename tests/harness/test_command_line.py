@@ -127,7 +127,7 @@ def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: 
     status, out, _ = run(capsys, monkeypatch, "list", "--json")
     assert status == 0
     names = {kind: {entry["name"] for entry in entries} for kind, entries in json.loads(out).items()}
-    assert names["designs"] == {"standalone", "joram"}
+    assert {"standalone", "joram", "icestorm"} <= names["designs"]
     assert {"partition", "pause", "kill", "packets", "power", "reboot", "clock", "disk"} <= names["nemeses"]
     assert names["backends"] == {"local", "sim", "docker", "ssh"}
     assert {"lost", "phantom", "duplicated", "depth", "order", "availability", "latency"} <= names["checks"]

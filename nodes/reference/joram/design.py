@@ -44,6 +44,8 @@ class Joram:
     an election. ``_intake`` is what it receives, from its master or from the peer whose log it adopts.
     """
 
+    has_topic_manager = False
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._options = Options.from_config(broker.config)
@@ -298,7 +300,9 @@ class Joram:
     def _step_down(self, why: str) -> None:
         if self._leader is None:
             return
-        self._replica.runtime.log("stepped down", epoch=round_of(self._leader.epoch), why=why)
+        self._replica.runtime.log(
+            "stepped down", epoch=round_of(self._leader.epoch), why=why, pending=self._leader.unfinished()
+        )
         self._leader.stop()
         self._leader = None
         self._broker.drop_clients(NOT_MASTER)

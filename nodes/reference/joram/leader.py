@@ -46,6 +46,7 @@ class Leader:
         self._seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
         self._outbox: list[Effect] = []
+        self._held_back = False
         self._wake = asyncio.Event()
         self._epoch_start = replica.log.append(epoch, encode_view(self.members))
         self._task = replica.runtime.spawn(self._write(), "replication")
@@ -151,6 +152,11 @@ class Leader:
         """Whether effects may be released now."""
         return not self._replica.options.primary or self._within(self._replica.options.lease)
 
+    def unfinished(self) -> int:
+        """Commands that have been submitted but have had no effect yet."""
+        log = self._replica.log
+        return len(self._pending) + log.last - log.applied + len(self._outbox)
+
     def suspects(self) -> list[str]:
         """Peers that have not been heard for too long."""
         return [peer for peer in self._replica.peers if self._is_silent(peer)]
@@ -232,7 +238,11 @@ class Leader:
     def _release(self) -> None:
         if self.holds_lease():
             effects, self._outbox = self._outbox, []
+            self._held_back = False
             self._replica.broker.release(effects)
+        elif self._outbox and not self._held_back:
+            self._held_back = True
+            self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
 
     def _compact(self) -> None:
         options, log = self._replica.options, self._replica.log

@@ -1,0 +1,114 @@
+"""Linearizability of metadata: each subscription or topic exists or not, once, for everybody alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import porcupine
+from porcupine import CheckResult, Operation
+
+from checkers import kernels
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+
+MODEL = "cas-register"
+ABSENT, PRESENT = None, 1
+# Compiles the model where that was never done, so that it does not count against the limits below.
+porcupine.check_operations(porcupine.model_named(MODEL), [Operation(0, ("cas", None, 1), True, 0, 1)])
+
+KEY_SECONDS = 2.0
+KEY_MEMORY = 256 << 20
+"""What porcupine may use on one object; what it can't decide within is unknown."""
+RUN_SECONDS = 20.0
+"""After this time no further object of a run is begun."""
+
+ADDS, REMOVES, LOOKS = ("subscribe", "create"), ("unsubscribe", "destroy"), ("look",)
+
+
+def check(run: Run) -> Outcome:
+    """Whether every object (key) behaved as if each operation on it had happened at one instant.
+
+    A change that ended ``ok`` with 1 was made: the object was not so before; with 0 it was found so. One that ended
+    ``info`` may have been made at any time after it was invoked, one that ended ``fail`` was not. Counts objects.
+    """
+    objects = operations_of(run)
+    figures: dict[str, object] = {"model": MODEL, "objects": len(objects),
+                                  "operations": sum(len(rows) for rows in objects.values())}  # fmt: skip
+    if not objects:
+        return Outcome(UNKNOWN, 0, "nothing was changed or looked at", (), figures)
+    model = porcupine.model_named(MODEL)
+    deadline = time.monotonic() + RUN_SECONDS
+    illegal: list[Anomaly] = []
+    undecided = 0
+    for key, found in objects.items():
+        if time.monotonic() >= deadline:
+            undecided += 1
+            continue
+        operations = [operation for operation, _ in found]
+        verdict = porcupine.check_operations(model, operations, timeout=KEY_SECONDS, max_memory=KEY_MEMORY)
+        if verdict is CheckResult.UNKNOWN:
+            undecided += 1
+        elif verdict is CheckResult.ILLEGAL:
+            illegal.append(_anomaly(run, key, found))
+    figures["undecided"] = undecided
+    if illegal:
+        first = illegal[0]
+        text = f"{len(illegal):,} of {len(objects):,} objects not linearizable: {first.detail['reason']}"
+        return Outcome(INVALID, len(illegal), text, tuple(illegal[:MAX_EXAMPLES]), figures)
+    if undecided:
+        text = f"{undecided:,} of {len(objects):,} objects could not be decided within the limits of time and memory"
+        return Outcome(UNKNOWN, 0, text, (), figures)
+    return Outcome(VALID, 0, f"{len(objects):,} subscriptions and topics linearizable", (), figures)
+
+
+def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
+    """Object -> its operations that may have happened, each with the row of its invocation."""
+    objects: dict[int, list[tuple[Operation, int]]] = {}
+    for key, operation, row in _operations(run):
+        objects.setdefault(key, []).append((operation, row))
+    return dict(sorted(objects.items()))
+
+
+def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
+    h = run.history
+    ours = [code for code, name in enumerate(h.f.names) if name in (*ADDS, *REMOVES, *LOOKS)]
+    rows = np.flatnonzero((h.kind == kernels.INVOKE) & np.isin(h.f.codes, ours) & (h.process >= 0))
+    for row in rows.tolist():
+        name = h.f.names[h.f.codes[row]]
+        end = int(h.partner[row])
+        kind = kernels.INFO if end < 0 else int(h.kind[end])
+        if kind == kernels.FAIL or (kind != kernels.OK and name in LOOKS):
+            continue
+        ret = end if kind == kernels.OK else None
+        answer = int(h.value[end]) if ret is not None else 1
+        if name in LOOKS:
+            operation = Operation(int(h.process[row]), ("read",), PRESENT if answer else ABSENT, row, ret)
+        else:
+            change = (ABSENT, PRESENT) if name in ADDS else (PRESENT, ABSENT)
+            operation = Operation(int(h.process[row]), ("cas", *change), bool(answer), row, ret)
+        yield int(h.key[row]), operation, row
+
+
+def _anomaly(run: Run, key: int, found: list[tuple[Operation, int]]) -> Anomaly:
+    """The smallest part of the object's operations that shows it, as rows of the history."""
+    model = porcupine.model_named(MODEL)
+    minimal = porcupine.minimal_history(model, [operation for operation, _ in found], timeout=KEY_SECONDS)
+    calls = sorted(found[place][1] for place in minimal.operations)
+    rows = sorted({row for call in calls for row in (call, int(run.history.partner[call])) if row >= 0})
+    told = "; ".join(_told(run, call) for call in calls[:6])
+    return Anomaly("not-linearizable", run.rows_of(*rows[:20]), key, None, {"reason": f"object {key}: {told}"})
+
+
+def _told(run: Run, call: int) -> str:
+    """One operation for a person."""
+    h = run.history
+    end = int(h.partner[call])
+    if end < 0 or h.kind[end] != kernels.OK:
+        outcome = "unknown"
+    elif h.f.at(call) in LOOKS:
+        outcome = "there" if h.value[end] else "not there"
+    else:
+        outcome = "done" if h.value[end] else "found so"
+    return f"{h.f.at(call)} by process {h.process[call]}: {outcome}"

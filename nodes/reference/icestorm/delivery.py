@@ -1,0 +1,188 @@
+"""Events on their way to subscribers: each replica delivers what was published at it.
+
+A subscriber is a listener of its own. The replica connects to its endpoint and sends MESSAGE frames; the subscriber
+answers each with an ACK of its ``ack`` header. Events wait in memory only: what a replica had not delivered when it
+died is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from nodes import stomp
+from nodes.reference.api import Runtime
+from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.topics import ORDERED, Database, Subscriber
+from nodes.stomp import Frame, ProtocolError
+
+COST = "x-cost"
+MAX_WAITING = 100_000
+_WINDOW = 16
+_READ = 1 << 16
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event; ``number`` counts this replica's."""
+
+    number: int
+    topic: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def frame(self, subscriber: str) -> bytes:
+        """As it goes to a subscriber."""
+        headers = {"subscription": subscriber, "message-id": str(self.number), "destination": f"/topic/{self.topic}",
+                   "ack": str(self.number), **self.headers, "content-length": str(len(self.body))}
+        return stomp.encode(Frame("MESSAGE", headers, self.body))
+
+
+class Delivery:
+    """All subscribers of this replica's database, each with the events that wait for it."""
+
+    def __init__(self, runtime: Runtime, options: Options, database: Database,
+                 failed: Callable[[str, str], None]) -> None:
+        """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
+        self._runtime = runtime
+        self._options = options
+        self._database = database
+        self._failed = failed
+        self._outboxes: dict[tuple[str, str], _Outbox] = {}
+        self._events = 0
+
+    def publish(self, topic: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Queue an event for every subscriber of the topic and of those that it links to.
+
+        An event goes over one link at most, and only over links whose cost is 0 or not below the event's.
+        """
+        self._events += 1
+        event = Event(self._events, topic, headers, body)
+        cost = int(headers.get(COST, "0"))
+        targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
+                            if limit == 0 or cost <= limit)]
+        for name in targets:
+            for subscriber in self._database.topics[name].subscribers.values():
+                self._outbox(name, subscriber).add(event)
+
+    def forget_gone(self) -> None:
+        """Drop what waits for those that are no longer subscribed."""
+        for (topic, ident), outbox in list(self._outboxes.items()):
+            known = self._database.topics.get(topic)
+            if known is None or known.subscribers.get(ident) != outbox.subscriber:
+                outbox.stop()
+                del self._outboxes[(topic, ident)]
+
+    def waiting(self) -> int:
+        """Events that are not delivered yet, counted once for each subscriber."""
+        return sum(outbox.waiting for outbox in self._outboxes.values())
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        for outbox in self._outboxes.values():
+            outbox.stop()
+
+    def _outbox(self, topic: str, subscriber: Subscriber) -> _Outbox:
+        outbox = self._outboxes.get((topic, subscriber.ident))
+        if outbox is None or outbox.subscriber != subscriber:
+            if outbox is not None:
+                outbox.stop()
+            outbox = _Outbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber.ident))
+            self._outboxes[(topic, subscriber.ident)] = outbox
+        return outbox
+
+
+class _Outbox:
+    """The events for one subscriber, and the connection to it."""
+
+    def __init__(self, runtime: Runtime, options: Options, subscriber: Subscriber, failed: Callable[[], None]) -> None:
+        self.subscriber = subscriber
+        self._runtime = runtime
+        self._options = options
+        self._failed = failed
+        self._queue: deque[Event] = deque()
+        self._flying: dict[str, Event] = {}
+        self._attempts = 0
+        self._moved = asyncio.Event()
+        self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
+        self._task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
+
+    @property
+    def waiting(self) -> int:
+        """Events that the subscriber has not acknowledged."""
+        return len(self._queue) + len(self._flying)
+
+    def add(self, event: Event) -> None:
+        """One more event; the oldest that waits is dropped when there are far too many."""
+        if len(self._queue) >= MAX_WAITING:
+            self._queue.popleft()
+            self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
+        self._queue.append(event)
+        self._moved.set()
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            while not self._queue:
+                self._moved.clear()
+                await self._moved.wait()
+            try:
+                await self._connection()
+            except _Quiet:
+                continue
+            except (OSError, TimeoutError, EOFError, ProtocolError) as error:
+                self._queue.extendleft(reversed(self._flying.values()))
+                self._flying.clear()
+                self._attempts += 1
+                self._runtime.log("delivery failed", subscriber=self.subscriber.ident, attempt=self._attempts,
+                                  error=str(error) or type(error).__name__)
+                if 0 <= self.subscriber.retry_count < self._attempts:
+                    self._failed()
+                    return
+                await asyncio.sleep(self._options.retry_interval)
+
+    async def _connection(self) -> None:
+        """Connect and deliver until it fails."""
+        host, _, port = self.subscriber.endpoint.rpartition(":")
+        limit = self._options.delivery_timeout
+        reader, writer = await asyncio.wait_for(self._runtime.connect(host, int(port)), limit)
+        parser = stomp.Parser()
+        try:
+            while True:
+                while self._queue and len(self._flying) < self._window:
+                    event = self._queue.popleft()
+                    self._flying[str(event.number)] = event
+                    writer.write(event.frame(self.subscriber.ident))
+                if not self._flying:
+                    self._moved.clear()
+                    await self._idle(reader)
+                    continue
+                data = await asyncio.wait_for(reader.read(_READ), limit)
+                if not data:
+                    raise EOFError("closed by the subscriber")
+                for frame in parser.feed(data):
+                    if isinstance(frame, Frame) and self._flying.pop(frame.headers.get("id", ""), None) is not None:
+                        self._attempts = 0
+        finally:
+            writer.transport.abort()
+
+    async def _idle(self, reader: asyncio.StreamReader) -> None:
+        """Wait for the next event, or for the end of the connection."""
+        moved = asyncio.ensure_future(self._moved.wait())
+        gone = asyncio.ensure_future(reader.read(_READ))
+        try:
+            await asyncio.wait((moved, gone), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise _Quiet if not gone.result() else ProtocolError("a word out of turn")
+        finally:
+            moved.cancel()
+            gone.cancel()
+
+
+class _Quiet(Exception):
+    """The subscriber closed an idle connection, which is no failure."""

@@ -1,0 +1,66 @@
+"""The options of the design ``icestorm``, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference.api import Config, ConfigError
+
+STAMPS = ("counter", "wall-clock")
+MAX_REPLICAS = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a group of replicas works together. Times are in seconds.
+
+    ``election_timeout``: how long invitations may take to be accepted, and how often a coordinator looks for other
+    groups. ``master_timeout``: how often slaves ask whether their coordinator still is theirs, and coordinators
+    if they still have their group. ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
+    which database is the most recent. ``retry_interval``: between attempts to deliver to a subscriber that failed.
+    ``acm_timeout``: idle client connections are closed after it (0: never).
+    """
+
+    election_timeout: float = 1.0
+    master_timeout: float = 1.0
+    response_timeout: float = 0.5
+    stamp: str = "counter"
+    retry_interval: float = 0.2
+    delivery_timeout: float = 1.0
+    acm_timeout: float = 0.0
+    cluster: str = "icestorm"
+
+    @classmethod
+    def from_config(cls, config: Config) -> Options:
+        """Read ``config.options``; defaults where nothing is set.
+
+        Raises:
+            ConfigError: a value is of the wrong type or out of range, or ``peers`` is not usable.
+        """
+        if config.node not in config.peers:
+            raise ConfigError(f"peers: {config.node!r}, this node, is missing; design icestorm needs every replica")
+        if len(config.peers) > MAX_REPLICAS:
+            raise ConfigError(f"peers: {len(config.peers)} replicas; design icestorm takes at most {MAX_REPLICAS}")
+        options = config.options
+        stamp = options.get("stamp", cls.stamp)
+        if stamp not in STAMPS:
+            raise ConfigError(f"options.stamp: {stamp!r} is none of {', '.join(STAMPS)}")
+        return cls(
+            election_timeout=_seconds(options, "election_timeout", cls.election_timeout),
+            master_timeout=_seconds(options, "master_timeout", cls.master_timeout),
+            response_timeout=_seconds(options, "response_timeout", cls.response_timeout),
+            stamp=stamp,
+            retry_interval=_seconds(options, "retry_interval", cls.retry_interval),
+            delivery_timeout=_seconds(options, "delivery_timeout", cls.delivery_timeout),
+            acm_timeout=_seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
+            cluster=str(options.get("cluster", cls.cluster)),
+        )
+
+
+def _seconds(options: Mapping[str, Any], name: str, default: float, least: float = 0.001) -> float:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 3600:
+        raise ConfigError(f"options.{name}: {value!r} is not a number of seconds from {least:g} to 3600")
+    return float(value)

@@ -1,0 +1,111 @@
+"""Requests to the topic manager: what clients may ask of topics, subscribers and links.
+
+A request is a SEND to ``/topic-manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT
+carries ``x-answer`` (JSON), or ``x-error``: a word for what is wrong, or ``unknown`` when nobody can say whether it was
+done.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nodes.reference.api import Config
+from nodes.reference.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, Database, Mistake
+
+_NAME = re.compile(r"[^\s\x00-\x1f]+")
+_ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+_CHANGES = ("create", "destroy", "subscribe", "unsubscribe", "remove", "link", "unlink")
+_QUESTIONS = ("list", "retrieve", "subscribers", "links", "publisher", "non-replicated-publisher")
+_MAX_NUMBER = 1 << 31
+
+
+class Request(NamedTuple):
+    """A request; ``subject`` is a subscriber or a linked topic, ``number`` a retry count or a cost."""
+
+    kind: str
+    topic: str = ""
+    subject: str = ""
+    endpoint: str = ""
+    number: int = 0
+    reliability: str = UNORDERED
+    replica: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes the database."""
+        return self.kind in _CHANGES
+
+    @property
+    def change(self) -> Change:
+        """As the database takes it."""
+        parts: dict[str, tuple[Any, ...]] = {
+            "subscribe": (self.subject, self.endpoint, self.number, self.reliability),
+            "unsubscribe": (self.subject,), "remove": (self.subject,),
+            "link": (self.subject, self.number), "unlink": (self.subject,),
+        }
+        return [self.kind, self.topic, *parts.get(self.kind, ())]
+
+
+def read_request(headers: Mapping[str, str], body: bytes) -> Request:
+    """The request in a frame.
+
+    Raises:
+        Mistake: it is none (``bad-request``, ``bad-name``, ``bad-endpoint``, ``bad-qos``).
+    """
+    kind = headers.get("x-request", "")
+    if kind not in (*_CHANGES, *_QUESTIONS) or kind == "remove":
+        raise Mistake("bad-request")
+    try:
+        content = json.loads(body or b"{}")
+    except ValueError:
+        raise Mistake("bad-request") from None
+    if not isinstance(content, dict):
+        raise Mistake("bad-request")
+    topic = "" if kind == "list" else _name(content.get("topic"))
+    if kind in ("subscribe", "unsubscribe"):
+        subject = _name(content.get("subscriber"))
+        if kind == "unsubscribe":
+            return Request(kind, topic, subject)
+        endpoint = content.get("endpoint")
+        if not isinstance(endpoint, str) or not _ENDPOINT.fullmatch(endpoint):
+            raise Mistake("bad-endpoint")
+        reliability = content.get("reliability", UNORDERED)
+        if reliability not in (ORDERED, UNORDERED):
+            raise Mistake("bad-qos")
+        return Request(kind, topic, subject, endpoint, _number(content.get("retryCount", 0), -1), reliability)
+    if kind in ("link", "unlink"):
+        return Request(kind, topic, _name(content.get("target")), number=_number(content.get("cost", 0), 0))
+    return Request(kind, topic)
+
+
+def answer_question(database: Database, config: Config, request: Request) -> Any:
+    """What a request that changes nothing asks for; raises Mistake ``no-such-topic``."""
+    if request.kind == "list":
+        return sorted(database.topics)
+    topic = database.topics.get(request.topic)
+    if topic is None:
+        raise Mistake("no-such-topic")
+    if request.kind == "subscribers":
+        return [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in topic.subscribers.values()]
+    if request.kind == "links":
+        return sorted(topic.links.items())
+    if request.kind == "publisher":
+        return list(config.client_addresses.values())
+    if request.kind == "non-replicated-publisher":
+        return [config.client_addresses.get(request.replica or config.node, "")]
+    return request.topic
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > MAX_NAME:
+        raise Mistake("bad-name")
+    return value
+
+
+def _number(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MAX_NUMBER:
+        raise Mistake("bad-qos")
+    return value

@@ -1,0 +1,166 @@
+"""The replicated database: topics, their subscribers and links, and the stamp of the last change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodes.reference import wire
+from nodes.reference.api import Broker
+from nodes.reference.bugs import STAMP_LOST_AT_START, switched_on
+from nodes.reference.icestorm.decisions import Stamp
+
+ORDERED, UNORDERED = "ordered", "unordered"
+MAX_NAME = 200
+
+Change = Sequence[Any]
+"""``[kind, topic, ...]``: ``create``, ``destroy``, ``subscribe`` (id, endpoint, retry count, reliability),
+``unsubscribe`` (id), ``remove`` (id; no mistake when it is gone already), ``link`` (target, cost), ``unlink`` (target).
+"""
+
+
+class Mistake(Exception):
+    """A change or a question can't be carried out as things stand; the text is one word for programs."""
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """Somebody who gets a topic's events at ``endpoint`` (``host:port``).
+
+    ``retry_count`` is how many more attempts follow a failed delivery before the subscriber is removed (-1: without
+    end); ``reliability`` whether events must arrive in order.
+    """
+
+    ident: str
+    endpoint: str
+    retry_count: int = 0
+    reliability: str = UNORDERED
+
+
+@dataclass
+class Topic:
+    """A topic; ``links`` maps the names of linked topics to the cost of the link."""
+
+    name: str
+    subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    links: dict[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """What the database holds of it."""
+        subscribers = [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in self.subscribers.values()]
+        return wire.encode([subscribers, self.links])
+
+    @classmethod
+    def decode(cls, name: str, content: bytes) -> Topic:
+        """The topic that ``encode`` wrote."""
+        subscribers, links = wire.decode(content)
+        return cls(name, {row[0]: Subscriber(*row) for row in subscribers}, dict(links))
+
+
+class Database:
+    """One replica's database. ``promised`` is the newest epoch that this replica has agreed to take changes of."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sql = broker.database
+        self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_topics (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
+        self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
+        self.topics: dict[str, Topic] = {}
+        self.stamp = Stamp(0, 0)
+        self.promised = 0
+        rows = self._sql.execute("SELECT name, content FROM icestorm_topics ORDER BY name")
+        self.topics = {name: Topic.decode(name, content) for name, content in rows}
+        for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0"):
+            self.promised, epoch, counter, wall = wire.decode(value)
+            self.stamp = Stamp(epoch, counter, wall)
+        if STAMP_LOST_AT_START in switched_on(broker.config.options):
+            self.stamp = Stamp(0, 0)
+
+    def promise(self, epoch: int) -> None:
+        """Agree, on disk, to reject the changes of older epochs."""
+        with self._broker.transaction():
+            self.promised = epoch
+            self._write_meta()
+
+    def check(self, change: Change) -> None:
+        """Raises Mistake when the change can't be made."""
+        kind, name = change[0], change[1]
+        topic = self.topics.get(name)
+        if kind == "create":
+            if topic is not None:
+                raise Mistake("topic-exists")
+            return
+        if topic is None:
+            if kind != "remove":
+                raise Mistake("no-such-topic")
+        elif kind == "subscribe" and change[2] in topic.subscribers:
+            raise Mistake("already-subscribed")
+        elif kind == "unsubscribe" and change[2] not in topic.subscribers:
+            raise Mistake("no-such-subscriber")
+        elif kind == "link":
+            if change[2] not in self.topics:
+                raise Mistake("no-such-topic")
+            if change[2] in topic.links:
+                raise Mistake("link-exists")
+        elif kind == "unlink" and change[2] not in topic.links:
+            raise Mistake("no-such-link")
+
+    def apply(self, change: Change, stamp: Stamp) -> None:
+        """Make a change that ``check`` has passed, on disk."""
+        with self._broker.transaction():
+            for name in self._change(change):
+                self._write_topic(name)
+            self.stamp = stamp
+            self._write_meta()
+
+    def dump(self) -> list[list[Any]]:
+        """All topics, for a transfer."""
+        return [[name, self.topics[name].encode()] for name in sorted(self.topics)]
+
+    def replace(self, rows: Iterable[Sequence[Any]] | None, stamp: Stamp) -> None:
+        """Take over a dumped database (None: keep the topics), in one transaction."""
+        with self._broker.transaction():
+            if rows is not None:
+                self.topics = {name: Topic.decode(name, content) for name, content in rows}
+                self._sql.execute("DELETE FROM icestorm_topics")
+                for name in self.topics:
+                    self._write_topic(name)
+            self.stamp = stamp
+            self._write_meta()
+
+    def _change(self, change: Change) -> list[str]:
+        """Change the topics in memory; the names of those that changed."""
+        kind, name = change[0], change[1]
+        if kind == "create":
+            self.topics[name] = Topic(name)
+            return [name]
+        if kind == "destroy":
+            del self.topics[name]
+            linking = [topic for topic in self.topics.values() if name in topic.links]
+            for topic in linking:
+                del topic.links[name]
+            return [name, *(topic.name for topic in linking)]
+        topic = self.topics.get(name, Topic(name))
+        if kind == "subscribe":
+            topic.subscribers[change[2]] = Subscriber(*change[2:])
+        elif kind in ("unsubscribe", "remove"):
+            topic.subscribers.pop(change[2], None)
+        elif kind == "link":
+            topic.links[change[2]] = change[3]
+        elif kind == "unlink":
+            del topic.links[change[2]]
+        else:
+            raise ValueError(f"no change is called {kind!r}")
+        return [name]
+
+    def _write_topic(self, name: str) -> None:
+        topic = self.topics.get(name)
+        if topic is None:
+            self._sql.execute("DELETE FROM icestorm_topics WHERE name = ?", (name,))
+        else:
+            self._sql.execute("INSERT OR REPLACE INTO icestorm_topics VALUES (?, ?)", (name, topic.encode()))
+
+    def _write_meta(self) -> None:
+        value = wire.encode([self.promised, *self.stamp])
+        self._sql.execute("INSERT OR REPLACE INTO icestorm_meta VALUES (0, ?)", (value,))

@@ -1,0 +1,172 @@
+"""Groups of replicas as the documentation of HA IceStorm describes them, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from icestorm_sim import Group, simulate
+
+from nodes.reference.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
+
+
+@pytest.mark.requirement("I5")
+@pytest.mark.parametrize(
+    ("group", "max_seen", "allowed"),
+    [(3, 0, True), (2, 0, False), (2, 2, False), (2, 3, True), (1, 3, False)],
+)
+def test_a_group_replicates_with_everybody_or_with_a_majority_once_all_were_seen(
+    group: int, max_seen: int, allowed: bool
+) -> None:
+    assert may_replicate(group, 3, max_seen, needed=2) is allowed
+
+
+@pytest.mark.requirement("I6")
+def test_the_most_recent_database_has_the_highest_epoch_then_the_most_changes() -> None:
+    assert most_recent({"a": Stamp(64, 9), "b": Stamp(128, 0), "c": Stamp(64, 10)}) == "b"
+    assert most_recent({"a": Stamp(64, 9), "c": Stamp(64, 10)}) == "c"
+    assert most_recent({"a": Stamp(128, 5, wall=10.0), "b": Stamp(64, 1, wall=11.0)}) == "b"
+
+
+@pytest.mark.requirement("I1")
+def test_who_comes_first_waits_least_and_epochs_never_meet() -> None:
+    assert merge_delay(3, 2, 3, 1.0) == 0.0
+    assert 1.0 <= merge_delay(2, 3, 3, 1.0) < merge_delay(1, 3, 3, 1.0)
+    assert len({next_epoch(100, ident) for ident in range(1, 64)}) == 63
+    assert all(next_epoch(next_epoch(100, 63), ident) > next_epoch(100, 63) for ident in range(1, 64))
+
+
+@pytest.mark.requirement("I1")
+@pytest.mark.requirement("I2")
+@pytest.mark.requirement("I3")
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_the_highest_priority_coordinates_is_replaced_and_returns(tmp_path: Path, nodes: int) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        top, second = group.nodes[-1], group.nodes[-2]
+        assert await group.healthy()
+        before = await group.status(top)
+        assert (before["state"], before["coord"], before["max"]) == ("normal", nodes, nodes)
+        assert before["group"].startswith(f"{nodes}:") and before["up"] == list(range(1, nodes))
+        await group.kill(top)
+        seconds = await group.until(
+            lambda status: status["state"] == "normal" and status["coord"] == nodes - 1, second, 15.0
+        )
+        assert seconds is not None
+        log = (await group.backend.download(second, f"/{second}/broker.log")).decode()
+        assert all(f"state={state}" in log for state in ("inactive", "election", "reorganization", "normal"))
+        await group.start(top)
+        assert await group.healthy()
+        assert (await group.status(second))["coord"] == nodes, "the highest priority leads again"
+
+    simulate(scenario, tmp_path, nodes=nodes)
+
+
+@pytest.mark.requirement("I4")
+@pytest.mark.requirement("I8")
+def test_a_minority_stops_within_its_bound_and_its_clients_wait(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        await group.cut_off("n3")
+        stopped = await group.until(lambda status: status["state"] != "normal", "n3", 10.0)
+        options = group.test.options
+        assert stopped is not None
+        assert stopped <= options["master_timeout"] + options["response_timeout"] + 0.1
+        assert await group.until(lambda status: status["state"] == "normal" and status["coord"] == 2, "n2", 15.0)
+        assert await group.ask("n1", "create", topic="a") is True
+        with pytest.raises(TimeoutError):
+            await group.ask("n3", "list", limit=5.0)
+        waiting = asyncio.create_task(group.ask("n3", "list", limit=30.0))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        await group.cut_off()
+        assert await waiting == ["a"], "the request waited until the replica was active, and saw what the others did"
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I5")
+def test_after_a_stop_of_all_everybody_must_take_part(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        await group.kill()
+        await group.start("n1", "n2")
+        assert (await group.status("n1")).get("max", 0) in (0, 1)
+        assert await group.until(lambda status: status.get("state") == "normal", "n2", 20.0) is None
+        assert (await group.status("n2"))["max"] == 2
+        await group.start("n3")
+        assert await group.healthy()
+        await group.kill("n3")
+        assert await group.until(lambda status: status["state"] == "normal" and status["coord"] == 2, "n2", 15.0)
+        await group.kill("n1")
+        await group.start("n1")
+        seconds = await group.until(lambda status: status.get("state") == "normal", "n1", 15.0)
+        assert seconds is not None, "a majority is enough while one that has seen all is running"
+        assert (await group.status("n1"))["max"] == 3, "it has learnt how many there were"
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I6")
+@pytest.mark.requirement("I14", part=True)
+def test_the_most_recent_database_wins_a_full_restart(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        assert await group.ask("n1", "create", topic="old") is True
+        await group.kill("n3")
+        assert await group.until(lambda status: status["state"] == "normal" and status["coord"] == 2, "n2", 15.0)
+        assert await group.ask("n1", "create", topic="new") is True
+        assert await group.ask("n2", "destroy", topic="old") is True
+        endpoint = {"endpoint": "10.0.0.131:7000", "retryCount": 2, "reliability": "ordered"}
+        assert await group.ask("n1", "subscribe", topic="new", subscriber="s", **endpoint) is True
+        await group.kill()
+        await group.start()
+        assert await group.healthy()
+        assert (await group.status("n3"))["coord"] == 3
+        for node in group.nodes:
+            assert await group.ask(node, "list") == ["new"]
+            assert await group.ask(node, "subscribers", topic="new") == [["s", "10.0.0.131:7000", 2, "ordered"]]
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I14")
+def test_topics_subscribers_and_links_through_any_replica(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        assert await group.ask("n1", "create", topic="a") is True
+        assert await group.ask("n2", "create", topic="a") == "topic-exists"
+        assert await group.ask("n2", "create", topic="b") is True
+        assert await group.ask("n3", "link", topic="a", target="b", cost=3) is True
+        assert await group.ask("n1", "link", topic="a", target="b") == "link-exists"
+        assert await group.ask("n1", "link", topic="a", target="c") == "no-such-topic"
+        assert await group.ask("n2", "links", topic="a") == [["b", 3]]
+        subscription = {"topic": "b", "subscriber": "s", "endpoint": "10.0.0.131:7000"}
+        assert await group.ask("n1", "subscribe", **subscription) is True
+        assert await group.ask("n2", "subscribe", **subscription) == "already-subscribed"
+        assert await group.ask("n3", "unsubscribe", topic="b", subscriber="s") is True
+        assert await group.ask("n3", "unsubscribe", topic="b", subscriber="s") == "no-such-subscriber"
+        assert await group.ask("n1", "destroy", topic="b") is True
+        assert await group.ask("n1", "links", topic="a") == []
+        assert await group.ask("n1", "subscribers", topic="b") == "no-such-topic"
+        assert await group.ask("n1", "subscribe", topic="a", subscriber="s", endpoint="nowhere") == "bad-endpoint"
+        assert await group.ask("n1", "frobnicate") == "bad-request"
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I6")
+def test_wall_clock_stamps_are_an_option(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        assert await group.ask("n1", "create", topic="a") is True
+        stamp = (await group.status("n1"))["stamp"]
+        assert stamp[2] > 9e8, "seconds since 1970"
+
+    simulate(scenario, tmp_path, stamp="wall-clock")
