@@ -92,6 +92,8 @@ WORKLOADS = Registry(
           "workloads.topic:TopicWorkload"),
     Entry("transaction", "sends to several queues at once, moves from queue to queue; one phase or two (XA)",
           "workloads.transaction:TransactionWorkload"),
+    Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
+          "workloads.forward:ForwardWorkload"),
     Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
           "workloads.subscriptions:SubscriptionsWorkload"),
 )

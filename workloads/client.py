@@ -21,8 +21,13 @@ class StompCluster(Protocol):
     login: str
     passcode: str
 
+    @property
+    def node_names(self) -> Sequence[str]:
+        """The nodes that clients may connect to."""
+        ...
+
     def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Where clients connect, in node order."""
+        """Where clients connect, in the order of ``node_names``."""
         ...
 
     async def depths(self) -> dict[str, int] | None:
@@ -60,7 +65,7 @@ class StompClient:
         self._options = options
         addresses = list(cluster.client_addresses())
         first %= len(addresses)
-        self._names = dict(zip(addresses, cluster.test.node_names, strict=True))
+        self._names = dict(zip(addresses, cluster.node_names, strict=True))
         self._addresses = addresses[first:] + addresses[:first]
         self._settings = Settings(
             login=cluster.login,

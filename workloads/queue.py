@@ -68,7 +68,7 @@ class QueueWorkload:
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
-    options = (
+    options: tuple[Option, ...] = (
         Option("producers", 3, "threads that send"),
         Option("consumers", 3, "threads that take"),
         Option("queues", 1, "number of queues"),

@@ -32,9 +32,13 @@ class QueueClient(StompClient):
             return op.ok()
         return await self.take(op)
 
+    def target(self, key: int) -> str:
+        """Where messages for queue number ``key`` are sent."""
+        return destination(key)
+
     async def send(self, key: int, value: tuple[int, int], **headers: str) -> None:
         """Send a message to a queue."""
-        about = {"destination": destination(key), "content-type": "text/plain", **headers}
+        about = {"destination": self.target(key), "content-type": "text/plain", **headers}
         await self.request("SEND", about, encode_body(value))
 
     async def take(self, op: Op) -> Op:

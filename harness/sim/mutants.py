@@ -20,7 +20,7 @@ from harness.sim.pool import workshop
 from nodes.reference.bugs import BUGS
 
 BASE = Plan(
-    "joram", "queue", "partition,pause,kill", 3, 20.0, 40.0,
+    "joram", "queue", "partition,pause,kill", None, 20.0, 40.0,
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30"},
 )  # fmt: skip

@@ -15,7 +15,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from nodes.reference.outside import Outside
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -144,7 +147,38 @@ class Closed:
     reason: str
 
 
-Effect = Deliver | Done | Refused | Opened | Closed
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message waits for another server."""
+
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """All messages of another server up to this stamp are safe here."""
+
+    server: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A message of another server can't be taken now; it has to be sent again later."""
+
+    server: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """The deployment of the services has come to this phase (``nodes.reference.outside``)."""
+
+    phase: int
+
+
+ClientEffect = Deliver | Done | Refused | Opened | Closed
+Effect = ClientEffect | Waiting | Arrived | Declined | Deployed
 
 
 @dataclass(frozen=True)
@@ -186,7 +220,12 @@ class Config:
 
 
 class Engine(Protocol):
-    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
+    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts.
+
+    ``outside`` is its part that knows of other servers and of the deployment of services.
+    """
+
+    outside: Outside
 
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
@@ -257,9 +296,12 @@ class Design(Protocol):
     """Who serves, how state is replicated, when a client gets its receipt.
 
     ``has_topic_manager``: whether it takes commands of the kind ``request`` (their answer is the receipt's headers).
+    ``has_services``: whether its master runs services and talks to other servers, whose commands it orders like those
+    of clients.
     """
 
     has_topic_manager: bool
+    has_services: bool
 
     async def start(self) -> None:
         """Begin: open links, join the group; returns at once."""

@@ -32,6 +32,7 @@ class Bug:
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
+FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
@@ -45,6 +46,8 @@ TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
+FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
+REEMISSION_TAKEN = "reemission-taken"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -66,6 +69,7 @@ BUGS: Mapping[str, Bug] = {
     for bug in (
         Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
+        Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
@@ -79,6 +83,8 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),
         _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),

@@ -13,6 +13,7 @@ from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
 from nodes.reference.contexts import ACK_MODES, AUTO, Context, Subscription, Transaction
 from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
+from nodes.reference.outside import Outside
 from nodes.reference.queues import DURABLE, QUEUE_PREFIX, TRANSIENT, Message, Queue, Shared
 from nodes.reference.state import State
 from nodes.reference.topics import TOPIC_PREFIX
@@ -29,9 +30,10 @@ class Destinations:
     than its limit.
     """
 
-    def __init__(self, state: State, limits: Limits, bugs: frozenset[str], local: LocalQueue,
+    def __init__(self, state: State, outside: Outside, limits: Limits, bugs: frozenset[str], local: LocalQueue,
                  too_slow: Callable[[Context, str], None]) -> None:
         self._state = state
+        self._outside = outside
         self._limits = limits
         self._bugs = bugs
         self._local = local
@@ -46,9 +48,15 @@ class Destinations:
         Raises:
             Mistake: a limit would be exceeded.
         """
-        count = 0
+        count = len(self._outside)
         fresh: dict[str, None] = {}
-        for destination in destinations:
+        for named in destinations:
+            server, destination = self._outside.route(named)
+            if server is not None:
+                if not self._outside.knows(server):
+                    raise Mistake(f"there is no server {server} in the configuration")
+                count += 1
+                continue
             name = destination.removeprefix(QUEUE_PREFIX)
             if name is destination:
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
@@ -63,8 +71,10 @@ class Destinations:
 
     def send(self, args: Mapping[str, Any]) -> None:
         """Post a message to its destination, which has room for it (``check_room``)."""
-        destination = args["destination"]
-        if destination.startswith(TOPIC_PREFIX):
+        server, destination = self._outside.route(args["destination"])
+        if server is not None:
+            self._local.post(self._outside.send, server, destination, args["headers"], args["body"])
+        elif destination.startswith(TOPIC_PREFIX):
             self._local.post(self._publish, destination.removeprefix(TOPIC_PREFIX), args)
         else:
             self._local.post(self._enqueue, self._queue(destination), args)
@@ -106,6 +116,12 @@ class Destinations:
     def _check_queues(self, fresh: int) -> None:
         if len(self._state.queues) + len(self._state.routes) + fresh > self._limits.max_queues:
             raise Mistake(f"the broker already has its limit of {self._limits.max_queues} queues")
+
+    def deploy(self, destination: str, identity: int) -> None:
+        """Make a queue with a reserved identifier, unless there is one of that name."""
+        name = destination.removeprefix(QUEUE_PREFIX)
+        if name not in self._state.queues:
+            self._state.add_queue(name, identity)
 
     # Acknowledgement.
 

@@ -107,6 +107,17 @@ def check_hello(hello: Any, cluster: str, allowed: Sequence[str]) -> str:
     return str(name)
 
 
+async def read_hello(reader: asyncio.StreamReader) -> Any:
+    """The first frame on a connection; raises LinkError when it is none or too long, and what ``readexactly`` does."""
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if size > MAX_HELLO:
+        raise LinkError("no hello of a broker")
+    try:
+        return wire.decode(await reader.readexactly(size))
+    except wire.WireError as error:
+        raise LinkError("no hello of a broker") from error
+
+
 @dataclass(eq=False)
 class _Link:
     reader: asyncio.StreamReader
@@ -242,7 +253,7 @@ class Links:
         reader, writer = await self._runtime.connect(host, port)
         try:
             writer.write(self._hello())
-            check_hello(await self._read_hello(reader), self._cluster, [peer])
+            check_hello(await read_hello(reader), self._cluster, [peer])
         except BaseException:
             writer.transport.abort()
             raise
@@ -252,7 +263,7 @@ class Links:
         self._handshakes[writer] = None
         try:
             async with asyncio.timeout(max(self._silence, 0.1)):
-                hello = await self._read_hello(reader)
+                hello = await read_hello(reader)
             peer = check_hello(hello, self._cluster, self._dialling_us)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
@@ -273,15 +284,6 @@ class Links:
 
     def _hello(self) -> bytes:
         return encode_frame([PROTOCOL, self._cluster, self._node])
-
-    async def _read_hello(self, reader: asyncio.StreamReader) -> Any:
-        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if size > MAX_HELLO:
-            raise LinkError("no hello of a broker")
-        try:
-            return wire.decode(await reader.readexactly(size))
-        except wire.WireError as error:
-            raise LinkError("no hello of a broker") from error
 
     async def _run(self, peer: str, link: _Link) -> None:
         if self._stopping:

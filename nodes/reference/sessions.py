@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from nodes import stomp
 from nodes.reference import frames
-from nodes.reference.api import Admission, Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.api import Admission, ClientEffect, Closed, Command, Config, Deliver, Done, Opened, Refused
 from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
 from nodes.reference.frames import FrameError, Greeting
 from nodes.reference.limits import Limits
@@ -214,7 +214,7 @@ class Session:
 
     # Effects; `flush` follows when all of a transaction's have been taken.
 
-    def take(self, effect: Effect) -> None:
+    def take(self, effect: ClientEffect) -> None:
         """Turn an effect on this session's context into frames."""
         if self.ended:
             return

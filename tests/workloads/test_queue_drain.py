@@ -51,7 +51,7 @@ async def test_a_queue_is_empty_only_if_a_broker_was_there(
         return depths
 
     cluster: Any = SimpleNamespace(
-        test=Test("joram", "queue", nodes=1, options=OPTIONS), login="", passcode="", depths=ask,
+        test=Test("joram", "queue", nodes=1, options=OPTIONS), login="", passcode="", depths=ask, node_names=("n1",),
         client_addresses=lambda: [("127.0.0.1", 1)], backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
     client = QueueClient(cluster, "c1", 0)

@@ -45,6 +45,7 @@ class Joram:
     """
 
     has_topic_manager = False
+    has_services = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
