@@ -25,7 +25,7 @@ from nodes.reference.api import (
     Runtime,
     Waiting,
 )
-from nodes.reference.bugs import ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.bugs import FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import make_design
 from nodes.reference.engine import StoreEngine
 from nodes.reference.frames import Greeting
@@ -247,6 +247,8 @@ class ReferenceBroker:
             conn = self._new_id()
         else:
             args |= {"resume": True, "received": greeting.received}
+            if FILTER_LOST_AT_FAILOVER in self.bugs and not conn.startswith(f"{self.config.node}-"):
+                args["moved"] = True
             self._stop_idle_timer(conn)
         session.conn = conn
         self._waiting.setdefault(conn, []).append(session)

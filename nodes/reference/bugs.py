@@ -32,6 +32,7 @@ class Bug:
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
+FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
@@ -68,6 +69,7 @@ BUGS: Mapping[str, Bug] = {
     for bug in (
         Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
+        Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
