@@ -11,9 +11,10 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.protocols import Client, Option
+from workloads.client import StompCluster
 from workloads.forward import Part
 from workloads.queue import QueueWorkload
-from workloads.queue_client import QueueClient, QueueCluster
+from workloads.queue_client import QueueClient
 
 
 class ClusteredWorkload(QueueWorkload):
@@ -36,7 +37,7 @@ class ClusteredWorkload(QueueWorkload):
             raise UsageError("--set ha_servers: at least 2; with one, it is the workload `queue`")
         return QueueWorkload.concurrency(options)
 
-    def client(self, cluster: QueueCluster, thread: int, host: str) -> Client:
+    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
         """A client of one of the servers: producers and consumers take turns over them."""
         servers, names = cluster.test.options["ha_servers"], cluster.node_names
         size = len(names) // servers
