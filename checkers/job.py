@@ -34,7 +34,7 @@ TASKS_A_CORE = 4
 Progress = Callable[[int, int], None]
 """Called with the runs checked so far and the runs in all."""
 
-_TABLE = pa.schema(
+VERDICT_ROWS = pa.schema(
     [
         ("run_dir", pa.string()),
         ("run", pa.string()),
@@ -60,7 +60,7 @@ _TABLE = pa.schema(
 """One row per run and check; ``run_dir`` and ``trouble`` (why the verdict could not be stored) are not stored."""
 
 _SPARK_TYPES = {pa.string(): "string", pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean"}
-_DDL = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field in _TABLE)
+VERDICT_DDL = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field in VERDICT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def check_runs(spark: Any, run_dirs: Iterable[Path], progress: Progress | None =
     trouble = [text for text in table.column("trouble").to_pylist() if text]
     for store in dict.fromkeys(path.parent for path in wanted):
         store_rows = table.filter(pc.starts_with(table.column("run_dir"), f"{store}{os.sep}"))
-        _update_table(store, store_rows.drop_columns(["run_dir", "trouble"]))
+        add_verdicts(store, store_rows.drop_columns(["run_dir", "trouble"]))
     if trouble:
         raise StormproofError(f"{len(trouble)} checks have verdicts that could not be stored: {trouble[0]}")
     return rows
@@ -128,13 +128,22 @@ def warm_up(spark: Any) -> None:
 def _run_job(spark: Any, run_dirs: Sequence[Path], progress: Progress | None) -> pa.Table:
     tasks = max(1, min(len(run_dirs), spark.sparkContext.defaultParallelism * TASKS_A_CORE))
     frame = _frame(spark, _dealt(run_dirs, tasks), tasks)
+    return collect_frame(spark, frame, len(run_dirs), progress)
+
+
+def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) -> pa.Table:
+    """Carry out the job of a frame that stands for so many runs.
+
+    Raises:
+        SparkFailed: the job failed.
+    """
     try:
         if progress is None:
             return frame.toArrow()
-        return _watched(spark, frame, len(run_dirs), progress)
+        return _watched(spark, frame, runs, progress)
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise SparkFailed(f"the checks' Spark job failed: {reason}") from error
+        raise SparkFailed(f"the Spark job failed: {reason}") from error
 
 
 def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int) -> Any:
@@ -146,7 +155,7 @@ def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int) -> Any:
             for position in batch.column(0).to_pylist():
                 yield check_and_store(Path(paths[position]))
 
-    return spark.range(0, len(paths), 1, tasks).mapInArrow(check_batches, _DDL)
+    return spark.range(0, len(paths), 1, tasks).mapInArrow(check_batches, VERDICT_DDL)
 
 
 def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
@@ -176,10 +185,11 @@ def check_and_store(run_dir: Path) -> pa.RecordBatch:
     except Exception as error:
         # A page that can't be drawn is a defect of ours: it must not cost the other runs their verdicts.
         trouble = f"{run_dir}: a page of its verdict can't be made ({type(error).__name__}: {error})"
-    return _rows(run_dir, verdict, trouble)
+    return verdict_rows(run_dir, verdict, trouble)
 
 
-def _rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
+def verdict_rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
+    """A run's rows of the verdict table; ``trouble`` says why its verdict could not be stored."""
     try:
         info = read_info(run_dir)
     except HistoryError:
@@ -212,7 +222,7 @@ def _rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatc
         }
         for result in verdict.checks
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=_TABLE)
+    return pa.RecordBatch.from_pylist(rows, schema=VERDICT_ROWS)
 
 
 def _gather(table: pa.Table, wanted: Sequence[Path]) -> list[VerdictRow]:
@@ -281,8 +291,12 @@ def _runs_done(tracker: Any, group: str, runs: int) -> int:
     return runs * done // total if total else 0
 
 
-def _update_table(store: Path, fresh: pa.Table) -> None:
-    """Put rows into a store's verdict table in place of those of the same runs."""
+def add_verdicts(store: Path, fresh: pa.Table) -> None:
+    """Put rows into a store's verdict table in place of those of the same runs.
+
+    Raises:
+        StormproofError: the table can't be stored.
+    """
     folder = store / VERDICTS_DIR
     try:
         folder.mkdir(exist_ok=True)

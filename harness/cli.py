@@ -64,6 +64,7 @@ SIMULATED_NEMESIS_HELP = (
     f"faults, joined by commas, or none: {_choices(NEMESES)}; may be repeated  [default: partition,pause,kill]"
 )
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
+LIST_HELP = "designs, workloads, nemeses, checks, backends, bugs, states or all"
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
@@ -83,6 +84,7 @@ def test(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of these options; the command line wins")] = None,
+    repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
@@ -129,7 +131,12 @@ def test(
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
     print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
-    outcome = run_test(plan, why, Path(pick("store", store, DEFAULT_STORE)), quiet=as_json)
+    place = Path(pick("store", store, DEFAULT_STORE))
+    if repeat is not None:
+        from harness.repeat import repeat_test
+
+        raise typer.Exit(repeat_test(plan, why, place, repeat, as_json=as_json))
+    outcome = run_test(plan, why, place, quiet=as_json)
     if as_json:
         print(json.dumps(outcome.to_json()))
     else:
@@ -152,6 +159,8 @@ def simulate(
     settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master, with --spark  [default: local[*]]")] = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
     as_json: JsonOption = False,
@@ -169,8 +178,13 @@ def simulate(
         rate=rate,
         settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
     )
+    if master and not spark:
+        raise UsageError("--master needs --spark")
+    if jobs is not None and spark:
+        raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
     status = run_campaign(
-        plans, start, seeds, store, jobs=jobs, collect=collect, shrinking=shrink, as_json=as_json
+        plans, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
+        shrinking=shrink, as_json=as_json,
     )
     raise typer.Exit(status)
 
@@ -241,7 +255,7 @@ def check(
 
 @app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
+    kind: Annotated[str, typer.Argument(help=LIST_HELP)] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""

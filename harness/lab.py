@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.coverage import read_coverage
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
 from harness.generator.core import SECOND
@@ -242,7 +243,10 @@ class Lab:
         self.journal.close()
         sealed = seal(self.run_dir)
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
-        update_run(self.run_dir, status=status, phases=self.phases, recovery=self.recovery, **digests)
+        coverage = read_coverage(self.test.design, self.run_dir / "logs")
+        update_run(
+            self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage, **digests
+        )
 
     def _client(self, thread: int, process: int, host: str) -> Client:
         client: Client = self.workload.client(self.cluster, thread, host)

@@ -13,7 +13,7 @@ from checkers.verdict import read_verdict
 from harness.errors import HistoryError, UsageError
 from harness.registry import DESIGNS
 from harness.settings import make_test
-from harness.sim.campaign import Plan, SeedResult, campaign, scratch_place
+from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.spec import Test
 from harness.store import Store, read_run
 from nodes.reference.promises import GAP, KEPT, Promise, standing_of
@@ -119,7 +119,7 @@ def simulate_modes(design: str, seeds: Sequence[int], jobs: int, report: Callabl
             for guarantee in _guarantees(design):
                 counted[mode, guarantee].add(result.anomalies.get(_anomaly(guarantee), 0))
 
-        with tempfile.TemporaryDirectory(prefix="stormproof-promises-", dir=scratch_place()) as store:
+        with tempfile.TemporaryDirectory(prefix="stormproof-promises-") as store:
             campaign([plan], seeds, Path(store), jobs=jobs, collect=True, report=note)
         report(f"{mode}: {len(seeds)} seeds")
     return counted

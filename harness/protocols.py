@@ -44,7 +44,7 @@ DISK_TROUBLES = ("full", "write-error", "sync-error", "slow", "lose-unsynced", "
 class DiskTrouble:
     """What is wrong with the disk under a node's data folder until it is set right.
 
-    ``kind`` is one of ``DISK_TROUBLES``: ``full`` (writes that need room fail with ENOSPC), ``write-error`` and
+    ``kind`` is one of ``DISK_TROUBLES``: ``full`` (writes fail with ENOSPC), ``write-error`` and
     ``sync-error`` (EIO), ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (when the broker is killed or
     the machine loses power, what was not synced is gone), ``torn`` (the same, and of the last write that was not synced
     a part is there). Two happen once, when the trouble is set, to a node whose broker is dead: ``corrupt`` (a piece of
@@ -182,6 +182,13 @@ class Backend(Protocol):
     async def disk_harm(self, node: str) -> int:
         """How often the disk's present trouble has shown: calls that failed or were slow, times that it dropped what
         was not synced, pieces that it changed."""
+        ...
+
+    async def probe_disk(self, node: str) -> str:
+        """What becomes of a small file that is written beside the broker's data and synced.
+
+        ``ok``, ``failed``, ``slow``, or ``unknown`` when it can't be told. It does not count as harm.
+        """
         ...
 
     async def probe(self, link: Link, timeout: float) -> str:

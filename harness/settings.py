@@ -16,6 +16,7 @@ from nemesis.api import families_of
 from nemesis.schedule import options_of, schedule
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import switched_on
+from nodes.systems.reference import ha_servers, local_servers
 
 DEFAULT_NODES = 3
 
@@ -102,20 +103,16 @@ def make_test(
     families = tuple(name.strip() for name in nemesis.split(",") if name.strip() not in ("", "none"))
     if len(set(families)) != len(families):
         raise UsageError(f"--nemesis {nemesis}: a family is named twice")
-    system = DESIGNS.load(design)
+    DESIGNS.entry(design)
     work = WORKLOADS.load(workload)
     for name in families:
         NEMESES.entry(name)
-    if nodes is None:
-        nodes = min(DEFAULT_NODES, system.max_nodes)
-    if not system.min_nodes <= nodes <= system.max_nodes:
-        least, most = system.min_nodes, system.max_nodes
-        raise UsageError(f"--nodes {nodes}: design {design} takes {least if least == most else f'{least} to {most}'}")
     if not 1 <= time_limit <= 86400:
         raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
     if not 0 < rate <= 1e6:
         raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
     options = convert_options(declared_options(design, workload, families, backend), settings)
+    nodes = _nodes(design, nodes, options)
     test = Test(
         design=design,
         workload=workload,
@@ -131,6 +128,23 @@ def make_test(
     _check_bugs(options)
     schedule(test, families_of(test))  # refuses times that leave no room for the faults
     return test
+
+
+def _nodes(design: str, nodes: int | None, options: Mapping[str, Any]) -> int:
+    """How many nodes all servers of the test have; some workloads have servers of their own besides the design's."""
+    system, local, servers = DESIGNS.load(design), local_servers(options), ha_servers(options)
+    if servers < 1:
+        raise UsageError("--set ha_servers: at least 1")
+    if nodes is None:
+        return int(min(DEFAULT_NODES, system.max_nodes) * servers + local)
+    replicas, rest = divmod(nodes - local, servers)
+    least, most = system.min_nodes, system.max_nodes
+    if rest or not least <= replicas <= most:
+        takes = f"{least if least == most else f'{least} to {most}'}"
+        takes += f" for each of {servers} servers" if servers > 1 else ""
+        takes += f" and {local} local servers" if local else ""
+        raise UsageError(f"--nodes {nodes}: design {design} takes {takes}")
+    return nodes
 
 
 def _check_bugs(options: Mapping[str, Any]) -> None:

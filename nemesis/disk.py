@@ -2,7 +2,8 @@
 
 A broker whose disk fails ends rather than confirm what it can't keep; healing sets the disk right and starts it again.
 A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would. Proof: the
-disk's own count of calls that failed or were slow, of dropped caches, of damaged pieces.
+disk's own count of calls that failed or were slow, of dropped caches, of damaged pieces; or a file that was written and
+synced beside the data failed, or took long: a broker that is cut off has nothing to write itself.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class Disk:
         if kind in WHEN_IT_DIES:
             await backend.kill(node)
             await await_state(backend, node, DEAD)
-        harm = await backend.disk_harm(node)
+        harm, probe = await backend.disk_harm(node), await backend.probe_disk(node)
         if kind in WHEN_DEAD:
             await cluster.start_node(node)
             await await_state(backend, node, DEAD, REFUSAL_SECONDS)
         state = await backend.process(node)
-        return Proof({"harm": harm, "broker": state.state}, harm > 0)
+        return Proof({"harm": harm, "probe": probe, "broker": state.state}, harm > 0 or probe in ("failed", "slow"))
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
         """Read what the trouble did, set the disk right, and start a broker that has ended."""

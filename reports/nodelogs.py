@@ -65,6 +65,11 @@ def read_log(
     )
 
 
+def read_lines(path: Path, started: datetime | None) -> list[LogLine]:
+    """All lines of one node's log; of a file above ``MAX_READ_BYTES`` those at its end."""
+    return parse_lines(_tail(path)[0].splitlines(), started)
+
+
 def _tail(path: Path) -> tuple[str, bool]:
     with path.open("rb") as file:
         size = file.seek(0, 2)

@@ -15,6 +15,7 @@ from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, nu
 from reports.nodelogs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
+from reports.roles import role_lanes
 from reports.series import run_series
 from reports.spans import pair_spans
 from reports.story import MAX_ANOMALIES, Anomaly, Teller, fault_name, flat, plain
@@ -100,6 +101,7 @@ def run_report(folder: RunFolder) -> str:
         "files": [name for name in FILES if (folder.path / name).exists()],
         "pictures": frozenset(pictures(folder.path)),
         "logs": logs,
+        "roles": role_lanes(folder.logs, folder.started, folder.faults, duration),
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
         "clock_known": "clock_zero" in folder.run,

@@ -34,6 +34,10 @@ class NotSent(Exception):
     """The frame never reached a socket: it certainly had no effect."""
 
 
+class Rejected(Exception):
+    """The broker answered the frame with an ERROR: it had no effect, and the connection is over."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a client connects; times in seconds.
@@ -139,10 +143,11 @@ class Connection:
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
-            TimeoutError: it did, and no receipt came.
+            Rejected: the broker answered it with an ERROR.
+            TimeoutError: it reached a socket, and no receipt came.
             ConnectionBroken: the connection ended for good meanwhile.
         """
-        if self.broken:
+        if self.over:
             raise NotSent(str(self._broken))
         pending = self._enqueue(command, headers, body)
         self._write_pending(pending)
@@ -170,7 +175,7 @@ class Connection:
             ConnectionBroken: the connection ended for good before.
         """
         while self.unsafe:
-            if self.broken:
+            if self.over:
                 raise self._end()
             self._settled.clear()
             await self._settled.wait()
@@ -195,7 +200,7 @@ class Connection:
         deadline = asyncio.get_running_loop().time() + timeout
         while not self.messages:
             left = deadline - asyncio.get_running_loop().time()
-            if left <= 0 or self.broken:
+            if left <= 0 or self.over:
                 return None
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
@@ -224,8 +229,8 @@ class Connection:
         return self._connected
 
     @property
-    def broken(self) -> bool:
-        """Whether it is over for good (or was never opened)."""
+    def over(self) -> bool:
+        """Whether it is closed for good, or was never opened."""
         return self._task is None or self._task.done()
 
     async def _run(self) -> None:
@@ -376,7 +381,12 @@ class Connection:
             self.messages.append(frame)
             self._arrived.set()
         elif frame.command == "ERROR":
-            raise _Refused(frame.headers.get("message", "error"))
+            reason = frame.headers.get("message", "error")
+            asked = self._state.pending.get(frame.headers.get("receipt-id", ""))
+            closed = "x-closed" in frame.headers
+            if asked and not asked.future.done() and (closed or not self.settings.reliable):
+                asked.future.set_exception(Rejected(reason))
+            raise ConnectionBroken(reason) if closed else _Refused(reason)
 
     async def _beat(self) -> None:
         while self._writer:

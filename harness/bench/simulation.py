@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import StormproofError
-from harness.sim.campaign import Plan, SeedResult, Tally, campaign
+from harness.sim.campaign import Plan, SeedResult, campaign
+from harness.sim.tally import Tally
 
 PLAN = Plan("joram", "queue", "partition,pause,kill", 3, 30.0, 500 / 30)
 JOBS = 2

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
-import tempfile
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
-from harness.settings import make_test
-from harness.sim.campaign import BROKEN, Plan, SeedResult, Tally, campaign, scratch_place
+from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
 from harness.sim.shrink import shrink
+from harness.sim.tally import Tally
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
+_PIPE_WIDTH = 250
 SCENARIO = "scenario.toml"
 
 
@@ -35,17 +37,15 @@ def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence
         for design, workload, nemesis in itertools.product(designs, workloads, nemeses)
     ]
     for plan in plans:
-        make_test(
-            design=plan.design, workload=plan.workload, nemesis=plan.nemesis, backend="sim", nodes=plan.nodes,
-            time_limit=plan.time_limit, rate=plan.rate, seed=0, settings=plan.settings,
-        )
+        plan.families(0)
     return plans
 
 
-def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, jobs: int | None, collect: bool,
-                 shrinking: bool, as_json: bool) -> int:
-    """Run the seeds from ``start`` on; returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when
-    none failed but some verdict is unknown.
+def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
+                 collect: bool, shrinking: bool, as_json: bool) -> int:
+    """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
+
+    Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
     Raises:
         UsageError: a number makes no sense. StormproofError: a worker process died.
@@ -55,14 +55,27 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     if jobs is not None and jobs < 1:
         raise UsageError("--jobs: at least 1")
     jobs = min(jobs or os.cpu_count() or 1, count * len(plans))
-    view = _View(Console(stderr=as_json, highlight=False), count * len(plans), len(plans) > 1)
+    view = _View(_console(as_json), plans, count)
     tally = view.tally
-    with view:
-        campaign(plans, range(start, start + count), store, jobs=jobs, collect=collect, report=view.show)
-    if shrinking and tally.failures and tally.failures[0].run_dir is not None:
-        _shrink(view, tally.failures[0])
+    try:
+        with view:
+            seeds = range(start, start + count)
+            if master is None:
+                campaign(plans, seeds, store, jobs=jobs, collect=collect, report=view.show)
+            else:
+                from harness.sim.spark import spark_campaign
+
+                spark_campaign(
+                    plans, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
+                )
+        if shrinking and tally.failures:
+            _shrink(view, tally.failures, jobs)
+    except KeyboardInterrupt:
+        if as_json:
+            print(json.dumps(tally.to_json(interrupted=True)), flush=True)
+        raise
     kept = [result.run_dir for result in tally.failures if result.run_dir is not None]
-    if kept:
+    if kept or master is not None:
         from reports.index_page import write_index
         from reports.run_page import write_report
 
@@ -76,26 +89,35 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     return EXIT_INVALID if tally.failures else EXIT_UNKNOWN if tally.unknown else EXIT_VALID
 
 
-def _shrink(view: _View, failure: SeedResult) -> None:
-    """Shrink a failing run and lay the scenario into its folder."""
-    assert failure.run_dir is not None
-    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=scratch_place()) as scratch:
-        shrunk = shrink(failure.plan, failure.seed, Path(scratch))
+def _console(as_json: bool) -> Console:
+    stream = sys.stderr if as_json else sys.stdout
+    return Console(stderr=as_json, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
+
+
+def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int) -> None:
+    """Shrink the first run that broke a promise and lay the scenario into its folder."""
+    failure = next((result for result in failures if result.verdict == "invalid"), None)
+    if failure is None or failure.run_dir is None:
+        view.print("nothing to shrink: no run broke a promise, the harness failed")
+        return
+    with view.shrinking() as tell:
+        shrunk = shrink(failure.plan, failure.seed, jobs=jobs, progress=tell)
     path = failure.run_dir / SCENARIO
     path.write_text(shrunk.scenario(), encoding="utf-8")
     view.print(f"shrunk to {len(shrunk.faults)} fault(s) in {shrunk.runs} runs: {shrunk.result.sentence}")
     view.print(f"  scenario    {path}")
     view.print(f"  try it with stormproof test --backend sim --config {path}")
+    view.print(f"  and, on real nodes, stormproof test --backend local --config {path} --repeat 10")
 
 
 class _View:
     """Progress: a live line on a terminal, a line now and then in a log; failures as they come."""
 
-    def __init__(self, console: Console, total: int, several: bool) -> None:
-        self.tally = Tally()
+    def __init__(self, console: Console, plans: Sequence[Plan], seeds: int) -> None:
+        self.tally = Tally([plan.design for plan in plans])
         self._console = console
-        self._several = several
-        self._total = total
+        self._several = len(plans) > 1
+        self._total = seeds * len(plans)
         self._status = console.status("simulating") if console.is_terminal else None
         self._last = time.monotonic()
 
@@ -107,7 +129,31 @@ class _View:
     def __exit__(self, *exc: object) -> None:
         if self._status is not None:
             self._status.stop()
+        if self.tally.runs:
+            self._console.print(self.tally.coverage_table())
         self.print(self.tally.line())
+
+    @contextlib.contextmanager
+    def shrinking(self) -> Iterator[Callable[[SeedResult, int], None]]:
+        """A function that shows each smaller run that fails."""
+        if self._status is not None:
+            self._status.update("shrinking")
+            self._status.start()
+
+        def tell(result: SeedResult, runs: int) -> None:
+            plan = result.plan
+            faults = len(str(plan.settings.get("schedule", "")).split())
+            line = f"shrinking: {runs} runs; {faults} faults, {plan.time_limit:g} s, {plan.rate:g} operations a second"
+            if self._status is not None:
+                self._status.update(line)
+            else:
+                self.print(line)
+
+        try:
+            yield tell
+        finally:
+            if self._status is not None:
+                self._status.stop()
 
     def show(self, result: SeedResult) -> None:
         """One more result."""
@@ -125,6 +171,11 @@ class _View:
         elif time.monotonic() - self._last > _LOG_INTERVAL:
             self._last = time.monotonic()
             self.print(line)
+
+    def under_way(self, done: int, total: int) -> None:
+        """So many runs of a Spark job are done, whose results are not known yet."""
+        if self._status is not None:
+            self._status.update(f"{self.tally.line()} (of {self._total}; {done} of the next {total} done)")
 
     def print(self, text: str) -> None:
         """A line that stays."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +15,12 @@ from rich.table import Table
 
 from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from harness.settings import declared_options
-from harness.sim.campaign import BROKEN, Plan, calm, run_seed, scratch_place
-from nodes.reference.bugs import BUGS
+from harness.sim.campaign import BROKEN, NONE, Plan, run_seed
+from harness.sim.pool import workshop
+from nodes.reference.bugs import BUGS, Bug
 
 BASE = Plan(
-    "joram", "queue", "partition,pause,kill", 3, 20.0, 40.0,
+    "joram", "queue", Bug.nemesis, None, 20.0, 40.0,
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30"},
 )  # fmt: skip
@@ -54,7 +52,7 @@ class Catch:
 def plan_of(bug: str) -> Plan:
     """The campaign of one bug."""
     about = BUGS[bug]
-    plan = replace(BASE, design=about.design, workload=about.workload)
+    plan = replace(BASE, design=about.design, workload=about.workload, nemesis=about.nemesis)
     families = [name for name in plan.nemesis.split(",") if name]
     declared = {option.name for option in declared_options(plan.design, plan.workload, families)}
     common = {name: value for name, value in plan.settings.items() if name in declared}
@@ -67,7 +65,7 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch
     plan = plan_of(bug)
     first = start + number * ROUND_SEEDS
     for seed in range(first, first + budget):
-        result = run_seed(plan, seed, Path("runs"), scratch)
+        result = run_seed(plan, seed, Path("runs"), scratch, NONE)
         if result.verdict == "invalid":
             found = tuple(result.broken)
             seconds = time.perf_counter() - began
@@ -107,14 +105,9 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
 
 
 def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int) -> Iterator[Catch]:
-    with tempfile.TemporaryDirectory(prefix="stormproof-sim-", dir=scratch_place()) as scratch:
-        tasks = [(bug, number, start, budget, Path(scratch)) for number in range(rounds) for bug in bugs]
-        if jobs == 1:
-            yield from (hunt(*task) for task in tasks)
-            return
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context, initializer=calm) as pool:
-            yield from pool.map(hunt, *zip(*tasks, strict=True))
+    with workshop(min(jobs, rounds * len(bugs))) as (workers, scratch):
+        tasks = [(bug, number, start, budget, scratch) for number in range(rounds) for bug in bugs]
+        yield from workers.each(hunt, tasks)
 
 
 def _table(catches: dict[str, list[Catch]]) -> Table:

@@ -1,8 +1,10 @@
 """Shrinking: from a failing seed to the fewest faults and the least load that still fail in the same way.
 
-Delta debugging: leave faults out, half of them at first, then fewer, as long as what is left fails; then shorten the
-run and thin out the load. A candidate fails in the same way when one of the checks that was violated is violated again,
-with the same seed or one of a few others, since another schedule meets another interleaving.
+Delta debugging (Zeller and Hildebrandt 2002): leave faults out, half of them at first, then fewer, as long as what is
+left fails; then shorten the run and thin out the load. A candidate fails in the same way when one of the checks that
+was violated is violated again, with the same seed or one of a few others, since another schedule meets another
+interleaving. Candidates are tried on all cores ahead of their turn, but the first in order that fails is taken, so the
+result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.settings import make_test
-from harness.sim.campaign import Plan, SeedResult, run_seed
-from nemesis.api import families_of
+from harness.registry import WORKLOADS
+from harness.sim.campaign import NONE, Plan, SeedResult, run_seed
+from harness.sim.pool import Workers, workshop
 from nemesis.given import GivenFault, write_schedule
 from nemesis.schedule import INJECT, schedule
 
@@ -25,7 +27,12 @@ _MARGINS = (0.5, 2.0, 4.0)
 _LEAST_RATE = 5.0
 _NO_SCHEDULE = "none"
 
-Attempt = Callable[[Plan, int], SeedResult]
+Progress = Callable[[SeedResult, int], None]
+"""Called with each smaller run that fails, and the number of runs so far."""
+
+
+def _silent(result: SeedResult, runs: int) -> None:
+    """For those who don't want to know how it goes."""
 
 
 @dataclass(frozen=True)
@@ -57,85 +64,93 @@ class Shrunk:
         return "\n".join(lines) + "\n"
 
 
-def shrink(plan: Plan, seed: int, scratch: Path) -> Shrunk:
-    """Shrink the failing run of a seed.
+def shrink(plan: Plan, seed: int, *, jobs: int = 1, progress: Progress = _silent) -> Shrunk:
+    """Shrink the failing run of a seed, with so many processes.
 
     Raises:
         UsageError: it does not fail, or fails no more once its schedule is written down.
     """
-    shrinker = _Shrinker(lambda plan, seed: run_seed(plan, seed, Path("runs"), scratch), plan, seed)
-    return shrinker.shrink()
+    with workshop(jobs) as (workers, scratch):
+        return _Shrinker(workers, scratch, plan, seed, progress).shrink()
 
 
 class _Shrinker:
-    def __init__(self, attempt: Attempt, plan: Plan, seed: int) -> None:
-        self._attempt = attempt
+    def __init__(self, workers: Workers, scratch: Path, plan: Plan, seed: int, progress: Progress) -> None:
+        self._workers = workers
+        self._scratch = scratch
         self._plan = plan
         self._seeds = tuple(range(seed, seed + SEEDS_TRIED))
+        self._progress = progress
         self._runs = 0
         self._wanted: set[str] = set()
 
     def shrink(self) -> Shrunk:
         plan, seed = self._plan, self._seeds[0]
-        result = self._run(plan, seed)
+        _, result = self._workers.first(run_seed, [self._task(plan, seed)], lambda result: True)
+        self._runs += 1
         self._wanted = set(result.broken)
         if not self._wanted:
             raise UsageError(f"seed {seed} does not fail ({result.verdict}): there is nothing to shrink")
         faults = faults_of(plan, seed)
-        best = self._fails(with_faults(plan, faults))
-        if best is None:
+        found = self._first([with_faults(plan, faults)])
+        if found is None:
             raise UsageError(f"seed {seed} fails no more when its schedule is written down")
-        while (smaller := self._first(_without_some(faults), plan)) is not None:
-            faults, best = smaller
-        plan = best[0]
-        for change in (self._shorter, self._thinner):
-            for candidate in change(plan, faults):
-                found = self._fails(candidate)
-                if found is not None:
-                    best, plan = found, candidate
-                    break
-        return Shrunk(best[0], best[1].seed, best[1], faults, self._runs)
+        while (smaller := self._first(with_faults(plan, fewer) for fewer in _without_some(faults))) is not None:
+            found = smaller
+            faults = faults_of(found.plan, found.seed)
+        for change in (_shorter, _thinner, _fewer_clients):
+            found = self._first(change(found.plan, faults)) or found
+        return Shrunk(found.plan, found.seed, found, faults, self._runs)
 
-    def _first(
-        self, candidates: Iterable[tuple[GivenFault, ...]], plan: Plan
-    ) -> tuple[tuple[GivenFault, ...], tuple[Plan, SeedResult]] | None:
-        for faults in candidates:
-            found = self._fails(with_faults(plan, faults))
-            if found is not None:
-                return faults, found
+    def _first(self, plans: Iterable[Plan]) -> SeedResult | None:
+        """The first plan that fails in the same way, and its first seed that does."""
+        tasks = (self._task(plan, seed) for plan in plans for seed in self._seeds)
+        number, found = self._workers.first(run_seed, tasks, lambda result: bool(self._wanted & set(result.broken)))
+        self._runs += number + (found is not None)
+        if found is not None:
+            self._progress(found, self._runs)
+        result: SeedResult | None = found
+        return result
+
+    def _task(self, plan: Plan, seed: int) -> tuple[Plan, int, Path, Path, str]:
+        return plan, seed, Path("runs"), self._scratch, NONE
+
+
+def _shorter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+    end = max((fault.end for fault in faults), default=0.0)
+    for margin in _MARGINS:
+        limit = max(1.0, round(end + margin, 1))
+        if limit < plan.time_limit:
+            yield replace(plan, time_limit=limit)
+
+
+def _thinner(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+    for divisor in (8, 4, 2):
+        if plan.rate / divisor >= _LEAST_RATE:
+            yield replace(plan, rate=plan.rate / divisor)
+
+
+def _fewer_clients(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+    declared = {option.name for option in WORKLOADS.load(plan.workload).options}
+    fewer = {name: "1" for name in ("producers", "consumers") if name in declared}
+    choices = [fewer, *({name: "1"} for name in fewer)]
+    for choice in choices:
+        if choice and (candidate := _sensible(replace(plan, settings={**plan.settings, **choice}))) is not None:
+            yield candidate
+
+
+def _sensible(plan: Plan) -> Plan | None:
+    """The plan, unless the workload refuses it."""
+    try:
+        plan.test(0)
+    except UsageError:
         return None
-
-    def _fails(self, plan: Plan) -> tuple[Plan, SeedResult] | None:
-        for seed in self._seeds:
-            result = self._run(plan, seed)
-            if self._wanted & set(result.broken):
-                return plan, result
-        return None
-
-    def _run(self, plan: Plan, seed: int) -> SeedResult:
-        self._runs += 1
-        return self._attempt(plan, seed)
-
-    def _shorter(self, plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
-        end = max((fault.end for fault in faults), default=0.0)
-        for margin in _MARGINS:
-            limit = max(1.0, round(end + margin, 1))
-            if limit < plan.time_limit:
-                yield replace(plan, time_limit=limit)
-
-    def _thinner(self, plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
-        for divisor in (8, 4, 2):
-            if plan.rate / divisor >= _LEAST_RATE:
-                yield replace(plan, rate=plan.rate / divisor)
+    return plan
 
 
 def faults_of(plan: Plan, seed: int) -> tuple[GivenFault, ...]:
     """The faults that the plan has with that seed."""
-    test = make_test(
-        design=plan.design, workload=plan.workload, nemesis=plan.nemesis, backend="sim", nodes=plan.nodes,
-        time_limit=plan.time_limit, rate=plan.rate, seed=seed, settings=plan.settings,
-    )
-    steps = schedule(test, families_of(test))
+    steps = schedule(plan.test(seed), plan.families(seed))
     ends = {step.id: step.at for step in steps if step.phase != INJECT}
     return tuple(
         GivenFault(step.fault, step.kind, step.at, ends[step.id], step.seed) for step in steps if step.phase == INJECT

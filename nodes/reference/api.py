@@ -15,7 +15,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from nodes.reference.outside import Outside
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -159,7 +162,38 @@ class Safe:
     seq: int
 
 
-Effect = Deliver | Done | Refused | Opened | Closed | Safe
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message waits for another server."""
+
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """All messages of another server up to this stamp are safe here."""
+
+    server: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A message of another server can't be taken now; it has to be sent again later."""
+
+    server: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """The deployment of the services has come to this phase (``nodes.reference.outside``)."""
+
+    phase: int
+
+
+ClientEffect = Deliver | Done | Refused | Opened | Closed | Safe
+Effect = ClientEffect | Waiting | Arrived | Declined | Deployed
 
 
 @dataclass(frozen=True)
@@ -187,7 +221,8 @@ class Config:
     ``server`` is the number that other servers know this one by; all replicas of an HA server have the same.
     ``networks`` are what it listens on for other servers: for each the address of every replica, in the order of
     ``peers``. ``servers`` maps the numbers of the others to the addresses of their replicas. ``services`` are run by
-    the master: each a class name followed by its arguments.
+    the master: each a class name followed by its arguments. ``clustered`` maps a destination that is spread over
+    several servers to their numbers; it is the same on all of them.
     """
 
     node: str
@@ -204,10 +239,16 @@ class Config:
     networks: Sequence[Sequence[tuple[str, int]]] = ()
     servers: Mapping[int, Sequence[tuple[str, int]]] = field(default_factory=dict)
     services: Sequence[tuple[str, ...]] = ()
+    clustered: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Engine(Protocol):
-    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
+    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts.
+
+    ``outside`` is its part that knows of other servers and of the deployment of services.
+    """
+
+    outside: Outside
 
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
@@ -278,9 +319,12 @@ class Design(Protocol):
     """Who serves, how state is replicated, when a client gets its receipt.
 
     ``has_topic_manager``: whether it takes commands of the kind ``request`` (their answer is the receipt's headers).
+    ``has_services``: whether its master runs services and talks to other servers, whose commands it orders like those
+    of clients.
     """
 
     has_topic_manager: bool
+    has_services: bool
 
     async def start(self) -> None:
         """Begin: open links, join the group; returns at once."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from nodes.reference.api import (
     Admission,
+    Arrived,
     Closed,
     Command,
     Config,
     ConfigError,
+    Declined,
+    Deployed,
     Design,
     Effect,
     Engine,
@@ -21,15 +24,21 @@ from nodes.reference.api import (
     Opened,
     Refused,
     Runtime,
+    Waiting,
 )
-from nodes.reference.bugs import ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import make_design
 from nodes.reference.engine import StoreEngine
 from nodes.reference.frames import Greeting
 from nodes.reference.limits import Limits
+from nodes.reference.networks import Networks
+from nodes.reference.outside import FAILED
+from nodes.reference.services import SERVICES, DeploymentFailed, ServiceFactory, Services
 from nodes.reference.sessions import Session, master_header
 
 DATABASE = "broker"
+NO_SERVICES = "the services are not started yet"
+_NETWORK_TIMEOUT = 2.0
 _IDLE_PARTS = 4
 _SPARE_SESSIONS = 64
 """Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
@@ -42,14 +51,22 @@ class ReferenceBroker:
         ConfigError: the configuration names no known design, or the data folder can't be used.
     """
 
-    def __init__(self, config: Config, runtime: Runtime) -> None:
+    def __init__(self, config: Config, runtime: Runtime,
+                 service_classes: Mapping[str, ServiceFactory] = SERVICES) -> None:
         self.config = config
         self.runtime = runtime
         self.port = config.port
         self.limits = Limits.from_options(config.options)
         self.database: sqlite3.Connection = runtime.open_database(DATABASE)
         self.bugs = switched_on(config.options)
-        self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs)
+        if COMMIT_UNSYNCED in self.bugs:
+            self.database.execute("PRAGMA synchronous=OFF")
+        self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs, config)
+        self.entry_open = False
+        self.networks = Networks(self, lambda: self.engine.outside, _network_timeout(config.options))
+        self.services = Services(self, config.node, config.services, self._open_doors, service_classes)
+        self._known_phase = self.engine.outside.deployment.phase
+        self._failed = False
         self.design: Design = make_design(self)
         self.has_topic_manager = self.design.has_topic_manager
         self._server: asyncio.Server | None = None
@@ -77,17 +94,21 @@ class ReferenceBroker:
                               "choose another with `host` and `port`") from error
         if port == 0:
             port = self.port = self._server.sockets[0].getsockname()[1]
+        await self.networks.start()
         await self.design.start()
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
     async def stop(self) -> None:
-        """End all sessions, then the design, then close the database."""
+        """End all sessions, then the design, then close the database; at once when the store has failed."""
         if self._server is not None:
             self._server.close()
         self._serving = False
         for session in list(self._sessions):
             session.end("the broker is shutting down")
         self.drop_clients("the broker is shutting down")
+        if self._store_failed:
+            return  # leaving in order would take a store; the others notice when the process is gone
+        await self.networks.stop()
         await self.design.stop()
         try:
             async with asyncio.timeout(self.limits.linger):
@@ -108,8 +129,8 @@ class ReferenceBroker:
         """
         if self._store_failed:
             raise RuntimeError("a transaction failed before; the broker has to be started again")
-        self.database.execute("BEGIN IMMEDIATE")
         try:
+            self.database.execute("BEGIN IMMEDIATE")
             yield
             self.engine.flush()
             self.database.execute("COMMIT")
@@ -118,10 +139,23 @@ class ReferenceBroker:
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
             raise
+        self._watch_deployment()
 
     def began_serving(self) -> None:
-        """Close inherited connections that are not reliable; start the idle timers of the others."""
+        """Start the services; once they are there, clients and other servers are let in."""
         self._serving = True
+        if not self.design.has_services:
+            self._take_over_connections()
+        elif not self._failed:
+            self.services.promoted(self.engine.outside.deployment)
+
+    def _open_doors(self) -> None:
+        """The services run: let other servers and clients in."""
+        self.networks.open()
+        self._take_over_connections()
+
+    def _take_over_connections(self) -> None:
+        """Close inherited connections that are not reliable; start the idle timers of the others."""
         if ORPHANS_NEVER_EXPIRE in self.bugs:
             return
         for conn, reliable in self.engine.connections().items():
@@ -136,6 +170,12 @@ class ReferenceBroker:
         """Hand effects to the sessions of the clients connected here; those of others are dropped."""
         touched: dict[Session, None] = {}
         for effect in effects:
+            if isinstance(effect, (Waiting, Arrived, Declined)):
+                self.networks.take(effect)
+                continue
+            if isinstance(effect, Deployed):
+                self.services.decided(effect.phase)
+                continue
             if isinstance(effect, Opened):
                 self._attach(effect)
             session = self._attached.get(effect.conn)
@@ -148,10 +188,13 @@ class ReferenceBroker:
                 self._forget(effect.conn)
         for session in touched:
             session.flush()
+        self.networks.flush()
 
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
         self._serving = False
+        self.networks.close()
+        self.services.demoted()
         self._attached.clear()
         self._waiting.clear()
         for timer in self._idle.values():
@@ -169,8 +212,22 @@ class ReferenceBroker:
         self.design.submit(command)
 
     def admission(self) -> Admission:
-        """Whether ordinary clients are let in now."""
-        return self.design.admission()
+        """Whether ordinary clients are let in now: the master lets them in once its services run."""
+        admission = self.design.admission()
+        if admission.accepted and not self._runs_services():
+            return Admission(False, NO_SERVICES)
+        return admission
+
+    def _runs_services(self) -> bool:
+        return not self.design.has_services or (self.services.ready and self.entry_open)
+
+    def master_place(self) -> int | None:
+        """Place of the master among the replicas, if this node knows who it is."""
+        addresses, master = self.config.client_addresses, self.design.admission().master
+        for place, name in enumerate(self.config.peers):
+            if master is not None and addresses.get(name) == master:
+                return place
+        return None
 
     def log(self, event: str, **fields: Any) -> None:
         """One line in the node's log."""
@@ -192,9 +249,11 @@ class ReferenceBroker:
 
     def status(self) -> dict[str, Any]:
         """What an administrator's connection tells."""
+        state = self.design.status()
+        state["serving"] = state["serving"] and self._runs_services()
         return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
                 "connections": len(self.engine.connections()), "sessions": len(self._sessions),
-                **self.design.status()}
+                "server": self.config.server, "networks": self.networks.status(), **state}
 
     def open(self, session: Session, greeting: Greeting) -> None:
         """Open or resume a connection context for a session; the answer comes as an effect."""
@@ -204,6 +263,8 @@ class ReferenceBroker:
             conn = self._new_id()
         else:
             args |= {"resume": True, "received": greeting.received}
+            if FILTER_LOST_AT_FAILOVER in self.bugs and not conn.startswith(f"{self.config.node}-"):
+                args["moved"] = True
             self._stop_idle_timer(conn)
         session.conn = conn
         self._waiting.setdefault(conn, []).append(session)
@@ -226,6 +287,23 @@ class ReferenceBroker:
             self._abandoned(conn, session.reliable)
 
     # Inner workings.
+
+    def _watch_deployment(self) -> None:
+        """Whether the deployment has failed since the last look, of which every replica learns by applying it."""
+        phase = self.engine.outside.deployment.phase
+        if phase == FAILED and self._known_phase != FAILED:
+            self.runtime.spawn(self._give_up(), "give up")
+        self._known_phase = phase
+
+    async def _give_up(self) -> None:
+        """End this replica, once the others have had time to learn why, unless a new attempt is under way already."""
+        self._failed = True
+        await asyncio.sleep(self.limits.linger)
+        deployment = self.engine.outside.deployment
+        if deployment.phase == FAILED:
+            raise DeploymentFailed(f"the first initialisation of the services failed ({deployment.note}): "
+                                   "stop all replicas and start them again")
+        self._failed = False
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._sessions) >= self.limits.max_connections + _SPARE_SESSIONS:
@@ -299,3 +377,11 @@ class ReferenceBroker:
         del self._idle[conn]
         self.runtime.log("idle connection closed", conn=conn)
         self.submit(Command("close", conn, 0, {"reason": "idle"}))
+
+
+def _network_timeout(options: Mapping[str, Any]) -> float:
+    """Option ``network_timeout``: seconds of silence after which a connection with another server is cut."""
+    value = options.get("network_timeout", _NETWORK_TIMEOUT)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
+        raise ConfigError(f"options.network_timeout: {value!r} is not a number of seconds between 0 and 3600")
+    return float(value)

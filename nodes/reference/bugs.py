@@ -20,7 +20,7 @@ class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it.
+    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do.
     """
 
     name: str
@@ -28,10 +28,12 @@ class Bug:
     exercise: Mapping[str, str] = field(default_factory=dict)
     design: str = "joram"
     workload: str = "queue"
+    nemesis: str = "partition,pause,kill"
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
+FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
@@ -46,6 +48,10 @@ TRANSFER_FORGETS_MARKED = "transfer-forgets-marked"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
+COMMIT_UNSYNCED = "commit-unsynced"
+FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
+REEMISSION_TAKEN = "reemission-taken"
+MOVED_AND_KEPT = "moved-and-kept"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -67,6 +73,7 @@ BUGS: Mapping[str, Bug] = {
     for bug in (
         Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
+        Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
@@ -82,6 +89,10 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
+        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
+            workload="clustered"),
+        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),
         _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),
@@ -90,6 +101,8 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
+        Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
+            exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}),
     )
 }
 

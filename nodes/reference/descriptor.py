@@ -15,14 +15,12 @@ from xml.parsers import expat
 
 from nodes.reference.api import ConfigError
 from nodes.reference.config import MAX_SERVER
+from nodes.reference.services import CONNECTION_MANAGER, DESTINATIONS, TCP_PROXY
 
 MAX_BYTES = 1 << 20
 MAX_PORT = 65535
 MAX_DEPTH = 16
 
-CONNECTION_MANAGER = "org.objectweb.joram.mom.proxies.ConnectionManager"
-TCP_PROXY = "org.objectweb.joram.mom.proxies.tcp.TcpProxyService"
-DESTINATIONS = "stormproof.Destinations"
 SERVICE_CLASSES: Mapping[str, str] = {
     CONNECTION_MANAGER: "args \"NAME PASSWORD\": the name and the password that clients give",
     TCP_PROXY: "args \"PORT\": the port where clients connect",
@@ -252,7 +250,7 @@ class _Reader:
             self._fail(element, wrong)
         if kind == TCP_PROXY and not (len(args) == 1 and _is_number(args[0]) and 0 < int(args[0]) <= MAX_PORT):
             self._fail(element, wrong)
-        if kind == DESTINATIONS and not (args and all(arg.startswith(("/queue/", "/topic/")) for arg in args)):
+        if kind == DESTINATIONS and not (args and all(arg.startswith("/queue/") for arg in args)):
             self._fail(element, wrong)
         return Service(kind, args)
 

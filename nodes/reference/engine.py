@@ -10,12 +10,14 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
 from nodes.reference.bugs import NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
+from nodes.reference.clustered import Clustered
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
 from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
+from nodes.reference.outside import Outside
 from nodes.reference.state import State
 from nodes.reference.transactions import Transactions
 
@@ -29,20 +31,26 @@ class StoreEngine:
     """
 
     def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
-                 bugs: frozenset[str] = frozenset()) -> None:
+                 bugs: frozenset[str] = frozenset(), config: Config | None = None) -> None:
         self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
         self._state = State(database, self._limits.message_cache)
         self.local = LocalQueue()
-        self._destinations = Destinations(self._state, self._limits, bugs, self.local, self._too_slow)
+        self.outside = Outside(database, config, bugs)
+        clustered = config.clustered if config is not None else {}
+        self._clustered = Clustered(database, self._state, self.outside, clustered, bugs)
+        self._destinations = Destinations(self._state, self.outside, self._clustered, self._limits, bugs,
+                                          self.local, self._too_slow)
         transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
         self._effects: list[Effect] = []
+        self._unfiltered: set[str] = set()
         self._handlers = {
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
             "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": transactions.commit,
             "abort": transactions.abort, "prepare": transactions.prepare, "recover": self._nothing,
             "received": self._nothing, "close": self._close_by_client,
         }
+        self._without_client = {"external": self._external, "deploy": self._deploy, **self.outside.handlers}
 
     # What designs and sessions ask.
 
@@ -54,6 +62,8 @@ class StoreEngine:
         """
         if command.kind == "open":
             return self._open(command)
+        if command.kind in self._without_client:
+            return self._apply_without_client(command)
         if command.kind not in self._handlers:
             raise ValueError(f"the engine knows no command {command.kind!r}")
         conn, receipt = command.conn, command.args.get("receipt")
@@ -73,14 +83,21 @@ class StoreEngine:
                 effects.append(done)
             if conn not in self._state.contexts:
                 effects.append(Closed(conn, str(command.args.get("reason", ""))))
+        return self._react(effects)
+
+    def _react(self, effects: list[Effect]) -> list[Effect]:
+        """What the agents do when a command has been applied."""
         self.local.drain()
         self._destinations.dispatch(effects)
+        effects += self.outside.effects()
         return effects
 
     def flush(self) -> None:
         """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
         if STATE_BEHIND_LOG not in self._bugs:
             self._state.flush()
+            self.outside.flush()
+            self._clustered.flush()
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Output of a reliable connection beyond what the client says it received, oldest first."""
@@ -99,12 +116,18 @@ class StoreEngine:
         return conn in self._state.contexts or conn in self._state.closed
 
     def depths(self) -> dict[str, int]:
-        """Name of a queue or durable subscription -> messages in it, delivered-but-unacknowledged ones included."""
-        return {queue.name: queue.depth for queue in (*self._state.queues.values(), *self._state.durables.values())}
+        """Name of a queue or durable subscription -> messages in it, delivered-but-unacknowledged ones included.
+
+        Messages that wait for another server are counted under ``/server/N/queue/NAME``.
+        """
+        queues = (*self._state.queues.values(), *self._state.durables.values())
+        return {queue.name: queue.depth for queue in queues} | self.outside.depths()
 
     def dump(self) -> Iterable[list[Any]]:
         """The whole state as encodable rows; take them all before the next command is applied."""
         self._state.flush()
+        self.outside.flush()
+        self._clustered.flush()
         return self._state.rows()
 
     def load(self, rows: Iterable[list[Any]]) -> None:
@@ -115,6 +138,32 @@ class StoreEngine:
         """
         self._destinations.forget()
         self._state.replace(rows)
+        self.outside.restore()
+        self._clustered.restore()
+
+    # Commands that come from no client.
+
+    def _apply_without_client(self, command: Command) -> list[Effect]:
+        self._without_client[command.kind](command.args)
+        self._effects = []
+        return self._react(self._effects)
+
+    def _external(self, args: Mapping[str, Any]) -> None:
+        """A message of another server (HA Joram, 4.2.1); one that came before is discarded."""
+        server, stamp = args["server"], args["stamp"]
+        if not self.outside.awaits(server, stamp):
+            return
+        try:
+            self._destinations.check_room((args["destination"],))
+        except Mistake as mistake:
+            self.outside.decline(server, str(mistake))
+            return
+        self._destinations.send(args)
+        self.outside.took(server, stamp)
+
+    def _deploy(self, args: Mapping[str, Any]) -> None:
+        """A service makes a destination with an identifier of its own (HA Joram, 4.6.1)."""
+        self._destinations.deploy(args["destination"], args["id"])
 
     # Connections.
 
@@ -124,7 +173,7 @@ class StoreEngine:
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
                 return [Closed(conn, *self._state.closed.get(conn, ("unknown", None)))]
-            return self._resume(context, int(args.get("received", 0)))
+            return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use")]
         if len(self._state.contexts) >= self._limits.max_contexts:
@@ -132,12 +181,13 @@ class StoreEngine:
         self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
         return [Opened(conn, 0)]
 
-    def _resume(self, context: Context, received: int) -> list[Effect]:
+    def _resume(self, context: Context, received: int, moved: bool) -> list[Effect]:
+        if moved:  # with the bug filter-lost-at-failover only
+            self._unfiltered.add(context.conn)
         effects: list[Effect] = [Opened(context.conn, context.in_seq)]
         self._note_received(context, received)
         effects.extend(self.pending_output(context.conn, received))
-        self._destinations.dispatch(effects)
-        return effects
+        return self._react(effects)
 
     def _apply_to(self, context: Context, command: Command) -> Done:
         seq, args = command.seq, command.args
@@ -145,7 +195,8 @@ class StoreEngine:
         if received is not None:
             self._note_received(context, received)
         if seq:
-            if seq <= context.in_seq and NO_DUPLICATE_FILTER not in self._bugs:
+            filtered = NO_DUPLICATE_FILTER not in self._bugs and context.conn not in self._unfiltered
+            if seq <= context.in_seq and filtered:
                 return self._done(context, command, duplicate=True)
             if seq > context.in_seq + 1:
                 raise Mistake("gap")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from nodes import stomp
 from nodes.reference.api import Command, Deliver
 from nodes.reference.contexts import ACK_MODES, AUTO
+from nodes.reference.outside import split
 from nodes.reference.queues import DURABLE, QUEUE_PREFIX
 from nodes.reference.topics import TOPIC_PREFIX
 from nodes.stomp import Frame
@@ -182,11 +183,22 @@ def _name(frame: Frame, header: str) -> str:
     return value
 
 
+def _target(frame: Frame) -> str:
+    """The destination of SEND, which may be on another server."""
+    named = _name(frame, "destination")
+    _check_destination(frame, split(named)[1], _TOPIC)
+    return named
+
+
 def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
     destination = _name(frame, "destination")
+    _check_destination(frame, destination, topics)
+    return destination
+
+
+def _check_destination(frame: Frame, destination: str, topics: re.Pattern[str]) -> None:
     if not _QUEUE.fullmatch(destination) and not topics.fullmatch(destination):
         raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME or {TOPIC_PREFIX}NAME")
-    return destination
 
 
 def _durable(frame: Frame) -> dict[str, str]:
@@ -206,7 +218,7 @@ def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
 
 def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
-    args = {"destination": _destination(frame, _TOPIC), "headers": headers, "body": frame.body}
+    args = {"destination": _target(frame), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
 
 

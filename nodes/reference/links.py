@@ -117,6 +117,17 @@ def proof(secret: str, side: str, names: Sequence[str], numbers: Sequence[bytes]
     return hmac.digest(secret.encode(), said, "sha256")
 
 
+async def read_hello(reader: asyncio.StreamReader) -> Any:
+    """The first frame on a connection; raises LinkError when it is none or too long, and what ``readexactly`` does."""
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if size > MAX_HELLO:
+        raise LinkError("no hello of a broker")
+    try:
+        return wire.decode(await reader.readexactly(size))
+    except wire.WireError as error:
+        raise LinkError("no hello of a broker") from error
+
+
 @dataclass(eq=False)
 class _Link:
     reader: asyncio.StreamReader
@@ -269,9 +280,9 @@ class Links:
         try:
             number = self._number()
             writer.write(self._hello(number))
-            _, its_number = check_hello(await self._read_hello(reader), self._cluster, [peer])
+            _, its_number = check_hello(await read_hello(reader), self._cluster, [peer])
             names, numbers = (self._node, peer), (number, its_number)
-            self._check_proof(await self._read_hello(reader), "accept", names, numbers)
+            self._check_proof(await read_hello(reader), "accept", names, numbers)
             writer.write(encode_frame(proof(self._secret, "dial", names, numbers)))
         except BaseException:
             writer.transport.abort()
@@ -282,12 +293,12 @@ class Links:
         self._handshakes[writer] = None
         try:
             async with asyncio.timeout(max(self._silence, 0.1)):
-                hello = await self._read_hello(reader)
+                hello = await read_hello(reader)
                 peer, its_number = check_hello(hello, self._cluster, self._dialling_us)
                 number = self._number()
                 names, numbers = (peer, self._node), (its_number, number)
                 writer.write(self._hello(number) + encode_frame(proof(self._secret, "accept", names, numbers)))
-                self._check_proof(await self._read_hello(reader), "dial", names, numbers)
+                self._check_proof(await read_hello(reader), "dial", names, numbers)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
                 self._refuse("", error)
@@ -320,15 +331,6 @@ class Links:
         if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self._secret, side, names, numbers)):
             other = names[side == "accept"]
             raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
-
-    async def _read_hello(self, reader: asyncio.StreamReader) -> Any:
-        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if size > MAX_HELLO:
-            raise LinkError("no hello of a broker")
-        try:
-            return wire.decode(await reader.readexactly(size))
-        except wire.WireError as error:
-            raise LinkError("no hello of a broker") from error
 
     async def _run(self, peer: str, link: _Link) -> None:
         if self._stopping:

@@ -6,11 +6,12 @@ import asyncio
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from nodes.reference.api import Config, ConfigError, Runtime
 from nodes.reference.broker import ReferenceBroker
 from nodes.reference.runtime import LoopRuntime, RealRuntime
+from nodes.reference.services import SERVICES, ServiceFactory
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -18,15 +19,16 @@ EXIT_CONFIG = 3
 
 
 async def run_broker(config: Config, runtime: Runtime,
-                     started: Callable[[ReferenceBroker], None] | None = None) -> None:
+                     started: Callable[[ReferenceBroker], None] | None = None,
+                     service_classes: Mapping[str, ServiceFactory] = SERVICES) -> None:
     """Run a broker until the task is cancelled, which is its orderly stop.
 
-    ``started`` is called once clients can connect.
+    ``started`` is called once clients can connect; ``service_classes`` are what the configuration's services may name.
 
     Raises:
         ConfigError: the configuration can't be used.
     """
-    broker = ReferenceBroker(config, runtime)
+    broker = ReferenceBroker(config, runtime, service_classes)
     await broker.start()
     try:
         if started is not None:

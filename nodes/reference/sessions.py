@@ -13,13 +13,13 @@ from nodes import stomp
 from nodes.reference import frames
 from nodes.reference.api import (
     Admission,
+    ClientEffect,
     Closed,
     Command,
     Config,
     ConfigError,
     Deliver,
     Done,
-    Effect,
     Opened,
     Refused,
     Safe,
@@ -238,7 +238,7 @@ class Session:
 
     # Effects; `flush` follows when all of a transaction's have been taken.
 
-    def take(self, effect: Effect) -> None:
+    def take(self, effect: ClientEffect) -> None:
         """Turn an effect on this session's context into frames."""
         if self.ended:
             return
@@ -247,6 +247,8 @@ class Session:
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
+            if effect.duplicate:
+                self._hub.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
             # There may be none: after a takeover come the outcomes of what the older session submitted.
             if self._outstanding:
                 self._outstanding_bytes -= self._outstanding.popleft()

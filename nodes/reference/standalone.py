@@ -12,6 +12,7 @@ class Standalone:
     """Group commit: the commands that are there share one transaction, and one wait for the disk."""
 
     has_topic_manager = False
+    has_services = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -23,6 +24,9 @@ class Standalone:
         """Begin to serve."""
         self._task = self._broker.runtime.spawn(self._run(), "commit")
         self._broker.began_serving()
+        # What begins with it is over before the first client can come.
+        while self._commands:
+            self._commit()
 
     async def stop(self) -> None:
         """Commit what is waiting, and end."""

@@ -104,9 +104,9 @@ class State:
 
     # Additions and removals.
 
-    def add_queue(self, name: str) -> Queue:
-        """A new, empty queue."""
-        queue = self.queues[name] = Queue(self._next_id(), name)
+    def add_queue(self, name: str, reserved: int = 0) -> Queue:
+        """A new, empty queue; with a reserved identifier (below zero) if one is given."""
+        queue = self.queues[name] = Queue(reserved or self._next_id(), name)
         self.queue_table.insert(queue.id, queue)
         return queue
 
@@ -290,6 +290,10 @@ class State:
         self.counters.next_id += 1
         self._counter_table.update(0, self.counters)
         return number
+
+    def new_id(self) -> int:
+        """An identifier for something that is kept elsewhere."""
+        return self._next_id()
 
     def _next_message(self) -> int:
         number = self.counters.next_message

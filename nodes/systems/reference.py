@@ -21,14 +21,19 @@ from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
+from nodes.reference.coverage import BROKER_STATES, State
 from nodes.reference.joram import promises as joram
+from nodes.reference.joram.coverage import STATES as JORAM_STATES
+from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.promises import Promise
+from nodes.reference.queues import QUEUE_PREFIX
 from nodes.stomp import ProtocolError
 from nodes.systems.admin import AdminConnection
 
 CLIENT_PORT = 61613
 LINK_PORT = 61614
+NETWORK_PORT = 61615
 LOGIN = "stormproof"
 STATUS_TIMEOUT = 1.0
 _POLL = 0.1
@@ -40,21 +45,43 @@ class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``promises`` and ``modes`` are what the design promises in which mode; ``replicated`` is false for a design
-    whose nodes know nothing of each other.
+    ``replicated`` is false for a design whose nodes know nothing of each other. ``states`` are those whose coverage a
+    run reports; ``promises`` and ``modes`` are what the design promises in which mode.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    states: tuple[State, ...] = BROKER_STATES
     promises: tuple[Promise, ...] = ()
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     min_nodes: int = 1
     max_nodes: int = 64
 
+    def layout(self, test: Test) -> tuple[Group, ...]:
+        """The servers of a test: those of this design, then the local ones that are not replicated.
+
+        Options ``ha_servers`` and ``local_servers``, where a workload has them, say how many of each.
+        """
+        names, local = test.node_names, local_servers(test.options)
+        servers = ha_servers(test.options)
+        each = (len(names) - local) // servers
+        groups = [Group(number, self, names[number * each : (number + 1) * each]) for number in range(servers)]
+        groups += [Group(servers + place, Standalone, (name,)) for place, name in enumerate(names[each * servers :])]
+        return tuple(groups)
+
     def cluster(self, test: Test, backend: Backend, passcode: str) -> ReferenceCluster:
         """A cluster of this design on provisioned nodes."""
         return ReferenceCluster(self, test, backend, passcode)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One server as the others see it: its number, its design, and the nodes that are its replicas."""
+
+    server: int
+    system: ReferenceSystem
+    nodes: tuple[str, ...]
 
 
 BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
@@ -72,6 +99,7 @@ Standalone = ReferenceSystem(
 Joram = ReferenceSystem(
     "joram",
     replicated=True,
+    states=JORAM_STATES,
     min_nodes=2,
     promises=joram.PROMISES,
     modes=joram.MODES,
@@ -143,12 +171,19 @@ class ReferenceCluster:
         self.backend = backend
         self.login = LOGIN
         self.passcode = passcode
+        self.groups = system.layout(test)
+        self._group_of = {node: group for group in self.groups for node in group.nodes}
         self._admins: dict[str, AdminConnection] = {}
         self._in_process = cast(InProcessBackend, backend) if backend.in_process else None
 
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that clients may connect to."""
+        return self.test.node_names
+
     def client_addresses(self) -> list[tuple[str, int]]:
-        """Where clients connect: every node's listener, in node order."""
-        return [(self.backend.address(node), CLIENT_PORT) for node in self.test.node_names]
+        """Where clients connect: every node's listener, in the order of ``node_names``."""
+        return [(self.backend.address(node), CLIENT_PORT) for node in self.node_names]
 
     async def install(self) -> None:
         """Upload code and configuration to all nodes.
@@ -198,22 +233,23 @@ class ReferenceCluster:
         return list(await asyncio.gather(*(self.status(node) for node in self.test.node_names)))
 
     async def master(self) -> str | None:
-        """The node that serves, the one with the highest epoch if several do."""
-        serving = [status for status in await self.statuses() if status.serving]
-        return max(serving, key=lambda status: status.epoch).node if serving else None
+        """The node of the first server that serves, the one with the highest epoch if several do."""
+        status = _serving(await self.statuses(), self.groups[0])
+        return status.node if status else None
 
     async def depths(self) -> dict[str, int] | None:
-        """Queue name -> messages left, as the serving node counts them; None when nobody serves."""
-        if self.system.replicated:
-            master = await self.master()
-            statuses = [await self.status(master)] if master else []
-        else:
-            statuses = await self.statuses()
-        if not statuses or any(status.depths is None for status in statuses):
-            return None
+        """Queue name -> messages left, as the serving nodes count them; None when some server does not serve.
+
+        Messages that one server keeps for another one count for the queue there.
+        """
+        statuses = await self.statuses()
         total: dict[str, int] = {}
-        for status in statuses:
-            for queue, count in (status.depths or {}).items():
+        for group in self.groups:
+            status = _serving(statuses, group)
+            if status is None or status.depths is None:
+                return None
+            for name, count in status.depths.items():
+                queue = split(name)[1].removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
                 total[queue] = total.get(queue, 0) + count
         return total
 
@@ -222,35 +258,26 @@ class ReferenceCluster:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            if self._agree(await self.statuses()):
+            if self._healthy(await self.statuses()):
                 return True
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(_POLL)
 
-    def _agree(self, statuses: list[NodeStatus]) -> bool:
-        if not all(status.reachable for status in statuses):
-            return False
-        if not self.system.replicated:
-            return all(status.serving for status in statuses)
-        serving = [status for status in statuses if status.serving]
-        if len(serving) != 1:
-            return False
-        group = set(_group_of(serving[0], self.test.node_names))
-        members = [status for status in statuses if status.node in group]
-        views = {(status.epoch, status.view) for status in members}
-        return len(views) == 1 and set(members[0].view) == group
+    def _healthy(self, statuses: list[NodeStatus]) -> bool:
+        return all(status.reachable for status in statuses) and all(_agree(statuses, group) for group in self.groups)
 
     def spares(self) -> tuple[str, ...]:
         """The nodes that don't belong to the group at the beginning."""
         count = int(self.test.options.get("spares", 0))
-        return self.test.node_names[len(self.test.node_names) - count :]
+        names = self.groups[0].nodes
+        return names[len(names) - count :]
 
     async def group(self) -> tuple[str, ...]:
         """Who belongs to the group, as the serving node says; empty when nobody serves."""
         master = await self.master()
         status = await self.status(master) if master else None
-        return _group_of(status, ()) if status else ()
+        return _members_of(status, ()) if status else ()
 
     async def add_node(self, node: str) -> str | None:
         """Ask the serving node to take a node into the group; None if it will, otherwise why not."""
@@ -321,25 +348,68 @@ class ReferenceCluster:
 
     def _config(self, node: str) -> dict[str, Any]:
         spare = node in self.spares()
-        group = [name for name in self.test.node_names if name not in self.spares()]
-        names = [*group, *([node] if spare else [])] if self.system.replicated else [node]
+        group = self._group_of[node]
+        system = group.system
+        names = tuple(name for name in group.nodes if name == node or name not in self.spares())
         address = {name: self.backend.address(name) for name in names}
         return {
             "node": node,
-            "design": self.system.name,
+            "design": system.name,
             "data": f"{self.backend.node_dir(node)}/data",
             "host": address[node],
             "port": CLIENT_PORT,
             "login": self.login,
             "passcode": self.passcode,
-            "peers": {name: [address[name], LINK_PORT] for name in names} if self.system.replicated else {},
+            "peers": {name: [address[name], LINK_PORT] for name in names} if system.replicated else {},
             "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
-            "options": {option.name: self.test.options[option.name] for option in self.system.options}
-            | ({"secret": f"links of {self.passcode}", "join": spare} if self.system.name == "joram" else {}),
+            "options": {option.name: self.test.options[option.name] for option in system.options}
+            | ({"secret": f"links of {self.passcode}", "join": spare} if system is Joram else {}),
+            **self._neighbours(group),
         }
 
+    def _neighbours(self, group: Group) -> dict[str, Any]:
+        """What a server has to know of the others, if there are any."""
+        if len(self.groups) == 1:
+            return {}
+        networks = {each.server: [[self.backend.address(node), NETWORK_PORT] for node in each.nodes]
+                    for each in self.groups}
+        own = networks.pop(group.server)
+        clustered = {f"{QUEUE_PREFIX}q{key}": list(range(ha_servers(self.test.options)))
+                     for key in range(int(self.test.options.get("queues", 0))) if "ha_servers" in self.test.options}
+        return {"server": group.server, "networks": [own], "clustered": clustered,
+                "servers": {str(server): addresses for server, addresses in networks.items()}}
 
-def _group_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
+
+def local_servers(options: Mapping[str, Any]) -> int:
+    """How many nodes are servers of their own, not replicated, beside the servers of the design."""
+    return int(options.get("local_servers", 0))
+
+
+def ha_servers(options: Mapping[str, Any]) -> int:
+    """How many servers of the design there are."""
+    return int(options.get("ha_servers", 1))
+
+
+def _serving(statuses: list[NodeStatus], group: Group) -> NodeStatus | None:
+    """The one of a server's nodes that serves, that with the highest epoch if several do."""
+    serving = [status for status in statuses if status.serving and status.node in group.nodes]
+    return max(serving, key=lambda status: status.epoch) if serving else None
+
+
+def _agree(statuses: list[NodeStatus], group: Group) -> bool:
+    """Whether a server's nodes, which all answered, agree on one of them that serves."""
+    found = [status for status in statuses if status.node in group.nodes]
+    serving = [status for status in found if status.serving]
+    if not group.system.replicated:
+        return len(serving) == len(found)
+    if len(serving) != 1:
+        return False
+    members = set(_members_of(serving[0], group.nodes))
+    views = {(status.epoch, status.view) for status in found if status.node in members}
+    return len(views) == 1 and set(serving[0].view) == members
+
+
+def _members_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
     """Who belongs to a node's group, if it tells."""
     return tuple((status.detail or {}).get("replicas", default))
 

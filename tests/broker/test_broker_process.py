@@ -18,6 +18,7 @@ from broker_process import PATIENCE, ROOT, BrokerProcess, RawClient, until, work
 from nodes.reference.api import Admission, Command, Config, ConfigError
 from nodes.reference.broker import ReferenceBroker
 from nodes.reference.config import build_config, parse_config
+from nodes.reference.outside import DONE
 from nodes.reference.process import run_broker
 from nodes.reference.runtime import RealRuntime
 
@@ -184,6 +185,8 @@ async def test_a_broker_runs_in_somebody_elses_event_loop(tmp_path: Path) -> Non
 class Refusing:
     """A design that serves only when it is told to."""
 
+    has_services = True
+
     def __init__(self) -> None:
         self.serving = False
         self.commands: list[Command] = []
@@ -221,6 +224,7 @@ async def test_a_node_that_does_not_serve_names_the_master_and_admits_administra
     with broker.transaction():
         for conn, reliable in (("old", False), ("kept", True)):
             broker.engine.apply(Command("open", conn, 0, {"reliable": reliable, "login": "guest"}))
+        broker.engine.apply(Command("deployment", "", 0, {"phase": DONE, "note": "n1"}))
     design.serving = True
     broker.began_serving()
     assert design.commands == [Command("close", "old", 0, {"reason": "failover"})]

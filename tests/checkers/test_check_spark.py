@@ -125,7 +125,7 @@ def test_a_job_that_fails_is_one_line(spark: Any, tmp_path: Path, monkeypatch: p
             raise RuntimeError("\nexecutor lost\nat x\nat y")
 
     monkeypatch.setattr(job, "_frame", lambda *_: Broken())
-    with pytest.raises(SparkFailed, match=r"^the checks' Spark job failed: executor lost$"):
+    with pytest.raises(SparkFailed, match=r"^the Spark job failed: executor lost$"):
         check_runs(spark, [tmp_path])
 
 

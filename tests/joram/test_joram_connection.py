@@ -241,7 +241,8 @@ async def test_what_a_deposed_master_could_not_get_rid_of_never_arrives(tmp_path
         for number in range(20):
             await producer.publish(f"{number}-" + "x" * 200_000)
         client.write("SUBSCRIBE", {"id": "s", "destination": QUEUE, "ack": "client-individual"})
-        await until(lambda: any(each._outlet.unconfirmed() > 100_000 for each in cluster.brokers[master]._sessions), "stuck")
+        sessions = cluster.brokers[master]._sessions
+        await until(lambda: any(each._outlet.unconfirmed() > 100_000 for each in sessions), "stuck")
         cluster.cut([master], others)
         await until(lambda: not cluster.status(master)["serving"], "deposed")
         received = b""

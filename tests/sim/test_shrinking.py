@@ -64,7 +64,7 @@ def test_the_drawn_schedule_written_down_is_the_same_run(tmp_path: Path) -> None
 def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path: Path) -> None:
     seed = next(seed for seed in range(1, 30) if run_seed(FAILING, seed, tmp_path, tmp_path).failed)
     before = faults_of(FAILING, seed)
-    shrunk = shrink(FAILING, seed, tmp_path)
+    shrunk = shrink(FAILING, seed, jobs=2)
     assert len(shrunk.faults) < len(before)
     assert shrunk.plan.time_limit < FAILING.time_limit or shrunk.plan.rate < FAILING.rate
     assert "lost" in shrunk.result.broken
@@ -87,4 +87,4 @@ def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path
 def test_what_does_not_fail_is_not_shrunk(tmp_path: Path) -> None:
     settings = {name: value for name, value in FAILING.settings.items() if name != "bug"}
     with pytest.raises(UsageError, match="does not fail"):
-        shrink(Plan("joram", "queue", "partition", 3, 8.0, 30.0, settings), 1, tmp_path)
+        shrink(Plan("joram", "queue", "partition", 3, 8.0, 30.0, settings), 1)

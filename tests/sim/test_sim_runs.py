@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulated import simulated, small_test, traces
+from simulated import simulated, small_test, stormy_test, traces
 
 from checkers.run_check import check_run
 from harness.history.ledger import read_ledger
+from harness.registry import NEMESES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -29,6 +30,36 @@ def test_a_run_exercises_every_fault_and_proves_it(tmp_path: Path) -> None:
     assert "2000-01-01T00:00" in log and "promoted" in log
 
 
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("family", ["power", "reboot", "packets", "clock", "disk"])
+def test_each_kind_of_a_fault_is_proven_and_survived(family: str, tmp_path: Path) -> None:
+    kinds = NEMESES.load(family).kinds
+    settings = {"fault_duration": 1.5, "fault_gap": 1.0, "quiet_before": 0.05, "quiet_after": 0.05}
+    test = small_test(2, nemesis=family, time_limit=5.0 + 4.0 * len(kinds), rate=12.0, settings=settings)
+    run_dir = simulated(test, tmp_path)
+    proven = {window.kind for window in read_ledger(run_dir / "ledger.jsonl") if window.proven and not window.error}
+    assert proven == set(kinds)
+    verdict = check_run(run_dir)
+    assert verdict.verdict == "valid", verdict.sentence
+
+
+@pytest.mark.requirement("H5", part=True)
+def test_all_faults_together_are_survived(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        verdict = check_run(simulated(stormy_test(seed), tmp_path))
+        assert verdict.verdict == "valid", verdict.sentence
+
+
+def test_a_broker_whose_disk_fails_ends_and_says_why(tmp_path: Path) -> None:
+    settings = {"disk_kind": "sync-error", "fault_duration": 1.5}
+    run_dir = simulated(small_test(3, nemesis="disk", time_limit=6.0, settings=settings), tmp_path)
+    (window,) = read_ledger(run_dir / "ledger.jsonl")
+    log = (run_dir / "logs" / f"{window.targets[0]}.log").read_text()
+    assert "broker failed" in log and "simulated sync error" in log and "(exit status 1)" in log
+    assert window.heal_evidence["broker"] == "dead" and window.heal_evidence["after"] == "running"
+    assert check_run(run_dir).verdict == "valid"
+
+
 def test_two_masters_lose_messages_where_the_settings_allow_two(tmp_path: Path) -> None:
     settings = {"partitions": "unspecified", "partition_kind": "master", "fault_duration": 4.0}
     verdicts = [
@@ -43,30 +74,44 @@ def test_other_seeds_give_other_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("H4", part=True)
-def test_a_seed_repeats_to_the_byte_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
-    assert _digests(tmp_path / "a", "1", 1, 6) == _digests(tmp_path / "b", "4711", 1, 6)
+def test_a_hundred_seeds_repeat_to_the_byte_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
+    _compare(tmp_path, 1, 100, 3.0)
 
 
 @pytest.mark.soak
-def test_a_hundred_seeds_repeat_to_the_byte(tmp_path: Path) -> None:
-    assert _digests(tmp_path / "a", "7", 100, 100) == _digests(tmp_path / "b", "random", 100, 100)
+def test_a_hundred_longer_runs_repeat_to_the_byte(tmp_path: Path) -> None:
+    _compare(tmp_path, 1000, 100, 30.0)
 
 
 def test_a_run_that_follows_others_in_a_process_is_the_same_as_alone(tmp_path: Path) -> None:
-    alone = _digests(tmp_path / "a", "1", 5, 1)
-    assert _digests(tmp_path / "b", "1", 3, 3)[-1:] == alone
+    alone = _digests(_replaying(tmp_path / "a", "1", 5, 1, 10.0))
+    assert _digests(_replaying(tmp_path / "b", "1", 3, 3, 10.0))[-1:] == alone
 
 
-def _digests(folder: Path, hash_seed: str, first: int, count: int) -> list[dict[str, str]]:
+def _compare(folder: Path, first: int, count: int, seconds: float) -> None:
+    """Two processes at once, in surroundings that differ, must do the same."""
+    both = [_replaying(folder / hash_seed, hash_seed, first, count, seconds) for hash_seed in ("1", "random")]
+    one, other = (_digests(process) for process in both)
+    assert one == other
+    assert len({run["history"] for run in one}) == count
+
+
+def _replaying(folder: Path, hash_seed: str, first: int, count: int, seconds: float) -> subprocess.Popen[str]:
     # Nothing of the surroundings may matter: not the folder, not the environment.
     environment = {
         "PATH": os.environ.get("PATH", ""), "PYTHONHASHSEED": hash_seed, "TZ": "Asia/Tokyo" if hash_seed == "1" else "",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]), "HOME": str(folder),
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(HERE / "replayed.py"), str(folder), str(first), str(count)],
-        env=environment, capture_output=True, text=True, timeout=600, check=False,
+    arguments = [str(folder), str(first), str(count), str(seconds)]
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "replayed.py"), *arguments], env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _digests(process: subprocess.Popen[str]) -> list[dict[str, str]]:
+    with process:
+        output, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    return [json.loads(line) for line in output.splitlines()]

@@ -20,7 +20,8 @@ class Silent:
     """A connection that takes every frame and gives no message."""
 
     peer = None
-    broken = False
+    over = False
+    unsafe = 0
 
     def __init__(self, connected: bool) -> None:
         self.connected = connected
@@ -39,9 +40,9 @@ class Silent:
         ({"q0": 0}, True, "empty"),
         ({}, False, "empty"),
         ({"q0": 2}, True, "empty"),
-        ({"q0": 2}, False, "nobody could tell whether the queue is empty"),
-        (None, True, "nobody could tell whether the queue is empty"),
-        (None, False, "nobody could tell whether the queue is empty"),
+        ({"q0": 2}, False, "nobody could tell whether anything is left"),
+        (None, True, "nobody could tell whether anything is left"),
+        (None, False, "nobody could tell whether anything is left"),
     ],
 )
 async def test_a_queue_is_empty_only_if_a_broker_was_there(
@@ -51,7 +52,7 @@ async def test_a_queue_is_empty_only_if_a_broker_was_there(
         return depths
 
     cluster: Any = SimpleNamespace(
-        test=Test("joram", "queue", nodes=1, options=OPTIONS), login="", passcode="", depths=ask,
+        test=Test("joram", "queue", nodes=1, options=OPTIONS), login="", passcode="", depths=ask, node_names=("n1",),
         client_addresses=lambda: [("127.0.0.1", 1)], backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
     client = QueueClient(cluster, "c1", 0)

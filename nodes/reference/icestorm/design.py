@@ -47,6 +47,7 @@ class IceStorm:
     """A replica of highly available IceStorm. Options: ``nodes.reference.icestorm.options.Options``."""
 
     has_topic_manager = True
+    has_services = False
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

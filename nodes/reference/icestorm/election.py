@@ -182,7 +182,8 @@ class Election:
 
     def _enter(self, state: str, coordinator: str, group: str, why: str) -> None:
         if (state, coordinator, group) != (self.state, self.coordinator, self.group):
-            self._runtime.log("replica state", state=state, coordinator=coordinator, group=group, why=why)
+            self._runtime.log("replica state", state=state, coordinator=coordinator, leads=coordinator == self.name,
+                              group=group, why=why)
         self.state, self.coordinator, self.group = state, coordinator, group
         if state != NORMAL:
             self.epoch = 0

@@ -47,6 +47,7 @@ class Joram:
     """
 
     has_topic_manager = False
+    has_services = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -330,7 +331,9 @@ class Joram:
     def _step_down(self, why: str) -> None:
         if self._leader is None:
             return
-        self._replica.runtime.log("stepped down", epoch=round_of(self._leader.epoch), why=why)
+        self._replica.runtime.log(
+            "stepped down", epoch=round_of(self._leader.epoch), why=why, pending=self._leader.unfinished()
+        )
         self._leader.stop()
         self._leader = None
         self._broker.drop_clients(NOT_MASTER)

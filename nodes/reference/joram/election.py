@@ -97,6 +97,7 @@ class Election:
         if self.phase != IDLE:
             self._evaluate()
             if self.phase != IDLE and now > self._deadline:
+                replica.runtime.log("election given up", epoch=round_of(self._epoch), phase=self.phase)
                 self.cancel()
                 self._back_off(replica.runtime.random.random())
             return
@@ -264,6 +265,7 @@ class Election:
         reason = self._refusal(peer, message.epoch, message.first_start)
         if reason is None and self.phase != IDLE:
             if self.phase == CANVASSING and replica.ranks[peer] < replica.rank:
+                replica.runtime.log("candidate deferred", to=peer)
                 self.cancel()
                 self._back_off(1.0)
             else:
@@ -279,6 +281,7 @@ class Election:
         replica = self._replica
         reason = self._refusal(peer, message.epoch, message.first_start)
         if reason is not None:
+            replica.runtime.log("proposal refused", candidate=peer, epoch=round_of(message.epoch), why=reason)
             replica.send(peer, Opinion(message.epoch, replica.log.promised, reason))
             return
         self.cancel()

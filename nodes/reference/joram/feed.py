@@ -60,6 +60,8 @@ class Feeder:
         if plan.state:
             self._begin_state()
         else:
+            if plan.start < replica.log.last:
+                replica.runtime.log("catch-up by log", to=peer, first=plan.start, last=replica.log.last)
             # Makes the peer check that its log fits and acknowledge, even if it lacks nothing.
             self._send(self.next, replica.now(), empty=True)
 

@@ -51,6 +51,7 @@ class Leader:
         self._pending: list[bytes] = []
         self._outbox = Outbox()
         self._ship_upto = 0
+        self._held_back = False
         self._wake = asyncio.Event()
         self._epoch_start = replica.log.append(epoch, encode_view(self.members))
         self._tasks = [replica.runtime.spawn(self._write(), "replication")]
@@ -212,6 +213,11 @@ class Leader:
         """Whether effects may be released now."""
         return not self._replica.options.primary or self._within(self._replica.options.lease)
 
+    def unfinished(self) -> int:
+        """Commands that have been submitted but have had no effect yet."""
+        log = self._replica.log
+        return len(self._pending) + log.last - log.applied + len(self._outbox)
+
     def suspects(self) -> list[str]:
         """Peers that have not been heard for too long."""
         return [peer for peer in self._replica.peers if self._is_silent(peer)]
@@ -322,7 +328,11 @@ class Leader:
 
     def _release(self) -> None:
         if self.holds_lease():
+            self._held_back = False
             self._replica.broker.release(self._outbox.take())
+        elif self._outbox and not self._held_back:
+            self._held_back = True
+            self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
 
     def _compact(self) -> None:
         options, log = self._replica.options, self._replica.log

@@ -22,6 +22,9 @@ class Outbox:
         self._waiting: deque[tuple[int, Effect]] = deque()
         self._ready: list[Effect] = []
 
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._ready)
+
     def __bool__(self) -> bool:
         return bool(self._ready)
 

@@ -1,0 +1,159 @@
+"""Worker processes and a scratch folder for simulated runs, gone without a trace however the work ends."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from harness.errors import StormproofError
+
+_MEMORY = Path("/dev/shm")
+_AHEAD = 3
+_RECYCLE = 2000
+"""Runs after which a worker process is replaced, so that no leak can add up."""
+
+
+@contextlib.contextmanager
+def workshop(jobs: int) -> Iterator[tuple[Workers, Path]]:
+    """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards."""
+    scratch = Path(tempfile.mkdtemp(prefix="stormproof-sim-", dir=scratch_place()))
+    workers = Workers(jobs)
+    try:
+        yield workers, scratch
+    finally:
+        with _undisturbed():
+            workers.close()
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def scratch_place() -> str | None:
+    """Where scratch folders are made: in memory where that is possible."""
+    return str(_MEMORY) if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
+
+
+class Workers:
+    """Processes that call functions; with one job it is this process."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._others = set(multiprocessing.active_children())
+        self._pool = None if jobs == 1 else ProcessPoolExecutor(
+            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, max_tasks_per_child=_RECYCLE
+        )  # fmt: skip
+
+    def each(self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """The result of each task, in the order in which they come.
+
+        Raises:
+            StormproofError: a worker died.
+        """
+        if self._pool is None:
+            yield from (function(*task) for task in tasks)
+            return
+        rest = iter(tasks)
+        waiting: list[Future[Any]] = []
+        while True:
+            waiting += [self._submit(function, task) for task in islice(rest, _AHEAD * self._jobs - len(waiting))]
+            if not waiting:
+                return
+            wait(waiting, return_when=FIRST_COMPLETED)
+            for future in [future for future in waiting if future.done()]:
+                waiting.remove(future)
+                yield _result(future)
+
+    def first(
+        self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], accept: Callable[[Any], bool]
+    ) -> tuple[int, Any]:
+        """The number of the first task (from 0) whose result is accepted, and that result.
+
+        When none is: the number of tasks, and None. Later tasks are begun before it is known whether they are needed;
+        the answer does not depend on that.
+
+        Raises:
+            StormproofError: a worker died.
+        """
+        rest = iter(tasks)
+        waiting: deque[Future[Any]] = deque()
+        number = 0
+        try:
+            while True:
+                if self._pool is None:
+                    results = [function(*task) for task in islice(rest, 1)]
+                else:
+                    room = 2 * self._jobs - len(waiting)
+                    waiting.extend(self._submit(function, task) for task in islice(rest, room))
+                    results = [_result(waiting.popleft())] if waiting else []
+                if not results:
+                    return number, None
+                if accept(results[0]):
+                    return number, results[0]
+                number += 1
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the processes, also in the middle of their work."""
+        if self._pool is None:
+            return
+        for process in multiprocessing.active_children():
+            if process not in self._others:
+                process.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Future[Any]:
+        assert self._pool is not None
+        try:
+            return self._pool.submit(function, *task)
+        except BrokenProcessPool as error:
+            raise _dead(error) from error
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise _dead(error) from error
+
+
+def _dead(error: BrokenProcessPool) -> StormproofError:
+    return StormproofError(f"a worker process of the simulation died ({error}); try fewer --jobs")
+
+
+def _prepare() -> None:
+    """Workers leave Ctrl-C to the parent, and don't outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _follow(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C or SIGTERM must not end the tidying up that the first one began."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

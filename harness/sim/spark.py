@@ -1,0 +1,106 @@
+"""Seeds as Spark tasks, on this machine's cores or on a cluster.
+
+A task simulates and checks whole runs (``run_and_judge``, as without Spark) in a folder of the store; the driver gives
+each run that came back its place in the store. A task that Spark tries twice leaves no run twice.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.job import TASKS_A_CORE, VERDICT_DDL, VERDICT_ROWS, Progress, add_verdicts, collect_frame, verdict_rows
+from checkers.spark import SparkWarmup
+from harness.errors import StormproofError
+from harness.sim.campaign import ALL, Plan, SeedResult, run_and_judge
+
+RUNS_A_CORE = 64
+"""Runs of one Spark job, for each core; between jobs results are told, and a campaign may stop."""
+
+_RESULT = pa.field("result", pa.binary())
+_ROWS = pa.schema([*VERDICT_ROWS, _RESULT])
+
+
+def spark_campaign(
+    plans: Sequence[Plan], seeds: Sequence[int], store: Path, *, master: str, collect: bool,
+    report: Callable[[SeedResult], None], progress: Progress,
+) -> None:
+    """Run every plan with every seed; all runs are stored, with their verdicts.
+
+    ``report`` is called for each result after each Spark job, in the order of seeds; ``progress`` with the runs done of
+    a job. Stops after the first job with a failure unless ``collect`` is set.
+
+    Raises:
+        SparkFailed: Spark did not start or a job failed. StormproofError: the store can't be written.
+    """
+    store = store.resolve()
+    staging = store / f".simulating-{secrets.token_hex(4)}"
+    warm = SparkWarmup(master)
+    try:
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise StormproofError(f"{store}: can't be written ({error.strerror}); choose another --store") from error
+        spark = warm.session()
+        cores = spark.sparkContext.defaultParallelism
+        tasks = ((plan, seed) for seed, plan in product(seeds, plans))
+        while part := list(islice(tasks, cores * RUNS_A_CORE)):
+            table = collect_frame(spark, _frame(spark, part, store, staging, cores * TASKS_A_CORE), len(part), progress)
+            results = [_settled(result, store) for result in _results(table, len(part))]
+            checked = table.filter(table.column("check").is_valid())
+            add_verdicts(store, checked.drop_columns(["run_dir", "trouble", "result"]))
+            for result in results:
+                report(result)
+            if not collect and any(result.failed for result in results):
+                return
+    finally:
+        warm.abandon()
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _frame(spark: Any, tasks: Sequence[tuple[Plan, int]], store: Path, staging: Path, parts: int) -> Any:
+    """The data frame of results; nothing is computed yet."""
+
+    def simulate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                plan, seed = tasks[position]
+                yield _simulated(plan, seed, store, staging)
+
+    ddl = f"{VERDICT_DDL}, `{_RESULT.name}` binary"
+    return spark.range(0, len(tasks), 1, min(parts, len(tasks))).mapInArrow(simulate_batches, ddl)
+
+
+def _simulated(plan: Plan, seed: int, store: Path, staging: Path) -> pa.RecordBatch:
+    """The verdict's rows of one run, the first of which carries the result."""
+    if not staging.is_dir():
+        raise StormproofError(f"{staging} is gone: the campaign has ended, or the store is not mounted here")
+    result, verdict = run_and_judge(plan, seed, store, staging, ALL)
+    packed = pickle.dumps(result)
+    if verdict is None or result.run_dir is None:
+        return pa.RecordBatch.from_pylist([{"result": packed}], schema=_ROWS)
+    rows = verdict_rows(result.run_dir, verdict, None)
+    results = pa.array([packed, *[None] * (rows.num_rows - 1)], _RESULT.type)
+    return pa.RecordBatch.from_arrays([*rows.columns, results], schema=_ROWS)
+
+
+def _results(table: pa.Table, wanted: int) -> list[SeedResult]:
+    results = [pickle.loads(packed) for packed in table.column(_RESULT.name).drop_null().to_pylist()]
+    if len(results) != wanted:
+        raise StormproofError(f"{wanted} runs were simulated, but {len(results)} results came back from Spark")
+    return results
+
+
+def _settled(result: SeedResult, store: Path) -> SeedResult:
+    """The result with its run in the store, among the others."""
+    if result.run_dir is None:
+        return result
+    return replace(result, run_dir=result.run_dir.rename(store / result.run_dir.name))

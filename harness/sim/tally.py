@@ -1,0 +1,104 @@
+"""What a campaign has found so far: verdicts, failures, and the states that its runs reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from harness.coverage import states_of
+from harness.sim.campaign import SeedResult
+
+
+@dataclass
+class Reached:
+    """In how many runs a state was reached, and how often in all."""
+
+    runs: int = 0
+    times: int = 0
+
+
+@dataclass
+class Tally:
+    """Results, added up. ``designs`` are those whose states are counted."""
+
+    designs: Sequence[str] = ()
+    started: float = field(default_factory=time.monotonic)
+    verdicts: dict[str, int] = field(default_factory=dict)
+    simulated: float = 0.0
+    failures: list[SeedResult] = field(default_factory=list)
+    unknown: list[SeedResult] = field(default_factory=list)
+    coverage: dict[str, dict[str, Reached]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.coverage = {
+            design: {state.name: Reached() for state in states_of(design)} for design in dict.fromkeys(self.designs)
+        }
+
+    def add(self, result: SeedResult) -> None:
+        """One more."""
+        self.verdicts[result.verdict] = self.verdicts.get(result.verdict, 0) + 1
+        self.simulated += result.simulated
+        self._cover(self.coverage.setdefault(result.plan.design, {}), result.coverage)
+        if result.failed:
+            self.failures.append(result)
+        elif result.verdict == "unknown":
+            self.unknown.append(result)
+
+    @staticmethod
+    def _cover(seen: dict[str, Reached], times: Mapping[str, int]) -> None:
+        for name, count in times.items():
+            state = seen.setdefault(name, Reached())
+            state.runs += count > 0
+            state.times += count
+
+    @property
+    def runs(self) -> int:
+        """Runs done."""
+        return sum(self.verdicts.values())
+
+    @property
+    def seconds(self) -> float:
+        """Real seconds so far."""
+        return max(time.monotonic() - self.started, 1e-9)
+
+    def line(self) -> str:
+        """All in one line."""
+        seconds = self.seconds
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        return (f"{self.runs} runs: {counts or 'none yet'}; {seconds:.0f} s, {self.runs / seconds * 60:.0f} runs a "
+                f"minute, {self.simulated / seconds:.0f} simulated seconds a second")
+
+    def coverage_table(self) -> Table:
+        """The states by design: in how many runs each was reached, and how often in all; never reached ones last."""
+        table = Table("state", "runs", "times", "", box=None)
+        for design, states in self.coverage.items():
+            summaries = {state.name: state.summary for state in states_of(design)}
+            for name, state in sorted(states.items(), key=lambda item: item[1].runs, reverse=True):
+                label = f"{design}: {name}" if len(self.coverage) > 1 else name
+                runs = str(state.runs) if state.runs else "never"
+                table.add_row(label, runs, str(state.times) if state.runs else "", summaries.get(name, ""))
+        return table
+
+    def to_json(self, interrupted: bool = False) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "runs": self.runs,
+            "interrupted": interrupted,
+            "verdicts": dict(sorted(self.verdicts.items())),
+            "seconds": round(self.seconds, 3),
+            "simulated_seconds": round(self.simulated, 3),
+            "coverage": {
+                design: {name: {"runs": state.runs, "times": state.times} for name, state in states.items()}
+                for design, states in self.coverage.items()
+            },
+            "failures": [
+                {"seed": r.seed, "design": r.plan.design, "workload": r.plan.workload, "nemesis": r.plan.nemesis,
+                 "verdict": r.verdict, "sentence": r.sentence, "anomalies": dict(r.anomalies), "command": r.command,
+                 "run": r.run_dir.name if r.run_dir else None}
+                for r in self.failures
+            ],
+        }

@@ -1,0 +1,92 @@
+"""``stormproof test --repeat N``: several runs of one test, told as k of n."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import repeat
+from harness.errors import StormproofError, UsageError
+from harness.run import Outcome
+from harness.settings import make_test
+from harness.spec import Test
+
+
+def outcome(verdict: str, *broken: str) -> Outcome:
+    checks = [{"check": name, "decides": True, "verdict": "invalid"} for name in broken]
+    checks.append({"check": "order", "decides": False, "verdict": "invalid"})
+    return Outcome(Path("run"), {"verdict": verdict, "checks": checks, "anomalies": {}, "sentence": verdict}, Path("r"))
+
+
+VALID, UNKNOWN = outcome("valid"), outcome("unknown")
+LOST, BOTH = outcome("invalid", "lost"), outcome("invalid", "lost", "depth")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the next runs give: outcomes, or errors to raise."""
+    planned: list[Any] = []
+    remaining: Iterator[Any] = iter(planned)
+
+    def run_test(*arguments: Any, **more: Any) -> Outcome:
+        found = next(remaining)
+        if isinstance(found, BaseException):
+            raise found
+        assert isinstance(found, Outcome)
+        return found
+
+    class NoSpark:
+        def abandon(self) -> None:
+            """There is nothing to end."""
+
+    monkeypatch.setattr(repeat, "run_test", run_test)
+    monkeypatch.setattr(repeat, "SparkWarmup", NoSpark)
+    return planned
+
+
+def plan(backend: str = "local") -> Test:
+    return make_test(design="joram", workload="queue", nemesis="none", backend=backend, nodes=3, time_limit=5.0,
+                     rate=20.0, seed=1, settings={})  # fmt: skip
+
+
+@pytest.mark.parametrize(("planned", "status", "told"), [
+    ([VALID, VALID], 0, "0 of 2 runs invalid"),
+    ([VALID, UNKNOWN], 2, "0 of 2 runs invalid, 1 unknown"),
+    ([LOST, VALID, BOTH, UNKNOWN], 1, "2 of 4 runs invalid with lost (2), depth (1), 1 unknown"),
+])  # fmt: skip
+def test_failures_are_counted(
+    planned: list[Outcome], status: int, told: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.extend(planned)
+    assert repeat.repeat_test(plan(), "why", Path("s"), len(planned), as_json=False) == status
+    assert capsys.readouterr().out.splitlines()[-1] == told
+
+
+def test_json_holds_every_run(runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    runs.extend([VALID, BOTH])
+    assert repeat.repeat_test(plan(), "why", Path("s"), 2, as_json=True) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["invalid"], answer["done"]) == ("invalid", 1, 2)
+    assert answer["checks"] == {"lost": 1, "depth": 1}
+    assert [run["verdict"] for run in answer["runs"]] == ["valid", "invalid"]
+
+
+@pytest.mark.parametrize("end", [StormproofError("broke"), KeyboardInterrupt()])
+def test_what_was_found_is_told_when_a_run_breaks(
+    end: BaseException, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.extend([LOST, end])
+    with pytest.raises(type(end)):
+        repeat.repeat_test(plan(), "why", Path("s"), 5, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 runs invalid with lost (1) (5 were asked for)"
+
+
+def test_what_can_not_differ_is_not_repeated(runs: list[Any]) -> None:
+    with pytest.raises(UsageError, match="simulate --seeds 3"):
+        repeat.repeat_test(plan("sim"), "why", Path("s"), 3, as_json=False)
+    with pytest.raises(UsageError, match="at least 1"):
+        repeat.repeat_test(plan(), "why", Path("s"), 0, as_json=False)

@@ -1,0 +1,281 @@
+"""Networks between servers (HA Joram, 1.1.2, 4.2, 4.9): on real sockets, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joram_servers import Servers, eventually
+
+from nodes.reference.links import FrameParser, encode_frame
+from nodes.reference.networks import PROTOCOL
+
+HERE, THERE = "/server/0/queue/q", "/server/1/queue/q"
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Callable[..., Servers]]:
+    made: list[Servers] = []
+
+    def make(*shape: int) -> Servers:
+        made.append(Servers(tmp_path, *shape))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.end()
+
+
+def kept(world: Servers, server: int) -> dict[str, list[int]]:
+    """Node -> stamps of the messages that it keeps for a server."""
+    return {name: list(node.running.engine.outside.peer(server).outgoing)
+            for name, node in world.nodes.items() if not node.ended.done()}
+
+
+async def until_kept(world: Servers, server: int, stamps: list[int], names: list[str]) -> None:
+    async def same() -> bool:
+        found = kept(world, server)
+        return all(found[name] == stamps for name in names)
+
+    await eventually(same, f"{names} keep {stamps} for server {server}")
+
+
+async def ask(world: Servers, name: str, hello: list[Any]) -> tuple[list[Any], asyncio.StreamWriter]:
+    """What a node answers to the hello of another server."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.networks[name])
+    writer.write(encode_frame(hello))
+    parser, frames = FrameParser(), []
+    async with asyncio.timeout(10):
+        while not frames:
+            data = await reader.read(1 << 16)
+            if not data:
+                return [], writer
+            frames += parser.feed(data)
+    return frames[0], writer
+
+
+class Outsider:
+    """Server 1, played by the test: takes messages, and acknowledges them when it is told to."""
+
+    def __init__(self) -> None:
+        self.links: list[list[Any]] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def start(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser, taken = FrameParser(), []
+        while data := await reader.read(1 << 16):
+            for frame in parser.feed(data):
+                if not taken:
+                    writer.write(encode_frame(["welcome"]))
+                    self.writers.append(writer)
+                    self.links.append(taken)
+                    taken.append(frame)
+                elif frame:
+                    taken.append(frame)
+                else:
+                    writer.write(encode_frame([]))
+        writer.close()
+
+    def stop(self) -> None:
+        self._server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+
+
+@pytest.mark.requirement("J2", part=True)
+async def test_a_local_server_stores_while_the_ha_server_is_away_and_forwards_in_order(servers: Callable[..., Servers]):
+    world = servers(3, 1)
+    world.start("n1.0")
+    local = await world.client(await world.serving(1))
+    for number in range(20):
+        await local.publish(str(number), HERE)
+    assert await world.depth("n1.0", HERE) == 20
+    # What the local server has confirmed survives it, too.
+    await world.nodes["n1.0"].stop()
+    world.start()
+    master = await world.serving(0)
+
+    async def arrived() -> bool:
+        return await world.depth(master) == 20 and await world.depth("n1.0", HERE) == 0
+
+    await eventually(arrived, "all messages at the HA server, none at the local one")
+    assert await (await world.client(master)).drain() == [str(number) for number in range(20)]
+    for name in world.groups[0]:
+        assert (await world.status(name))["networks"]["from"] == ([1] if name == master else [])
+
+
+@pytest.mark.requirement("J2", part=True)
+@pytest.mark.requirement("J11", part=True)
+async def test_after_a_failover_the_local_server_finds_the_new_master_and_nothing_comes_twice(
+    servers: Callable[..., Servers]
+):
+    world = servers(3, 1)
+    world.start()
+    master, local = await world.serving(0), await world.client(await world.serving(1))
+    for number in range(10):
+        await local.publish(str(number), HERE)
+    await world.nodes[master].stop()
+    for number in range(10, 20):
+        await local.publish(str(number), HERE)
+    second = await world.serving(0)
+    assert second != master
+
+    async def arrived() -> bool:
+        return await world.depth("n1.0", HERE) == 0
+
+    await eventually(arrived, "nothing waits at the local server")
+    assert await (await world.client(second)).drain() == [str(number) for number in range(20)]
+
+
+@pytest.mark.requirement("J11")
+async def test_a_slave_refuses_other_servers_and_names_the_master(servers: Callable[..., Servers]):
+    world = servers(3, 1)
+    world.start(*world.groups[0])
+    master = await world.serving(0)
+    hello = [PROTOCOL, 1, 0, 1, 0]
+    for name in world.groups[0]:
+        answer, writer = await ask(world, name, hello)
+        expected = ["welcome"] if name == master else ["refused", "not master", "127.0.0.1", world.networks[master]]
+        assert answer == expected
+        writer.close()
+    await world.nodes[master].stop()
+    second = await world.serving(0)
+    assert (await ask(world, second, hello))[0] == ["welcome"]
+
+
+async def test_strangers_and_servers_that_forgot_their_messages_are_refused(servers: Callable[..., Servers]):
+    world = servers(1, 1)
+    world.start()
+    local = await world.client(await world.serving(1))
+    await world.serving(0)
+    await local.publish("x", HERE)
+
+    async def arrived() -> bool:
+        return await world.depth("n0.0") == 1
+
+    await eventually(arrived, "the message")
+    for hello in ([PROTOCOL, 9, 0, 1, 0], [PROTOCOL, 1, 7, 1, 0], ["stormproof-link/1", "joram", "n1.0"], [1], []):
+        assert (await ask(world, "n0.0", hello))[0] == []
+    refused, _ = await ask(world, "n0.0", [PROTOCOL, 1, 0, 1, 0])
+    assert refused[:1] == ["refused"] and "has lost its storage" in refused[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.networks["n0.0"])
+    writer.write(b"\xff" * 64)
+    assert await reader.read() == b""
+
+
+@pytest.mark.requirement("J12")
+@pytest.mark.requirement("J11", part=True)
+async def test_all_replicas_keep_a_message_until_the_masters_acknowledgement_reaches_them(
+    servers: Callable[..., Servers]
+):
+    world, outsider = servers(3, 1), Outsider()
+    replicas = world.groups[0]
+    world.start(*replicas)
+    master = await world.serving(0)
+    client = await world.client(master)
+    for number in range(3):
+        await client.publish(str(number), THERE)
+    await until_kept(world, 1, [1, 2, 3], replicas)
+    await outsider.start(world.networks["n1.0"])
+
+    async def came(link: int, count: int) -> bool:
+        return len(outsider.links) > link and len(outsider.links[link]) == count
+
+    await eventually(lambda: came(0, 4), "the hello and three messages")
+    assert outsider.links[0][0] == [PROTOCOL, 0, 1, 1, 3]
+    assert [(frame[0], frame[1], frame[3]) for frame in outsider.links[0][1:]] == [
+        (number + 1, "/queue/q", str(number).encode()) for number in range(3)
+    ]
+    outsider.writers[0].write(encode_frame([1]))
+    await until_kept(world, 1, [2, 3], replicas)
+    assert len(outsider.links) == 1  # only the master sends
+    # The next master sends again what was not acknowledged, under the same numbers.
+    await world.nodes[master].stop()
+    await eventually(lambda: came(1, 3), "the hello and two messages")
+    assert outsider.links[1][0] == [PROTOCOL, 0, 1, 2, 3]
+    assert outsider.links[1][1:] == outsider.links[0][2:]
+    outsider.writers[1].write(encode_frame([3]))
+    await until_kept(world, 1, [], [name for name in replicas if name != master])
+    outsider.stop()
+
+
+@pytest.mark.requirement("J8", part=True)
+async def test_messages_of_other_servers_take_their_place_among_those_of_clients_on_every_replica(
+    servers: Callable[..., Servers]
+):
+    world = servers(3, 1)
+    world.start()
+    master, local = await world.serving(0), await world.client(await world.serving(1))
+    client = await world.client(master)
+    for number in range(30):
+        for each, destination in ((client, "/queue/q"), (local, HERE)):
+            each.write("SEND", {"destination": destination, "receipt": f"{number}"}, f"{number}".encode())
+
+    async def arrived() -> bool:
+        return await world.depth(master) == 60 and await world.depth("n1.0", HERE) == 0
+
+    await eventually(arrived, "all messages")
+
+    def states() -> list[list[Any]]:
+        found = []
+        for name in world.groups[0]:
+            broker = world.nodes[name].running
+            with broker.transaction():
+                found.append(list(broker.engine.dump()))
+        return found
+
+    async def same() -> bool:
+        first, *others = states()
+        return all(other == first for other in others)
+
+    await eventually(same, "equal states")
+    bodies = [row[-1] for row in states()[0] if row[0] == "messages"]
+    assert sorted(bodies) == sorted(f"{number}".encode() for number in range(30) for _ in range(2))
+
+
+@pytest.mark.requirement("J12", part=True)
+async def test_messages_between_two_ha_servers_and_back(servers: Callable[..., Servers]):
+    world = servers(2, 2)
+    world.start()
+    first, second = await world.serving(0), await world.serving(1)
+    one, two = await world.client(first), await world.client(second)
+    for number in range(5):
+        await one.publish(f"there {number}", THERE)
+        await two.publish(f"here {number}", HERE)
+
+    async def arrived() -> bool:
+        return await world.depth(first) == 5 and await world.depth(second) == 5
+
+    await eventually(arrived, "five messages each way")
+    assert await (await world.client(first)).drain() == [f"here {number}" for number in range(5)]
+    assert await (await world.client(second)).drain() == [f"there {number}" for number in range(5)]
+    for server, group in ((1, world.groups[0]), (0, world.groups[1])):
+        await until_kept(world, server, [], group)
+
+
+async def test_a_silent_server_is_dialled_again(servers: Callable[..., Servers]):
+    world, outsider = servers(1, 1), Outsider()
+    world.start("n0.0")
+    client = await world.client(await world.serving(0))
+    await outsider.start(world.networks["n1.0"])
+    await client.publish("x", THERE)
+
+    async def again() -> bool:
+        return len(outsider.links) >= 1
+
+    await eventually(again, "a connection")
+    for writer in outsider.writers:  # heartbeats no longer come back
+        writer.write = lambda data: None  # type: ignore[method-assign]
+
+    async def redialled() -> bool:
+        return len(outsider.links) >= 2 and len(outsider.links[1]) == 2
+
+    await eventually(redialled, "another connection with the same message")
+    assert outsider.links[1][1] == outsider.links[0][1]
+    outsider.stop()
