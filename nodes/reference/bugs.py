@@ -20,7 +20,7 @@ class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it.
+    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Bug:
     exercise: Mapping[str, str] = field(default_factory=dict)
     design: str = "joram"
     workload: str = "queue"
+    nemesis: str = "partition,pause,kill"
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
@@ -46,6 +47,7 @@ TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
+COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MINORITY_CONFIRMS = "minority-confirms"
@@ -93,6 +95,8 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
+        Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
+            exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}),
     )
 }
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends.ssh.facts import MARKER
-from harness.backends.ssh.hosts import parse_ssh_config
+from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
+from harness.backends.ssh.hosts import Host, parse_ssh_config
 from harness.errors import BackendError, UsageError
 from harness.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
 
@@ -65,7 +65,7 @@ def test_a_broken_file_is_not_taken(project: Path) -> None:
 
 @pytest.mark.requirement("H2", part=True)
 def test_the_machines_carry_the_marker_that_the_harness_asks_for() -> None:
-    assert f">{MARKER}\n" in (PROJECT / "Vagrantfile").read_text()
+    assert f"}} >{MARKER}\n" in (PROJECT / "Vagrantfile").read_text()
 
 
 GOOD = Provider("virtualbox", None, "")
@@ -128,3 +128,13 @@ def test_ssh_config_of_vagrant_names_all_that_the_harness_needs(tmp_path: Path) 
     assert (host.name, host.user, host.known_as) == ("n1", "vagrant", "[127.0.0.1]:2222")
     assert host.keys == ("/project/.vagrant/machines/n1/docker/private_key",)
     assert not host.agent
+
+
+def test_the_network_that_the_marker_names_is_taken_before_that_of_ssh(tmp_path: Path) -> None:
+    text = "marker\nnetwork 192.168.56.0/24\naddress eth0 172.17.0.{0}/16\naddress eth1 192.168.56.{0}/24"
+    facts = [parse_facts(text.format(number)) for number in (11, 12)]
+    hosts = [Host(f"n{number}", f"172.17.0.{number}") for number in (11, 12)]
+    assert {each.network for each in facts} == {"192.168.56.0/24"}
+    assert [str(each.ip) for each in cluster_addresses(hosts, facts, facts[0].network)] == [
+        "192.168.56.11", "192.168.56.12"]
+    assert str(cluster_addresses(hosts, facts, "")[0].ip) == "172.17.0.11"
