@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
-from nodes.reference.bugs import DURABLE_LOST_AT_FAILOVER, NO_DUPLICATE_FILTER, PREPARED_FORGOTTEN, STATE_BEHIND_LOG
+from nodes.reference.bugs import DURABLE_LOST_AT_FAILOVER, NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
 from nodes.reference.limits import Limits
@@ -221,11 +221,9 @@ class StoreEngine:
         self._close(context, str(command.args.get("reason", "")))
 
     def _failed_over(self, context: Context) -> None:
-        """Where the switchable bugs of a failover bite: its client is back, or its connection is closed."""
+        """Where the switchable bug of a failover bites: its client is back, or its connection is closed."""
         if DURABLE_LOST_AT_FAILOVER in self._bugs:
             self._destinations.empty_durables(context.login)
-        if PREPARED_FORGOTTEN in self._bugs:
-            self._transactions.abort_prepared(context.login)
 
     def _close(self, context: Context, reason: str) -> None:
         if reason == "failover":

@@ -102,11 +102,6 @@ class Transactions:
         """The XIDs of the login's prepared branches, in the order of their preparation."""
         return [xid for owner, xid in self._state.prepared if owner == login]
 
-    def abort_prepared(self, login: str) -> None:
-        """Roll back all prepared branches of this login (a switchable bug)."""
-        for branch in [each for each in self._state.prepared.values() if each.login == login]:
-            self._end_prepared(branch, ABORTED)
-
     def close(self, context: Context) -> None:
         """The connection is gone: its transactions are aborted."""
         for transaction in list(context.transactions.values()):
