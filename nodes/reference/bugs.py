@@ -50,6 +50,7 @@ COMMIT_UNMATCHED = "commit-unmatched"
 COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
+MOVED_AND_KEPT = "moved-and-kept"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -86,6 +87,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
+            workload="clustered"),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),

@@ -24,7 +24,7 @@ from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
-from nodes.reference.outside import split
+from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.queues import QUEUE_PREFIX
 from nodes.stomp import ProtocolError
@@ -238,7 +238,7 @@ class ReferenceCluster:
             if status is None or status.depths is None:
                 return None
             for name, count in status.depths.items():
-                queue = split(name)[1].removeprefix(QUEUE_PREFIX)
+                queue = split(name)[1].removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
                 total[queue] = total.get(queue, 0) + count
         return total
 
@@ -334,7 +334,9 @@ class ReferenceCluster:
         networks = {each.server: [[self.backend.address(node), NETWORK_PORT] for node in each.nodes]
                     for each in self.groups}
         own = networks.pop(group.server)
-        return {"server": group.server, "networks": [own],
+        clustered = {f"{QUEUE_PREFIX}q{key}": list(range(ha_servers(self.test.options)))
+                     for key in range(int(self.test.options.get("queues", 0))) if "ha_servers" in self.test.options}
+        return {"server": group.server, "networks": [own], "clustered": clustered,
                 "servers": {str(server): addresses for server, addresses in networks.items()}}
 
 
