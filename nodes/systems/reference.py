@@ -18,6 +18,7 @@ from typing import Any, cast
 import nodes
 from harness.errors import BackendError
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
+from harness.slowness import SLOW
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
@@ -33,7 +34,7 @@ CLIENT_PORT = 61613
 LINK_PORT = 61614
 NETWORK_PORT = 61615
 LOGIN = "stormproof"
-STATUS_TIMEOUT = 1.0
+STATUS_TIMEOUT = 1.0 * SLOW
 _POLL = 0.1
 _LONGEST_LINE = 300
 
@@ -297,7 +298,7 @@ class ReferenceCluster:
             result = await self.backend.exec(
                 node, f"{python} -m zipfile -e {base}/code.zip {part} && {{ mv -T {part} {code} 2>/dev/null; "
                 f"{is_whole(code)} || {{ rm -rf {code}; mv -T {part} {code}; }}; }}; rm -rf {part}; {is_whole(code)}",
-                timeout=30,
+                timeout=30 * SLOW,
             )  # fmt: skip
             if result.status:
                 raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
