@@ -23,6 +23,7 @@ from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
+from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
@@ -112,6 +113,7 @@ Joram = ReferenceSystem(
 IceStorm = ReferenceSystem(
     "icestorm",
     replicated=True,
+    states=ICESTORM_STATES,
     min_nodes=3,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
