@@ -18,10 +18,12 @@ from typing import Any, cast
 import nodes
 from harness.errors import BackendError
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
+from harness.slowness import SLOW
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
+from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
 from nodes.reference.joram import promises as joram
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.outside import MOVED, split
@@ -35,7 +37,7 @@ CLIENT_PORT = 61613
 LINK_PORT = 61614
 NETWORK_PORT = 61615
 LOGIN = "stormproof"
-STATUS_TIMEOUT = 1.0
+STATUS_TIMEOUT = 1.0 * SLOW
 _POLL = 0.1
 _LONGEST_LINE = 300
 
@@ -123,6 +125,7 @@ Joram = ReferenceSystem(
 IceStorm = ReferenceSystem(
     "icestorm",
     replicated=True,
+    states=ICESTORM_STATES,
     min_nodes=3,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
@@ -335,7 +338,7 @@ class ReferenceCluster:
             result = await self.backend.exec(
                 node, f"{python} -m zipfile -e {base}/code.zip {part} && {{ mv -T {part} {code} 2>/dev/null; "
                 f"{is_whole(code)} || {{ rm -rf {code}; mv -T {part} {code}; }}; }}; rm -rf {part}; {is_whole(code)}",
-                timeout=30,
+                timeout=30 * SLOW,
             )  # fmt: skip
             if result.status:
                 raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")

@@ -317,7 +317,7 @@ async def test_an_uncommitted_tail_of_an_old_master_is_removed(tmp_path: Path):
         assert cluster.depth(master) == 11
 
 
-@pytest.mark.requirement("J7", part=True)
+@pytest.mark.requirement("J7")
 async def test_majority_confirms_without_waiting_for_a_slow_member(tmp_path: Path):
     async with running(tmp_path, ack="majority", detection_timeout=4.0) as cluster:
         master, other, slow = view = await cluster.settled()
@@ -328,7 +328,7 @@ async def test_majority_confirms_without_waiting_for_a_slow_member(tmp_path: Pat
         assert cluster.depth(slow) == 0
 
 
-@pytest.mark.requirement("J7", part=True)
+@pytest.mark.requirement("J7")
 @pytest.mark.requirement("J6")
 async def test_all_waits_until_the_missing_member_has_left_the_view(tmp_path: Path):
     async with running(tmp_path) as cluster:
