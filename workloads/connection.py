@@ -268,6 +268,7 @@ class Connection:
             for pending in list(self._state.pending.values()):
                 if not pending.future.done():
                     pending.future.set_exception(self._end())
+                    pending.future.exception()  # Nobody may be waiting for it, which is no defect.
 
     def _end(self) -> ConnectionBroken:
         """Why the connection is over."""

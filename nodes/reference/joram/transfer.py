@@ -118,7 +118,7 @@ class Marks:
 
     def gather(self) -> None:
         """Tell every watcher what has changed since the last call."""
-        changed = self._database.execute("SELECT tbl, id FROM temp.joram_marks ORDER BY tbl, id").fetchall()
+        changed = list(self._database.execute("SELECT tbl, id FROM temp.joram_marks ORDER BY tbl, id"))
         self._database.execute("DELETE FROM temp.joram_marks")
         for marked in self._watchers:
             marked.update(dict.fromkeys(changed))
