@@ -302,7 +302,9 @@ class SshBackend(ShellBackend):
     async def _place_clients(self, test: Test) -> None:
         remote = self._noted()
         hosts = [remote.nodes[node] for node in test.node_names]
-        nodes = cluster_addresses(hosts, list(self._facts.values()), str(test.options.get("network") or ""))
+        facts = list(self._facts.values())
+        wanted = str(test.options.get("network") or "") or next((each.network for each in facts if each.network), "")
+        nodes = cluster_addresses(hosts, facts, wanted)
         self._addresses = {node: str(address.ip) for node, address in zip(test.node_names, nodes, strict=True)}
         for node, source in self._sources.items():
             if source in self._addresses.values():
