@@ -35,6 +35,7 @@ CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
 FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
+DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -50,6 +51,7 @@ COMMIT_UNMATCHED = "commit-unmatched"
 COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
+MOVED_AND_KEPT = "moved-and-kept"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -73,6 +75,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
         Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
+        Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
+            workload="topic"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
@@ -86,6 +90,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
+            workload="clustered"),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends.ssh.facts import MARKER
-from harness.backends.ssh.hosts import parse_ssh_config
+from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
+from harness.backends.ssh.hosts import Host, parse_ssh_config
 from harness.errors import BackendError, UsageError
+from harness.slowness import VARIABLE
 from harness.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
 
 needs_vagrant = pytest.mark.skipif(
@@ -65,7 +66,7 @@ def test_a_broken_file_is_not_taken(project: Path) -> None:
 
 @pytest.mark.requirement("H2", part=True)
 def test_the_machines_carry_the_marker_that_the_harness_asks_for() -> None:
-    assert f">{MARKER}\n" in (PROJECT / "Vagrantfile").read_text()
+    assert f"}} >{MARKER}\n" in (PROJECT / "Vagrantfile").read_text()
 
 
 GOOD = Provider("virtualbox", None, "")
@@ -128,3 +129,26 @@ def test_ssh_config_of_vagrant_names_all_that_the_harness_needs(tmp_path: Path) 
     assert (host.name, host.user, host.known_as) == ("n1", "vagrant", "[127.0.0.1]:2222")
     assert host.keys == ("/project/.vagrant/machines/n1/docker/private_key",)
     assert not host.agent
+
+
+def test_the_network_that_the_marker_names_is_taken_before_that_of_ssh(tmp_path: Path) -> None:
+    text = "marker\nnetwork 192.168.56.0/24\naddress eth0 172.17.0.{0}/16\naddress eth1 192.168.56.{0}/24"
+    facts = [parse_facts(text.format(number)) for number in (11, 12)]
+    hosts = [Host(f"n{number}", f"172.17.0.{number}") for number in (11, 12)]
+    assert {each.network for each in facts} == {"192.168.56.0/24"}
+    assert [str(each.ip) for each in cluster_addresses(hosts, facts, facts[0].network)] == [
+        "192.168.56.11", "192.168.56.12"]
+    assert str(cluster_addresses(hosts, facts, "")[0].ip) == "172.17.0.11"
+
+
+def test_limits_of_calls_are_stretched_by_a_variable_and_nothing_else_is_taken_for_a_number() -> None:
+    def limit(value: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, VARIABLE: value, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", "from harness.backends.base import CALL_LIMIT; print(CALL_LIMIT)"]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert limit("").stdout == "10.0\n"
+    assert limit("5").stdout == "50.0\n"
+    refused = limit("nan")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr == "stormproof: STORMPROOF_SLOW=nan: give a number from 1 to 100\n"

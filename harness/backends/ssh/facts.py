@@ -13,7 +13,10 @@ from harness.backends.ssh.hosts import Host
 from harness.errors import BackendError
 
 MARKER = "/etc/stormproof/may-be-broken"
-"""A host that carries this file may be broken; ``stormproof prepare`` puts it there."""
+"""A host that carries this file may be broken; ``stormproof prepare`` puts it there.
+
+A line ``network=ADDRESS/LENGTH`` in it names the network of the nodes' traffic.
+"""
 
 STATE = "/var/lib/stormproof"
 """Where everything of ours lies on a host: programs that are used again, and a folder for each run."""
@@ -30,7 +33,7 @@ TOOLS: Mapping[str, str] = {
 FACTS_SCRIPT = f"""
 echo "boot $(cat /proc/sys/kernel/random/boot_id)"
 echo "hostname $(hostname)"
-[ ! -f {MARKER} ] || echo marker
+[ ! -f {MARKER} ] || {{ echo marker; sed -n 's/^network=/network /p' {MARKER}; }}
 for p in python3 python3.14 python3.13 python3.12 python3.11; do
   p=$(command -v $p) && "$p" -c 'import sys; print("python", *sys.version_info[:2], sys.executable)' 2>/dev/null
 done
@@ -60,6 +63,7 @@ class Facts:
     boot: str = ""
     hostname: str = ""
     marked: bool = False
+    network: str = ""
     pythons: tuple[tuple[tuple[int, int], str], ...] = ()
     missing: tuple[str, ...] = ()
     addresses: tuple[ipaddress.IPv4Interface, ...] = ()
@@ -95,6 +99,7 @@ def parse_facts(text: str) -> Facts:
         boot=draft.first("boot"),
         hostname=draft.first("hostname"),
         marked="marker" in draft.found,
+        network=draft.first("network"),
         pythons=tuple(((int(major), int(minor)), path) for major, minor, path in pythons),
         missing=tuple(draft.found.get("missing", ())),
         addresses=tuple(ipaddress.IPv4Interface(address) for _, address in addresses),
@@ -141,10 +146,10 @@ def own_machine(facts: Facts, others: Sequence[Facts]) -> str | None:
 
     ``others`` are the facts of the other nodes. Who shares a kernel shares its clock: this machine is looked at, too.
     """
-    if facts.container:
-        return f"it is a container ({facts.container})"
     if facts.boot == this_boot():
         return "it shares this machine's kernel"
+    if facts.container:
+        return f"it is a container ({facts.container})"
     if any(other.boot == facts.boot for other in others):
         return "it shares its kernel with another node"
     return None
