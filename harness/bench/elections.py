@@ -47,8 +47,8 @@ def _simulated(size: int, seed: int) -> tuple[float, float]:
     gc.disable()
     try:
         task = loop.create_task(_start_and_kill(_test("sim", size, seed, 1.0)))
-        loop.run_until_complete(task)
-        return task.result()
+        found: tuple[float, float] = loop.run_until_complete(task)
+        return found
     finally:
         loop.end()
         if collecting:
