@@ -3,7 +3,7 @@ VENV ?= .venv
 export STORMPROOF_VENV = $(VENV)
 PY = $(VENV)/bin/python
 
-.PHONY: help setup demo test lint bench soak requirements docs lock clean
+.PHONY: help setup demo vagrant-demo test lint bench soak requirements docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -13,6 +13,9 @@ setup: ## virtual environment, Java, system packages
 
 demo: setup ## split a broker twice: once unsafely (invalid), once safely (valid), with reports
 	@$(PY) -m harness.demo
+
+vagrant-demo: setup ## the demo on machines that Vagrant makes (docs/vagrant.md); ARGS="--provider docker --keep"
+	@$(PY) -m harness.vagrant $(ARGS)
 
 test: ## set-up, ruff, mypy, and all tests
 	@scripts/setup test

@@ -14,7 +14,7 @@ import numpy as np
 
 from checkers import kernels
 from checkers.checks import metadata
-from checkers.run import Run
+from checkers.run import Run, noun_of
 from checkers.verdict import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 from harness.history.ledger import FaultWindow
 
@@ -26,6 +26,10 @@ DEFAULT_GATES: Mapping[str, Any] = {
     "faults_proven": True,
 }
 """What a run of the queue workload must show when its run.json names no gates."""
+
+
+NOTHING_PREPARED = "none prepared"
+"""The error of a look for prepared transactions that found none."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,41 @@ def _dequeued(run: Run, wanted: Any) -> GateResult:
     return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for")
 
 
+def _min_ok(run: Run, wanted: Any) -> GateResult:
+    """At least so many operations of each function that is named were confirmed."""
+    h = run.history
+    found = {}
+    for function in wanted:
+        codes = [code for code, name in enumerate(h.f.names) if name == function]
+        mine = np.isin(h.f.codes, codes) & (h.process >= 0)
+        found[function] = int(np.count_nonzero(mine & (h.kind == kernels.OK)))
+    short = [f"{found[function]:,} of {function}" for function in wanted if found[function] < wanted[function]]
+    asked = ", ".join(f"{least:,} of {function}" for function, least in wanted.items())
+    return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for")
+
+
+def _recovered(run: Run, wanted: Any) -> GateResult:
+    """After everything else, a look for prepared transactions found none."""
+    h = run.history
+    roles = (kernels.RECOVER, kernels.ROLLBACK)
+    nothing = np.asarray([*(name == NOTHING_PREPARED for name in h.error.names), False])[h.error.codes]
+    looks = h.partner[np.flatnonzero((h.role == kernels.RECOVER) & (h.kind == kernels.FAIL) & nothing)]
+    begun = np.isin(h.role, (kernels.COMMIT, kernels.MOVE, kernels.FINISH, *roles)) & (h.kind != kernels.INVOKE)
+    last = np.flatnonzero(begun & ~run.empty & ~nothing)
+    met = len(looks) > 0 and (len(last) == 0 or looks.max() > last[-1])
+    return GateResult(bool(met), len(looks), "nobody saw at the end that no prepared transaction was left")
+
+
 def _drained(run: Run, wanted: Any) -> GateResult:
     open_queues = run.undrained
-    reasons = "; ".join(f"queue {queue}: {reason}" for queue, reason in list(open_queues.items())[:3])
+    noun = noun_of(run)
+    reasons = "; ".join(f"{noun} {queue}: {reason}" for queue, reason in list(open_queues.items())[:3])
     return GateResult(not open_queues, len(open_queues), f"the drain did not finish ({reasons})")
 
 
 def _depth_read(run: Run, wanted: Any) -> GateResult:
     unread = [queue for queue in run.queues if queue not in run.depths]
-    return GateResult(not unread, len(unread), f"the depth of {len(unread)} queues was not read")
+    return GateResult(not unread, len(unread), f"the depth of {len(unread)} {noun_of(run)}s was not read")
 
 
 def _faults_proven(run: Run, wanted: Any) -> GateResult:
@@ -190,6 +220,8 @@ def _last_looks(run: Run, wanted: Any) -> GateResult:
 
 
 GATES: Mapping[str, Gate] = {
+    "min_ok": _min_ok,
+    "recovered": _recovered,
     "min_changes_ok": _at_least((*metadata.ADDS, *metadata.REMOVES), "changes"),
     "min_looks_ok": _at_least(metadata.LOOKS, "looks"),
     "last_looks": _last_looks,

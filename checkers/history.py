@@ -22,11 +22,23 @@ from checkers.kernels import Int8s, Int32s, Int64s
 from harness.errors import HistoryError
 from harness.history.schema import NO_VALUE, TEXT_VALUE, TYPE_NAMES
 
-_ROLES = {
+ROLES = {
     "enqueue": kernels.ENQUEUE,
     "dequeue": kernels.DEQUEUE,
     "drain": kernels.DRAIN,
     "depth": kernels.DEPTH,
+    "publish": kernels.PUBLISH,
+    "receive": kernels.RECEIVE,
+    "listen": kernels.LISTEN,
+    "attach": kernels.ATTACH,
+    "detach": kernels.DETACH,
+    "delete": kernels.DELETE,
+    "commit": kernels.COMMIT,
+    "abort": kernels.ABORT,
+    "move": kernels.MOVE,
+    "finish": kernels.FINISH,
+    "recover": kernels.RECOVER,
+    "rollback": kernels.ROLLBACK,
 }
 _NUMBERS = {"index": np.int64, "time": np.int64, "process": np.int32, "type": np.int8, "key": np.int32,
             "value": np.int64}  # fmt: skip
@@ -150,7 +162,7 @@ def build_history(numbers: dict[str, NDArray[Any]], names: dict[str, Names], whe
         _require(numbers["key"].min() >= NO_VALUE, where, "a key is below -1")
         _require(numbers["value"].min() >= TEXT_VALUE, where, "a value is below -2")
         _require(names["f"].codes.min() >= 0, where, "a row has no function")
-    roles = np.asarray([*(_ROLES.get(name, kernels.OTHER) for name in names["f"].names), 0], dtype=np.int8)
+    roles = np.asarray([*(ROLES.get(name, kernels.OTHER) for name in names["f"].names), 0], dtype=np.int8)
     role = roles[names["f"].codes]
     role[process < 0] = kernels.OTHER
     who, processes = _dense(process)

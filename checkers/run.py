@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkers import kernels
+from checkers.catalog import ANY, MESSAGES, TOPICS, TRANSACTIONS
 from checkers.folder import LEDGER_FILE
-from checkers.history import History, dense_keys, read_history
+from checkers.history import ROLES, History, dense_keys, read_history
 from checkers.kernels import Int8s, Int32s, Int64s
+from checkers.topics import Topics
+from checkers.transactions import Transactions
 from checkers.verdict import MAX_EXAMPLES
 from harness.errors import HistoryError
 from harness.history.ledger import FaultWindow, read_ledger
@@ -23,6 +26,12 @@ from harness.history.schema import TYPE_CODES, decode_pair
 SECOND = 1_000_000_000
 
 Bools = NDArray[np.bool_]
+
+_QUEUE_ROLES = {kernels.ENQUEUE, kernels.DEQUEUE, kernels.DRAIN}
+_SUBJECTS = {
+    TOPICS: {kernels.PUBLISH, kernels.RECEIVE, kernels.LISTEN, kernels.ATTACH},
+    TRANSACTIONS: {kernels.COMMIT, kernels.ABORT, kernels.MOVE, kernels.FINISH},
+}
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,27 @@ class Run:
         return Messages(of_row, key, value, sent, state, start, delivered)
 
     @cached_property
+    def topics(self) -> Topics:
+        """The account of a run on topics; raises HistoryError as ``Topics.of`` does."""
+        return Topics.of(self)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """The account of a run of transactions; raises HistoryError as ``Transactions.of`` does."""
+        return Transactions.of(self)
+
+    @cached_property
+    def subjects(self) -> frozenset[str]:
+        """What the history is about: ``messages`` (of queues), ``topics``, ``transactions``; and ``any``."""
+        h = self.history
+        named = {ROLES[name] for name in h.f.names if name in ROLES}
+        used = {role for role in named if (h.role == role).any()}
+        found = {name for name, roles in _SUBJECTS.items() if used & roles}
+        if not found and used & _QUEUE_ROLES:
+            found = {MESSAGES}
+        return frozenset({*found, ANY})
+
+    @cached_property
     def empty(self) -> Bools:
         """By row: a completion that found the queue empty (``fail`` with the error ``empty``)."""
         errors = self.history.error
@@ -93,11 +123,16 @@ class Run:
         empty: Bools = fails & found[errors.codes]
         return empty
 
-    @cached_property
+    @property
     def undrained(self) -> Mapping[int, str]:
-        """Queues whose drain did not finish, with the reason.
+        """Queues (durable subscriptions, for a run on topics) whose drain did not finish, with the reason."""
+        if TOPICS in self.subjects:
+            return self.topics.undrained
+        return self.transactions.undrained if TRANSACTIONS in self.subjects else self._undrained_queues
 
-        A queue is drained when some drain operation found it empty that was invoked after everything else had
+    @cached_property
+    def _undrained_queues(self) -> Mapping[int, str]:
+        """A queue is drained when some drain operation found it empty that was invoked after everything else had
         happened on it; then nobody holds a message of it that will still be delivered.
         """
         h = self.history
@@ -124,8 +159,12 @@ class Run:
 
     @cached_property
     def queues(self) -> tuple[int, ...]:
-        """The queues that anybody tried to send to."""
+        """The queues that anybody tried to send to; for a run on topics, the durable subscriptions that last."""
         h = self.history
+        if TOPICS in self.subjects:
+            return tuple(s.key for s in self.topics.subscriptions if s.durable and s.until == h.rows)
+        if TRANSACTIONS in self.subjects:
+            return self.transactions.queues
         return tuple(np.unique(h.key[(h.role == kernels.ENQUEUE) & (h.kind == kernels.INVOKE)]).tolist())
 
     def rows_of(self, *rows: int) -> tuple[int, ...]:
@@ -156,6 +195,11 @@ class Run:
                 return int(phase.get("start") or 0), last if end is None else int(end)
         drains = np.flatnonzero(h.role == kernels.DRAIN)
         return 0, int(h.time[drains[0]]) if len(drains) else last
+
+
+def noun_of(run: Run) -> str:
+    """What a thing that is drained is called in this run."""
+    return "subscription" if TOPICS in run.subjects else "queue"
 
 
 def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from checkers import kernels
-from checkers.catalog import ANY, CHECKS, GATES, Check
+from checkers.catalog import CHECKS, GATES, Check
 from checkers.folder import read_info
+from checkers.history import History
 from checkers.run import SECOND, Run, load_run
 from checkers.verdict import INVALID, UNKNOWN, VALID, CheckResult, Outcome, Verdict, worst
 from harness.errors import HistoryError
 
-_LOUD = ("lost", "duplicated", "phantom", "depth")
-"""Anomalies that the sentence names first, with the words for them below."""
 _WORDS = {
     "lost": "{n} confirmed {messages} never delivered",
     "duplicated": "{n} {messages} delivered again after the receipt of the ACK",
     "phantom": "{n} {messages} delivered without having been sent",
-    "depth": "{n} {messages} left in drained queues",
+    "topic-lost": "{n} confirmed {messages} never delivered to a durable subscription",
+    "topic-duplicated": "{n} {messages} delivered to a subscription again after the receipt of the ACK",
+    "topic-phantom": "{n} phantom {messages} delivered to a subscription",
+    "topic-order": "{n} {messages} delivered to a subscription after a later one of the same producer",
+    "agreement": "{n} {messages} seen in different orders by different subscriptions",
+    "gaps": "{n} {messages} missing in what a connected transient subscription got",
+    "atomic": "{n} {transactions} done in part, or against what was confirmed",
+    "exactly-once": "{n} {messages} not moved exactly once",
+    "tx-phantom": "{n} phantom {messages} delivered that no transaction had sent",
+    "depth": "{n} {messages} left after everything was drained",
 }
+"""What the sentence says of the anomalies that it names first."""
+_HELD = ("lost", "topic-lost", "agreement", "atomic", "exactly-once")
+"""Checks whose summaries are the sentence on a valid run."""
 
 
 def check_run(run_dir: Path) -> Verdict:
@@ -43,7 +54,7 @@ def judge(run: Run) -> Verdict:
     """The verdict on a run that has been read."""
     results = tuple(_results(run))
     figures = _figures(run, results)
-    return Verdict(run.name, _sentence(run, results, figures), results, figures)
+    return Verdict(run.name, _sentence(run, results), results, figures)
 
 
 def _unreadable(name: str, reason: str) -> Verdict:
@@ -53,21 +64,15 @@ def _unreadable(name: str, reason: str) -> Verdict:
 
 def _results(run: Run) -> Iterator[CheckResult]:
     promises = run.info.get("promises")
-    queue = _has_messages(run)
     for check in CHECKS:
         promised = promises is not None and check.name in promises
-        if not (queue or promised or check.subject == ANY):
+        if not (promised or run.subjects.intersection(check.subjects)):
             continue
         decides = promised or check.name == GATES or (promises is None and check.decides)
         yield CheckResult(check.name, decides, _attempt(check, run), check.anomaly)
     for name in promises or ():
         if all(name != check.name for check in CHECKS):
             yield CheckResult(name, True, Outcome(UNKNOWN, 0, f"there is no check {name!r}"))
-
-
-def _has_messages(run: Run) -> bool:
-    roles = run.history.role
-    return bool(((roles == kernels.ENQUEUE) | (roles == kernels.DEQUEUE) | (roles == kernels.DRAIN)).any())
 
 
 def _attempt(check: Check, run: Run) -> Outcome:
@@ -92,7 +97,7 @@ def _figures(run: Run, results: Iterable[CheckResult]) -> dict[str, Any]:
     h = run.history
     clients = h.process >= 0
     kinds = np.bincount(h.kind[clients], minlength=4).tolist()
-    by_role = {name: np.bincount(h.kind[h.role == role], minlength=4).tolist() for name, role in _COUNTED.items()}
+    by_role = {name: _kinds(h, roles) for name, roles in _COUNTED.items()}
     figures: dict[str, Any] = {
         "ops": kinds[kernels.INVOKE],
         "ok": kinds[kernels.OK],
@@ -101,8 +106,8 @@ def _figures(run: Run, results: Iterable[CheckResult]) -> dict[str, Any]:
         "open": kinds[kernels.INVOKE] - sum(kinds[1:]),
         "enqueue_ok": by_role["enqueue"][kernels.OK],
         "enqueue_info": by_role["enqueue"][kernels.INFO],
-        "dequeue_ok": by_role["dequeue"][kernels.OK] + by_role["drain"][kernels.OK],
-        "dequeue_info": by_role["dequeue"][kernels.INFO] + by_role["drain"][kernels.INFO],
+        "dequeue_ok": by_role["dequeue"][kernels.OK],
+        "dequeue_info": by_role["dequeue"][kernels.INFO],
         "duration_s": round(float(h.time[-1]) / SECOND, 3) if h.rows else 0.0,
         "faults": len(run.faults),
         "faults_proven": sum(fault.proven for fault in run.faults),
@@ -113,16 +118,29 @@ def _figures(run: Run, results: Iterable[CheckResult]) -> dict[str, Any]:
     return figures
 
 
-_COUNTED = {"enqueue": kernels.ENQUEUE, "dequeue": kernels.DEQUEUE, "drain": kernels.DRAIN}
+def _kinds(h: History, roles: Iterable[int]) -> list[int]:
+    """How many rows of these roles are of each type."""
+    counts = np.zeros(4, dtype=np.int64)
+    for role in roles:
+        counts += np.bincount(h.kind[h.role == role], minlength=4)
+    kinds: list[int] = counts.tolist()
+    return kinds
 
 
-def _sentence(run: Run, results: Iterable[CheckResult], figures: Mapping[str, Any]) -> str:
+_COUNTED = {
+    "enqueue": (kernels.ENQUEUE, kernels.PUBLISH, kernels.COMMIT),
+    "dequeue": (kernels.DEQUEUE, kernels.DRAIN, kernels.RECEIVE),
+}
+"""The workloads' sends and takes, under the names that the queue workload has for them."""
+
+
+def _sentence(run: Run, results: Iterable[CheckResult]) -> str:
     """One sentence for a person: what was found, or why nothing can be said, or what held."""
     deciding = [result for result in results if result.decides]
     verdict = worst(result.outcome.verdict for result in deciding)
     if verdict == INVALID:
         bad = [result for result in deciding if result.outcome.verdict == INVALID]
-        clauses = [_clause(result) for name in _LOUD for result in bad if result.check == name]
+        clauses = [_clause(result) for name in _WORDS for result in bad if result.check == name]
         # The readings repeat what the loud checks say: they speak when nothing else does.
         clauses = clauses or [result.outcome.summary for result in bad]
         return f"Invalid: {_join(clauses)}{_under(run)}."
@@ -130,16 +148,15 @@ def _sentence(run: Run, results: Iterable[CheckResult], figures: Mapping[str, An
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
         gates = [result for result in open_ones if result.check == GATES]
         return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
-    confirmed = figures["enqueue_ok"]
-    none_lost = any(result.check == "lost" and result.outcome.verdict == VALID for result in results)
-    held = f"all {confirmed:,} confirmed messages were delivered" if none_lost else "every promise was kept"
-    return f"Valid: {held}{_under(run)}."
+    held = [r.outcome.summary for r in results if r.check in _HELD and r.outcome.verdict == VALID]
+    return f"Valid: {_join(held) if held else 'every promise was kept'}{_under(run)}."
 
 
 def _clause(result: CheckResult) -> str:
     count = result.outcome.count
     messages = "message was" if count == 1 else "messages were"
-    return _WORDS[result.check].format(n=f"{count:,}", messages=messages)
+    transactions = "transaction was" if count == 1 else "transactions were"
+    return _WORDS[result.check].format(n=f"{count:,}", messages=messages, transactions=transactions)
 
 
 def _join(clauses: list[str]) -> str:

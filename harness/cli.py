@@ -64,6 +64,7 @@ SIMULATED_NEMESIS_HELP = (
     f"faults, joined by commas, or none: {_choices(NEMESES)}; may be repeated  [default: partition,pause,kill]"
 )
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
+LIST_HELP = "designs, workloads, nemeses, checks, backends, bugs, states or all"
 SET_HELP = "name=value of design, workload or nemesis; `stormproof list` shows them"
 
 
@@ -221,7 +222,7 @@ def check(
 
 @app.command("list", short_help="Show every name and setting that can be used.")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="designs, workloads, nemeses, checks, backends, bugs or all")] = "all",
+    kind: Annotated[str, typer.Argument(help=LIST_HELP)] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: designs, workloads, nemeses, checks, backends, and the options of each."""

@@ -12,14 +12,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from checkers.spark import SparkWarmup
 from harness.backends.probe import choose_backend
+from harness.cli import SET_HELP, run_app
 from harness.run import Outcome, run_test
-from harness.settings import make_test
+from harness.settings import make_test, parse_assignments
 from harness.spec import Test
 
 UNSAFE = "unspecified"
@@ -29,11 +31,9 @@ EXPECTED = {UNSAFE: "invalid", SAFE: "valid"}
 _COMMON: Mapping[str, Any] = {
     "producers": 4,
     "consumers": 2,
-    "detection_timeout": 1.0,
-    "idle_timeout": 3.0,
     "partition_kind": "master",
-    "fault_duration": 6.0,
 }
+_TIMES: Mapping[str, float] = {"detection_timeout": 1.0, "idle_timeout": 3.0, "fault_duration": 6.0}
 _GATES: Mapping[str, Mapping[str, Any]] = {UNSAFE: {"both_sides": True}, SAFE: {"majority_ok": 30}}
 
 
@@ -51,28 +51,36 @@ class Twin:
         return bool(self.outcome.verdict["verdict"] == EXPECTED[self.partitions])
 
 
-def demo_test(partitions: str, seed: int, backend: str) -> Test:
-    """The test of one half: the same plan of load and faults for the same seed."""
+def demo_test(
+    partitions: str, seed: int, backend: str, given: Mapping[str, Any] = MappingProxyType({}), slower: float = 1.0
+) -> Test:
+    """The test of one half: the same plan of load and faults for the same seed.
+
+    ``given`` settings win; ``slower`` stretches all times, for machines that are slow.
+    """
+    times = {name: value * slower for name, value in _TIMES.items()}
     return make_test(
         design="joram",
         workload="queue",
         nemesis="partition",
         backend=backend,
         nodes=3,
-        time_limit=18.0,
-        rate=120.0,
+        time_limit=18.0 * slower,
+        rate=120.0 / slower,
         seed=seed,
-        settings={**_COMMON, **_GATES[partitions], "partitions": partitions},
+        settings={**_COMMON, **times, **_GATES[partitions], **given, "partitions": partitions},
     )
 
 
-def run_twins(seed: int, backend: str, why: str, store: Path, spark: SparkWarmup) -> list[Twin]:
+def run_twins(
+    seed: int, backend: str, why: str, store: Path, spark: SparkWarmup, given: Mapping[str, Any], slower: float
+) -> list[Twin]:
     """Run both halves, the unsafe one first."""
     twins = []
     for partitions in (UNSAFE, SAFE):
         print(f"\npartitions={partitions}, seed {seed}: expected {EXPECTED[partitions]}", flush=True)
         start = time.monotonic()
-        outcome = run_test(demo_test(partitions, seed, backend), why, store, spark=spark)
+        outcome = run_test(demo_test(partitions, seed, backend, given, slower), why, store, spark=spark)
         twins.append(Twin(partitions, outcome, time.monotonic() - start))
         print(outcome.verdict["sentence"], flush=True)
     return twins
@@ -81,18 +89,22 @@ def run_twins(seed: int, backend: str, why: str, store: Path, spark: SparkWarmup
 def demo(
     seed: Annotated[int, typer.Option(help="seed of the first pair of runs")] = 7,
     seeds: Annotated[int, typer.Option(help="number of pairs, with consecutive seeds", min=1)] = 1,
-    backend: Annotated[str | None, typer.Option(help="docker, local or sim  [default: the strongest]")] = None,
+    backend: Annotated[str | None, typer.Option(help="docker, local, sim or ssh  [default: the strongest]")] = None,
     store: Annotated[Path, typer.Option(help="folder that holds the runs")] = Path("runs"),
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    slower: Annotated[float, typer.Option(help="stretch all times, for slow machines", min=1)] = 1.0,
     summary: Annotated[Path | None, typer.Option(help="write a table of all pairs to this Markdown file")] = None,
 ) -> None:
     """Split a replicated broker under unsafe and under safe settings and compare the verdicts."""
+    given = parse_assignments(settings or [])
+    demo_test(SAFE, seed, backend or "local", given, slower)  # complain about a typing error before probing the machine
     chosen, why = choose_backend(backend)
     print(f"backend {chosen}: {why}", flush=True)
     spark = SparkWarmup()
     pairs = []
     try:
         for number in range(seed, seed + seeds):
-            pairs.append((number, run_twins(number, chosen, why, store, spark)))
+            pairs.append((number, run_twins(number, chosen, why, store, spark, given, slower)))
     finally:
         spark.stop()
         if summary and pairs:
@@ -135,8 +147,6 @@ def _table(backend: str, pairs: list[tuple[int, list[Twin]]]) -> str:
 
 
 if __name__ == "__main__":
-    from harness.cli import run_app
-
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(demo)
     run_app(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkers.catalog import CHECKS
+from harness.coverage import states_of
 from harness.errors import UsageError
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 from nodes.reference.bugs import BUGS
@@ -18,7 +19,7 @@ def listing(kind: str) -> dict[str, list[dict[str, Any]]]:
     Raises:
         UsageError: there is no such kind.
     """
-    kinds = [*REGISTRIES, "checks", "bugs"]
+    kinds = [*REGISTRIES, "checks", "bugs", "states"]
     if kind not in (*kinds, "all"):
         raise UsageError(f"list {kind}: there are {', '.join(kinds)} and all")
     return {name: _entries(name) for name in kinds if kind in (name, "all")}
@@ -29,6 +30,11 @@ def _entries(kind: str) -> list[dict[str, Any]]:
         return [{"name": bug.name, "summary": bug.summary, "options": []} for bug in BUGS.values()]
     if kind == "checks":
         return [{"name": check.name, "summary": check.summary, "options": []} for check in CHECKS]
+    if kind == "states":
+        return [
+            {"name": f"{design.name}: {state.name}", "summary": state.summary, "options": []}
+            for design in DESIGNS for state in states_of(design.name)
+        ]  # fmt: skip
     return [
         {"name": entry.name, "summary": entry.summary, "options": _options(REGISTRIES[kind], entry.name)}
         for entry in REGISTRIES[kind]

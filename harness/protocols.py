@@ -44,7 +44,7 @@ DISK_TROUBLES = ("full", "write-error", "sync-error", "slow", "lose-unsynced", "
 class DiskTrouble:
     """What is wrong with the disk under a node's data folder until it is set right.
 
-    ``kind`` is one of ``DISK_TROUBLES``: ``full`` (writes that need room fail with ENOSPC), ``write-error`` and
+    ``kind`` is one of ``DISK_TROUBLES``: ``full`` (writes fail with ENOSPC), ``write-error`` and
     ``sync-error`` (EIO), ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (when the broker is killed or
     the machine loses power, what was not synced is gone), ``torn`` (the same, and of the last write that was not synced
     a part is there). Two happen once, when the trouble is set, to a node whose broker is dead: ``corrupt`` (a piece of

@@ -7,9 +7,10 @@ disk's own count of calls that failed or were slow, of dropped caches, of damage
 
 from __future__ import annotations
 
+import asyncio
 import random
 
-from harness.protocols import DISK_TROUBLES, Cluster, DiskTrouble, Option
+from harness.protocols import DISK_TROUBLES, Backend, Cluster, DiskTrouble, Option
 from harness.undo import DISK
 from nemesis.api import DEAD, MAX_DOWN, RUNNING, Facts, Plan, Proof, await_state, kind_option
 from nemesis.process import plan_nodes
@@ -20,6 +21,8 @@ WHEN_IT_DIES = ("lose-unsynced", "torn")
 """Troubles that show when the broker is killed."""
 WHEN_DEAD = ("corrupt", "empty")
 """Troubles that befall what is stored, while nobody uses it."""
+SHOW_SECONDS = 3.0
+"""How much longer a trouble stays that has not shown yet."""
 REFUSAL_SECONDS = 2.0
 """How long a broker has to find out that its data is damaged."""
 
@@ -58,9 +61,10 @@ class Disk:
         return Proof({"harm": harm, "broker": state.state}, harm > 0)
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
-        """Read what the trouble did, set the disk right, and start a broker that has ended."""
+        """Read what the trouble did (a broker with nothing to write gets a little more time), set the disk right, start
+        a broker that has ended."""
         backend, (node,) = cluster.backend, plan.targets
-        harm = await backend.disk_harm(node)
+        harm = await _shown(backend, node)
         await backend.set_disk(node, None)
         failing = plan.kind not in ("slow", *WHEN_DEAD)
         state = await (await_state(backend, node, DEAD) if harm and failing else backend.process(node))
@@ -71,3 +75,13 @@ class Disk:
             await cluster.start_node(node)
         after = await await_state(backend, node, RUNNING)
         return Proof({"harm": harm, "broker": state.state, "after": after.state}, harm > 0)
+
+
+async def _shown(backend: Backend, node: str) -> int:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SHOW_SECONDS
+    while True:
+        harm = await backend.disk_harm(node)
+        if harm or loop.time() >= deadline:
+            return harm
+        await asyncio.sleep(0.05)

@@ -70,11 +70,11 @@ def condition_of(kind: str, rng: random.Random) -> Condition:
     if kind == "reorder":
         return Condition(reorder=_share(rng, 0.05, 0.5), delay=0.01)
     if kind == "corrupt":
-        return Condition(corrupt=_share(rng, 0.02, 0.3))
+        return Condition(corrupt=_share(rng, 0.05, 0.3))
     if kind == "rate":
         return Condition(rate=float(round(10 ** rng.uniform(3.7, 5.0))))
     if kind == "reset":
-        return Condition(reset=_share(rng, 0.002, 0.03))
+        return Condition(reset=_share(rng, 0.01, 0.06))
     return Condition(
         loss=_share(rng, 0.02, 0.2), delay=round(rng.uniform(0.0, 0.1), 3), jitter=round(rng.uniform(0.0, 0.1), 3),
         duplicate=_share(rng, 0.0, 0.2), reorder=_share(rng, 0.0, 0.2), corrupt=_share(rng, 0.0, 0.05),

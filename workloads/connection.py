@@ -31,6 +31,10 @@ class NotSent(Exception):
     """The frame never reached a socket: it certainly had no effect."""
 
 
+class Rejected(Exception):
+    """The broker answered the frame with an ERROR: it had no effect, and the connection is over."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a client connects; times in seconds.
@@ -113,10 +117,11 @@ class Connection:
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
-            TimeoutError: it did, and no receipt came.
+            Rejected: the broker answered it with an ERROR.
+            TimeoutError: it reached a socket, and no receipt came.
             ConnectionBroken: the connection ended for good meanwhile.
         """
-        if self._broken_for_good:
+        if self.over:
             raise NotSent(str(self._broken))
         self._state.receipts += 1
         receipt = f"r{self._state.receipts}"
@@ -140,7 +145,7 @@ class Connection:
         deadline = asyncio.get_running_loop().time() + timeout
         while not self.messages:
             left = deadline - asyncio.get_running_loop().time()
-            if left <= 0 or self._broken_for_good:
+            if left <= 0 or self.over:
                 return None
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
@@ -169,7 +174,8 @@ class Connection:
         return self._connected
 
     @property
-    def _broken_for_good(self) -> bool:
+    def over(self) -> bool:
+        """Whether it is closed for good, or was never opened."""
         return self._task is None or self._task.done()
 
     async def _run(self) -> None:
@@ -291,7 +297,12 @@ class Connection:
             self.messages.append(frame)
             self._arrived.set()
         elif frame.command == "ERROR":
-            raise _Refused(frame.headers.get("message", "error"))
+            reason = frame.headers.get("message", "error")
+            asked = self._state.pending.get(frame.headers.get("receipt-id", ""))
+            closed = "x-closed" in frame.headers
+            if asked and not asked.future.done() and (closed or not self.settings.reliable):
+                asked.future.set_exception(Rejected(reason))
+            raise ConnectionBroken(reason) if closed else _Refused(reason)
 
     async def _beat(self) -> None:
         while self._writer:

@@ -12,8 +12,9 @@ from typing import Any
 from harness.errors import UsageError
 from harness.protocols import Backend, Client, Option
 from harness.spec import Test
+from workloads.client import StompCluster
 from workloads.queue import QueueWorkload
-from workloads.queue_client import QueueClient, QueueCluster, destination
+from workloads.queue_client import QueueClient, destination
 
 HA_SERVER = 0
 """Number of the server that everything is forwarded to: the first."""
@@ -22,7 +23,7 @@ HA_SERVER = 0
 class Part:
     """A cluster of which clients see only some nodes."""
 
-    def __init__(self, cluster: QueueCluster, nodes: Sequence[str]) -> None:
+    def __init__(self, cluster: StompCluster, nodes: Sequence[str]) -> None:
         self.test: Test = cluster.test
         self.backend: Backend = cluster.backend
         self.login, self.passcode = cluster.login, cluster.passcode
@@ -67,7 +68,7 @@ class ForwardWorkload(QueueWorkload):
             raise UsageError("--set local_servers: at least 1; without any, it is the workload `queue`")
         return QueueWorkload.concurrency(options)
 
-    def client(self, cluster: QueueCluster, thread: int, host: str) -> Client:
+    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
         """A producer at one of the local servers, or a consumer at the HA server."""
         local = cluster.test.options["local_servers"]
         names = cluster.node_names

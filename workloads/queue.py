@@ -30,7 +30,8 @@ from harness.generator import (
 from harness.op import FAIL, INVOKE, Op
 from harness.protocols import Client, Option
 from harness.spec import Test
-from workloads.queue_client import QueueClient, QueueCluster
+from workloads.client import StompCluster
+from workloads.queue_client import QueueClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class QueueWorkload:
             gates["majority_success"] = options["majority_ok"]
         return gates
 
-    def client(self, cluster: QueueCluster, thread: int, host: str) -> Client:
+    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
         return QueueClient(cluster, host, thread)
 

@@ -13,9 +13,10 @@ from checkers.run import SECOND, Bools, Run
 from checkers.verdict import INVALID, VALID, Anomaly, Outcome
 from harness.history.ledger import FaultWindow
 
-_SERVICE_OF = {"drain": "dequeue"}
+_SERVICE_OF = {"drain": "dequeue", "finish": "move"}
 """Functions that show the same service at work as another does."""
-_NO_SERVICE = frozenset({"depth"})
+_NO_SERVICE = frozenset({"depth", "recover", "rollback"})
+"""Functions that read or clean up; they may well have nothing to do."""
 
 
 def check(run: Run) -> Outcome:

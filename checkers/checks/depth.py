@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from checkers.run import Run
+from checkers.run import Run, noun_of
 from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 
 
 def check(run: Run) -> Outcome:
-    """Messages left in drained queues; unknown where the depth was not read or the queue was not drained."""
+    """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read or the drain did
+    not finish."""
+    noun = noun_of(run)
     left = {queue: found for queue, found in run.depths.items() if found[0] > 0}
     stuck = {queue: found for queue, found in left.items() if queue not in run.undrained}
     count = sum(depth for depth, _ in stuck.values())
@@ -17,14 +19,14 @@ def check(run: Run) -> Outcome:
             Anomaly("left-in-queue", run.rows_of(row), queue, None, {"messages": depth})
             for queue, (depth, row) in list(stuck.items())[:MAX_EXAMPLES]
         )
-        return Outcome(INVALID, count, f"{count:,} messages were left in drained queues", examples, figures)
+        return Outcome(INVALID, count, f"{count:,} messages were left in drained {noun}s", examples, figures)
     unread = [queue for queue in run.queues if queue not in run.depths]
     if unread:
-        return Outcome(UNKNOWN, 0, f"the depth of queue {_list(unread)} was not read", (), figures)
+        return Outcome(UNKNOWN, 0, f"the depth of {noun} {_list(unread)} was not read", (), figures)
     if left:
-        text = f"queue {_list(list(left))} holds messages, but its drain did not finish"
+        text = f"{noun} {_list(list(left))} holds messages, but its drain did not finish"
         return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, "every queue was empty at the end", (), figures)
+    return Outcome(VALID, 0, f"every {noun} was empty at the end", (), figures)
 
 
 def _list(queues: list[int]) -> str:

@@ -43,6 +43,8 @@ class ShellBackend(Faultless, ABC):
 
     name: str
     in_process = False
+    silence: float | None = None
+    """Seconds after which a silent shell must answer before it is used again (see ``Shell``)."""
     faults: Mapping[str, str] = FAULTS
 
     def __init__(self) -> None:
@@ -196,7 +198,7 @@ class ShellBackend(Faultless, ABC):
     def _open_shells(self, nodes: Iterable[str]) -> None:
         for node in nodes:
             for shells in (self._work, self._control):
-                shells[node] = Shell(node, lambda node=node: self._connect(node))  # type: ignore[misc]
+                shells[node] = Shell(node, lambda node=node: self._connect(node), self.silence)  # type: ignore[misc]
 
     async def _close_shells(self) -> None:
         shells = [*self._work.values(), *self._control.values()]

@@ -22,6 +22,7 @@ OUTPUT_LIMIT = 1 << 20
 _CHUNK = 1 << 18
 _DESTROY_LIMIT = 5.0
 _STATUS_LIMIT = 8
+_ANSWER_LIMIT = 1.0
 
 
 class Channel(Protocol):
@@ -93,11 +94,14 @@ class _Inbox:
 class Shell:
     """Runs commands one after the other in a shell that is opened when first needed.
 
-    ``name`` is the node's name for messages; ``connect`` opens a new channel.
+    ``name`` is the node's name for messages; ``connect`` opens a new channel. One that was silent for ``silence``
+    seconds must answer before it is given a command again, or is replaced (never, if that is None).
     """
 
-    def __init__(self, name: str, connect: Callable[[], Awaitable[Channel]]) -> None:
+    def __init__(self, name: str, connect: Callable[[], Awaitable[Channel]], silence: float | None = None) -> None:
         self.name = name
+        self._silence = silence
+        self._heard = 0.0
         self._connect = connect
         self._channel: Channel | None = None
         self._inbox: _Inbox | None = None
@@ -138,16 +142,29 @@ class Shell:
     async def _attempt(self, script: str, payload: bytes | None, limit: int) -> Output:
         usable = False
         try:
+            await self._drop_if_silent()
             if self._channel is None:
                 self._channel = await self._connect()
                 self._inbox = _Inbox(self._channel)
             output = await self._exchange(script, payload, limit)
             usable = payload is None or output.status == 0
+            self._heard = asyncio.get_running_loop().time()
             return output
         finally:
             # After a cancellation or a half-read payload nobody knows where in the stream the shell is.
             if not usable:
                 await self.close()
+
+    async def _drop_if_silent(self) -> None:
+        """Give up a channel that stalls, before a command is lost in it: a new one is faster than its revival."""
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._silence is None or loop.time() - self._heard < self._silence:
+            return
+        try:
+            async with asyncio.timeout(_ANSWER_LIMIT):
+                await self._exchange(":", None, 0)
+        except (TimeoutError, EOFError, OSError, _Unstarted):
+            await self.close()
 
     async def _exchange(self, script: str, payload: bytes | None, limit: int) -> Output:
         assert self._channel is not None and self._inbox is not None

@@ -22,8 +22,8 @@ from harness.protocols import Client
 from harness.registry import BACKENDS, DESIGNS
 from harness.settings import make_test
 from harness.spec import Test
+from workloads.client import StompCluster
 from workloads.queue import QueueWorkload
-from workloads.queue_client import QueueCluster
 
 SECONDS = 5.0
 IN_FLIGHT = 32
@@ -77,7 +77,7 @@ async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -
     return ClusterFigures(up, time.perf_counter() - start, alone, together, driven)
 
 
-async def _sends_a_second(test: Test, cluster: QueueCluster, producers: int) -> float:
+async def _sends_a_second(test: Test, cluster: StompCluster, producers: int) -> float:
     from harness.op import INVOKE, Op
 
     work = QueueWorkload()
@@ -102,7 +102,7 @@ async def _sends_a_second(test: Test, cluster: QueueCluster, producers: int) -> 
     return confirmed / SECONDS
 
 
-async def _interpreter_ops(test: Test, cluster: QueueCluster, run_dir: Path) -> float:
+async def _interpreter_ops(test: Test, cluster: StompCluster, run_dir: Path) -> float:
     work = QueueWorkload()
     journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
     interpreter = Interpreter(

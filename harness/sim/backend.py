@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from harness.backends.faultless import Faultless
 from harness.errors import BackendError
-from harness.protocols import Link, ProcessState, Program, Result
+from harness.protocols import Condition, DiskTrouble, Link, ProcessState, Program, Result
+from harness.sim.clock import MachineClock
 from harness.sim.disk import Disk
 from harness.sim.loop import DEAD, PAUSED, RUNNING, Process, SimLoop
 from harness.sim.network import CONTROL, Network
@@ -19,11 +19,11 @@ from harness.spec import Test
 from nodes.reference.api import ConfigError
 from nodes.reference.runtime import LoopRuntime
 
-CLOCK_DRIFT = 200e-6
-"""Greatest difference of a node's clock rate from the right one."""
-
 START_SECONDS = (0.05, 0.4)
 """How long a broker's process takes from its launch to its first instruction."""
+
+BOOT_SECONDS = (0.3, 2.0)
+"""How long a machine takes from power to its first process."""
 
 _PROBE_PORT = 9
 _FIRST_PID = 100
@@ -32,13 +32,15 @@ _FIRST_PID = 100
 class SimNode:
     """One simulated machine: a disk, a clock, and at most one broker process."""
 
-    def __init__(self, name: str, rng: random.Random) -> None:
+    def __init__(self, name: str, loop: SimLoop, rng: random.Random) -> None:
         self.name = name
-        self.disk = Disk()
         self.rng = rng
-        self.offset = rng.uniform(10.0, 1e5)
-        self.rate = 1.0 + rng.uniform(-CLOCK_DRIFT, CLOCK_DRIFT)
-        self.boots = 0
+        self.clock = MachineClock(loop, rng)
+        self.disk = Disk(random.Random(rng.getrandbits(64)))
+        self.disk.stall = self._stall
+        self.on = True
+        self.boots = 1
+        self.launches = 0
         self.logs: dict[str, list[str]] = {}
         self.process: Process | None = None
         self.program: Program | None = None
@@ -50,8 +52,22 @@ class SimNode:
             return ProcessState(DEAD)
         return ProcessState(process.state, process.pid)
 
+    def end(self, powerless: bool = False) -> None:
+        """The broker is gone, if there was one; what it had written stays, unless the power is gone as well."""
+        process, self.process, self.program = self.process, None, None
+        if process is not None:
+            process.kill(powerless)
+        if powerless:
+            self.disk.power_lost()
+        elif process is not None:
+            self.disk.process_died()
 
-class SimBackend(Faultless):
+    def _stall(self, seconds: float) -> None:
+        if self.process is not None:
+            self.process.stall(seconds)
+
+
+class SimBackend:
     """Nodes, network and disks in this process; must run on a ``SimLoop``."""
 
     name = "sim"
@@ -59,7 +75,12 @@ class SimBackend(Faultless):
     faults: Mapping[str, str] = {
         "partition": "packets on cut links are lost and counted; connections stall as TCP does",
         "pause": "nothing of the process runs; what arrives waits",
-        "kill": "nothing of the process runs any more; committed data stays, connections are closed",
+        "kill": "nothing of the process runs any more; what it wrote stays, connections are closed",
+        "packets": "connections stall, slow down or are reset, as TCP makes of it; every packet hit is counted",
+        "power": "processes, connections and what was not synced are gone, the last write may be torn",
+        "reboot": "the broker is stopped in order, the machine is gone for a while, its clock starts anew",
+        "clock": "the time of day jumps; a wrong rate is one of the monotonic clock and its timers, too",
+        "disk": "SQLite's own files: calls fail or take longer, un-synced writes are lost or torn, a page is noise",
     }
 
     def __init__(self) -> None:
@@ -79,7 +100,7 @@ class SimBackend(Faultless):
         self._addresses[CONTROL] = "10.0.0.1"
         hosts = {address: name for name, address in self._addresses.items()}
         self._network = Network(self._loop, hosts, test.rng("sim/network"))
-        self._nodes = {name: SimNode(name, test.rng(f"sim/{name}")) for name in test.node_names}
+        self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in test.node_names}
         self._rng = test.rng("sim/machines")
 
     def address(self, name: str) -> str:
@@ -124,12 +145,16 @@ class SimBackend(Faultless):
         place = self._node(node)
         if place.state().state != DEAD:
             raise BackendError(f"{node}: a broker runs there already")
-        place.boots += 1
+        if not place.on:
+            raise BackendError(f"{node}: it has no power")
+        place.launches += 1
         number = list(self._nodes).index(node)
-        pid = _FIRST_PID * (number + 1) + place.boots
-        process = place.process = Process(self._loop, node, pid, place.offset, place.rate)
+        pid = _FIRST_PID * (number + 1) + place.launches
+        clock = place.clock
+        process = place.process = Process(self._loop, node, pid, clock.offset, clock.rate)
         lines = place.logs.setdefault(log, [])
-        runtime = SimRuntime(self._loop, process, place.disk, random.Random(place.rng.getrandbits(64)), lines.append)
+        rng = random.Random(place.rng.getrandbits(64))
+        runtime = SimRuntime(process, place.disk, rng, lines.append, clock.time_of_day)
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, runtime, delay), f"{node}/main")
 
@@ -142,7 +167,11 @@ class SimBackend(Faultless):
             runtime.write_log(f"(exit status {status})")
         except ConfigError as error:
             runtime.write_log(f"error: {error}")
-        self._loop.after(0.0, process.kill)
+        self._loop.after(0.0, self._exited, place, process)
+
+    def _exited(self, place: SimNode, process: Process) -> None:
+        if place.process is process and process.state != DEAD:
+            place.end()
 
     async def stop(self, node: str, timeout: float = 5.0) -> None:
         """Ask the broker to stop; kill it after ``timeout``."""
@@ -154,15 +183,13 @@ class SimBackend(Faultless):
         process.call(program.stop)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.ended.wait(), timeout)
-        process.kill()
+        if place.process is process:
+            place.end()
 
     async def kill(self, node: str) -> None:
         """End the broker at once; nothing if it is dead."""
         await self._act()
-        place = self._node(node)
-        if place.process is not None:
-            place.process.kill()
-        place.process = place.program = None
+        self._node(node).end()
 
     async def pause(self, node: str) -> None:
         """Let nothing of the broker run; raises BackendError when it is dead."""
@@ -189,6 +216,78 @@ class SimBackend(Faultless):
         """Packets lost on each link that is cut now."""
         return self._net().dropped()
 
+    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+        """Let exactly these links suffer."""
+        for end in sorted({end for link in conditions for end in link}):
+            self.address(end)
+        await self._act()
+        self._net().set_conditions({link: conditions[link] for link in sorted(conditions)})
+
+    async def disturbed(self) -> Mapping[Link, int]:
+        """Packets disturbed on each link that has a condition now."""
+        return self._net().disturbed()
+
+    async def power_off(self, nodes: Sequence[str]) -> None:
+        """Take the power of all these nodes at the same instant."""
+        places = [self._node(node) for node in nodes]
+        await self._act()
+        for place in places:
+            place.end(powerless=True)
+            self._dark(place)
+
+    async def power_on(self, nodes: Sequence[str]) -> None:
+        """Boot those of these nodes that have no power."""
+        places = [place for place in map(self._node, nodes) if not place.on]
+        if places:
+            await asyncio.sleep(self._rng.uniform(*BOOT_SECONDS))
+        for place in places:
+            self._boot(place)
+
+    async def reboot(self, node: str) -> None:
+        """Stop the broker in order, and boot the node; a disk loses nothing."""
+        place = self._node(node)
+        await self.stop(node)
+        place.disk.sync()
+        self._dark(place)
+        await asyncio.sleep(self._rng.uniform(*BOOT_SECONDS))
+        self._boot(place)
+
+    async def boot(self, node: str) -> str:
+        """Which boot of the node this is."""
+        return str(self._node(node).boots)
+
+    async def clock(self, node: str) -> float:
+        """The node's time of day."""
+        return self._node(node).clock.time_of_day()
+
+    async def set_clock(self, node: str, offset: float, rate: float) -> None:
+        """Let the node's clocks be wrong."""
+        place = self._node(node)
+        await self._act()
+        place.clock.set(offset, rate)
+        if place.process is not None:
+            place.process.set_rate(place.clock.rate)
+
+    async def set_disk(self, node: str, trouble: DiskTrouble | None) -> None:
+        """Bring trouble upon the node's disk."""
+        place = self._node(node)
+        await self._act()
+        place.disk.set_trouble(trouble)
+
+    async def disk_harm(self, node: str) -> int:
+        """How often the trouble has shown."""
+        return self._node(node).disk.harm
+
+    def _dark(self, place: SimNode) -> None:
+        place.on = False
+        self._net().set_power(place.name, False)
+
+    def _boot(self, place: SimNode) -> None:
+        place.on = True
+        place.boots += 1
+        place.clock.restart()
+        self._net().set_power(place.name, True)
+
     async def probe(self, link: Link, timeout: float) -> str:
         """Try to connect from a node to a closed port of another: refused at once, unless packets are lost."""
         host = self.address(link[1])
@@ -206,8 +305,7 @@ class SimBackend(Faultless):
     async def release(self) -> None:
         """End all processes and free their disks."""
         for node in self._nodes.values():
-            if node.process is not None:
-                node.process.kill()
+            node.end()
             node.disk.discard()
 
     def _node(self, node: str) -> SimNode:

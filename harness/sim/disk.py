@@ -1,46 +1,376 @@
-"""Simulated disks: SQLite databases in memory that outlive the process that opened them.
+"""Simulated disks: SQLite's own files in memory, which forget at a power loss what was not synced, and fail on demand.
 
-What was committed is there after a kill, as with a real file in WAL mode with synchronous=FULL; a transaction that was
-under way is not.
+SQLite runs unchanged on a VFS (through apsw) whose files live here. A file knows what has been written and what of that
+has been synced: a kill of the process keeps the former, as the kernel's page cache does, a power loss the latter and,
+as on real disks, perhaps some of the rest, perhaps torn. Node code gets a connection of the shape of ``sqlite3``.
 """
 
 from __future__ import annotations
 
+import random
 import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import apsw
+
+from harness.protocols import DiskTrouble
+
+SECTOR = 512
+"""Bytes that a disk writes as a whole; a torn write ends at such a boundary."""
+FULL_AFTER = 1 << 14
+"""Bytes that still go onto a disk that gets full; writing over others counts as well, as where copies are kept."""
+_STATEMENTS = 256
+
+_ERRORS: tuple[tuple[type[apsw.Error], type[sqlite3.Error]], ...] = (
+    (apsw.CorruptError, sqlite3.DatabaseError),
+    (apsw.NotADBError, sqlite3.DatabaseError),
+    (apsw.ConstraintError, sqlite3.IntegrityError),
+    (apsw.Error, sqlite3.OperationalError),
+)
 
 
-class _Database(sqlite3.Connection):
-    """A connection whose ``close`` leaves the database alive: it is the disk that is closed at the end."""
+class SimFile:
+    """One file: ``data`` is what a reader sees, ``durable`` what a power loss leaves at least."""
 
-    def close(self) -> None:
-        """The process lets go of it; nothing that was not committed stays."""
-        if self.in_transaction:
-            self.rollback()
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []
+        """What was done since the last sync: (offset, bytes) written, or (size, None) cut off."""
 
-    def discard(self) -> None:
-        """Free it."""
-        super().close()
+    def write(self, offset: int, data: bytes) -> None:
+        """Write into the page cache."""
+        _write(self.data, offset, data)
+        self.pending.append((offset, data))
+
+    def truncate(self, size: int) -> None:
+        """Cut it off."""
+        del self.data[size:]
+        self.pending.append((size, None))
+
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+    def lose(self, surviving: Iterable[tuple[int, bytes | None]]) -> None:
+        """Forget what was not synced, but for what happened to reach the disk."""
+        for change in surviving:
+            _apply(self.durable, change)
+        self.pending.clear()
+        self.data = bytearray(self.durable)
 
 
 class Disk:
-    """What one node has stored: files by path, databases by name."""
+    """What one node has stored: files by path, and what is wrong with the disk now."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.files: dict[str, bytes] = {}
-        self._databases: dict[str, _Database] = {}
+        self.trouble: DiskTrouble | None = None
+        self.harm = 0
+        """How often the present trouble has shown."""
+        self.stall: Callable[[float], None] = lambda seconds: None
+        """Told when the process that uses the disk has to wait, and how many seconds."""
+        self._rng = rng
+        self._files: dict[str, SimFile] = {}
+        self._room = 0
+        self._vfs = _Vfs(self)
+        self._connection: Database | None = None
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """The database of that name, as its last transaction left it."""
-        database = self._databases.get(name)
-        if database is None:
-            database = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256, factory=_Database)
-            self._databases[name] = database
-        database.close()
-        return database
+        """The database of that name, as it is on the disk; raises sqlite3.Error when the disk fails."""
+        self.abandon()
+        self._connection = Database(name, self._vfs.vfs_name)
+        return cast(sqlite3.Connection, self._connection)
+
+    def abandon(self) -> None:
+        """The process that had a database open is gone, without a word: whatever it would still do has no effect."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._vfs.cut_off()
+            connection.close()
+
+    def set_trouble(self, trouble: DiskTrouble | None) -> None:
+        """From now on this is wrong, and nothing else."""
+        if trouble == self.trouble:
+            return
+        self.trouble, self.harm = trouble, 0
+        if trouble is None:
+            return
+        if trouble.kind == "full":
+            self._room = FULL_AFTER
+        elif trouble.kind == "empty":
+            self._files.clear()
+            self.harm = 1
+        elif trouble.kind == "corrupt":
+            self.harm = self._corrupt()
+
+    def sync(self) -> None:
+        """The system writes out all it holds, as it does before a reboot."""
+        for file in self._files.values():
+            file.sync()
+
+    def process_died(self) -> None:
+        """The broker was killed: the page cache stays, unless that is what is wrong."""
+        self.abandon()
+        if self.trouble is not None and self.trouble.kind in ("lose-unsynced", "torn"):
+            self.harm += 1
+            for file in self._files.values():
+                torn = self.trouble.kind == "torn"
+                file.lose([_torn(file.pending[-1], self._rng)] if torn and file.pending else [])
+
+    def power_lost(self) -> None:
+        """All that was not synced is gone, or some of it, in any order, the last of it torn."""
+        self.abandon()
+        for file in self._files.values():
+            luck = self._rng.random()
+            if luck < 0.4 or not file.pending:
+                survivors: list[tuple[int, bytes | None]] = []
+            elif luck < 0.7:
+                survivors = file.pending[: self._rng.randrange(len(file.pending) + 1)]
+            else:
+                survivors = [change for change in file.pending if self._rng.random() < 0.5]
+            if survivors and self._rng.random() < 0.5:
+                survivors[-1] = _torn(survivors[-1], self._rng)
+            file.lose(survivors)
 
     def discard(self) -> None:
         """Free everything."""
-        for database in self._databases.values():
-            database.discard()
-        self._databases.clear()
+        self.abandon()
+        self._vfs.unregister()
+        self._files.clear()
         self.files.clear()
+
+    # What the VFS asks.
+
+    def file(self, path: str, create: bool) -> SimFile | None:
+        """The file of that path."""
+        file = self._files.get(path)
+        if file is None and create:
+            file = self._files[path] = SimFile()
+        return file
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        self._files.pop(path, None)
+
+    def writing(self, count: int) -> None:
+        """A write of so many bytes is asked for; raises apsw.Error when the disk refuses."""
+        kind = self.trouble.kind if self.trouble is not None else ""
+        if kind == "write-error":
+            self.harm += 1
+            raise apsw.IOError("simulated write error")
+        if kind == "full":
+            self._room -= count
+            if self._room < 0:
+                self.harm += 1
+                raise apsw.FullError("simulated disk is full")
+
+    def syncing(self) -> None:
+        """A sync is asked for; raises apsw.Error when the disk refuses."""
+        trouble = self.trouble
+        if trouble is None:
+            return
+        if trouble.kind == "sync-error":
+            self.harm += 1
+            raise apsw.IOError("simulated sync error")
+        if trouble.kind == "slow":
+            self.harm += 1
+            self.stall(trouble.seconds)
+
+    def _corrupt(self) -> int:
+        """Turn one page of a database file into noise."""
+        for path, file in self._files.items():
+            if path.endswith("-wal") or path.endswith("-journal") or not file.data:
+                continue
+            size = int.from_bytes(file.data[16:18], "big") or 4096
+            start = size * self._rng.randrange(max(1, len(file.data) // size))
+            noise = self._rng.randbytes(min(size, len(file.data) - start))
+            file.data[start : start + len(noise)] = noise
+            file.durable[start : start + len(noise)] = noise
+            return 1
+        return 0
+
+
+class Database:
+    """An apsw connection with those methods of ``sqlite3.Connection`` that node code uses, and its exceptions."""
+
+    def __init__(self, name: str, vfs: str) -> None:
+        try:
+            self._connection = apsw.Connection(name, vfs=vfs, statementcachesize=_STATEMENTS)
+        except apsw.Error as error:
+            raise _translated(error) from error
+        self._execute = self._connection.execute
+        self._many = self._connection.executemany
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is under way."""
+        return self._connection.in_transaction
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Rows:
+        """Carry out one statement; its rows."""
+        try:
+            cursor = self._execute(statement, values)
+        except apsw.Error as error:
+            raise _translated(error) from error
+        return Rows(cursor)
+
+    def executemany(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
+        """Carry out one statement for each of the values."""
+        try:
+            self._many(statement, values)
+        except apsw.Error as error:
+            raise _translated(error) from error
+
+    def close(self) -> None:
+        """Let go of it; what was not committed is rolled back."""
+        try:
+            self._connection.close(True)
+        except apsw.Error as error:
+            raise _translated(error) from error
+
+
+class _Vfs(apsw.VFS):
+    """The operating system's files as SQLite sees them: those of one disk."""
+
+    _made = 0
+
+    def __init__(self, disk: Disk) -> None:
+        _Vfs._made += 1
+        self.vfs_name = f"stormproof-{_Vfs._made}"
+        super().__init__(self.vfs_name, base="")
+        self._disk = disk
+        self._handles: list[_Handle] = []
+
+    def cut_off(self) -> None:
+        """Whoever has files open changes nothing any more."""
+        for handle in self._handles:
+            handle.dead = True
+        self._handles.clear()
+
+    def xOpen(self, name: Any, flags: list[int]) -> _Handle:  # type: ignore[override]
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        flags[1] = flags[0]
+        create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        file = self._disk.file(path, create) if path is not None else SimFile()
+        if file is None:
+            raise apsw.CantOpenError(f"there is no {path}")
+        handle = _Handle(self._disk, file)
+        self._handles.append(handle)
+        return handle
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        if not self._handles:
+            return
+        self._disk.remove(filename)
+
+    def xAccess(self, pathname: str, flags: int) -> bool:
+        return self._disk.file(pathname, create=False) is not None
+
+    def xFullPathname(self, name: str) -> str:
+        return name
+
+
+class _Handle:
+    """An open file."""
+
+    def __init__(self, disk: Disk, file: SimFile) -> None:
+        self.dead = False
+        self._disk = disk
+        self._file = file
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        return bytes(self._file.data[offset : offset + amount])
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        if not self.dead:
+            self._disk.writing(len(data))
+            self._file.write(offset, bytes(data))
+
+    def xTruncate(self, size: int) -> None:
+        if not self.dead:
+            self._file.truncate(size)
+
+    def xSync(self, flags: int) -> None:
+        if not self.dead:
+            self._disk.syncing()
+            self._file.sync()
+
+    def xFileSize(self) -> int:
+        return len(self._file.data)
+
+    def xLock(self, level: int) -> None:
+        """One process uses the disk."""
+
+    def xUnlock(self, level: int) -> None:
+        """One process uses the disk."""
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xFileControl(self, op: int, ptr: int) -> bool:
+        return False
+
+    def xSectorSize(self) -> int:
+        return SECTOR
+
+    def xDeviceCharacteristics(self) -> int:
+        # As SQLite assumes of real disks on Unix: a write leaves the bytes beside it alone.
+        return apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
+
+    def xClose(self) -> None:
+        """Nothing to give back."""
+
+    def excepthook(self, *details: object) -> bool:
+        """An error that SQLite had no use for, as when it closes a file: nobody else needs to hear of it."""
+        return True
+
+
+class Rows:
+    """What a statement found, read as it is asked for."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._cursor
+        except apsw.Error as error:
+            raise _translated(error) from error
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row; None when there is none left."""
+        return next(iter(self), None)
+
+
+def _translated(error: apsw.Error) -> sqlite3.Error:
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(str(error))
+    return sqlite3.OperationalError(str(error))
+
+
+def _write(image: bytearray, offset: int, data: bytes) -> None:
+    if offset > len(image):
+        image.extend(bytes(offset - len(image)))
+    image[offset : offset + len(data)] = data
+
+
+def _apply(image: bytearray, change: tuple[int, bytes | None]) -> None:
+    offset, data = change
+    if data is None:
+        del image[offset:]
+    else:
+        _write(image, offset, data)
+
+
+def _torn(change: tuple[int, bytes | None], rng: random.Random) -> tuple[int, bytes | None]:
+    """The first sectors of a write, or not even one; smaller ones are cut anywhere."""
+    offset, data = change
+    if data is None:
+        return change
+    unit = SECTOR if len(data) > SECTOR else 1
+    return offset, data[: unit * rng.randrange(max(1, len(data) // unit))]

@@ -44,6 +44,8 @@ class Process:
         self.state = RUNNING
         self.offset = offset
         self.rate = rate
+        self.busy_until = 0.0
+        """Simulated time until which it waits for its disk: until then it runs no further callback."""
         self.resources: dict[Resource, None] = {}
         """What the operating system takes back when the process ends."""
         self._loop = loop
@@ -62,6 +64,22 @@ class Process:
         """Let this process call a function soon, like a signal handler."""
         self._loop.post(self, self._context.copy(), function, *args)
 
+    def local(self) -> float:
+        """Seconds on its clock."""
+        return self.offset + max(self._loop.now, self.busy_until) * self.rate
+
+    def set_rate(self, rate: float) -> None:
+        """Let its clock run faster or slower from now on; it does not jump, and its timers keep to it."""
+        now, old = self._loop.now, self.rate
+        self.offset += now * (old - rate)
+        self.rate = rate
+        self._loop.reschedule(self, old / rate)
+
+    def stall(self, seconds: float) -> None:
+        """It waits for its disk: the callback that runs now takes so much longer."""
+        self.busy_until = max(self._loop.now, self.busy_until) + seconds
+        self._loop.at(self.busy_until, self._release)
+
     def pause(self) -> None:
         """From now on nothing of it runs."""
         if self.state == RUNNING:
@@ -69,18 +87,23 @@ class Process:
 
     def resume(self) -> None:
         """Run what was held: what was ready and what arrived first, then timers, as a real loop does."""
-        if self.state != PAUSED:
+        if self.state == PAUSED:
+            self.state = RUNNING
+            self._release()
+
+    def _release(self) -> None:
+        if self.state != RUNNING or self.busy_until > self._loop.now:
             return
-        self.state = RUNNING
         held, self._held = self._held, []
         held.sort(key=lambda handle: handle.timed)
         self._loop.ready.extend(held)
 
-    def kill(self) -> None:
-        """End it without a word: none of its code runs any more, its connections are closed by the system."""
+    def kill(self, powerless: bool = False) -> None:
+        """End it: none of its code runs any more. The system, unless ``powerless`` too, closes its connections."""
         if self.state == DEAD:
             return
         self.state = DEAD
+        self.busy_until = 0.0
         self._held.clear()
         self.ended.set()
         for task in self._tasks:
@@ -89,12 +112,12 @@ class Process:
                 self._loop.bury(task)
         self._tasks.clear()
         for resource in list(self.resources):
-            resource.owner_ended()
+            resource.owner_ended(powerless)
         self.resources.clear()
 
     def hold(self, handle: Handle) -> None:
         """Take a callback whose time came while the process does not run."""
-        if self.state == PAUSED:
+        if self.state != DEAD:
             self._held.append(handle)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
@@ -108,8 +131,8 @@ class Process:
 class Resource:
     """Something that the operating system takes back when its owner ends."""
 
-    def owner_ended(self) -> None:
-        """The process that held it is gone."""
+    def owner_ended(self, powerless: bool) -> None:
+        """The process that held it is gone; when ``powerless``, the system that would clean up is gone as well."""
         raise NotImplementedError
 
 
@@ -166,7 +189,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """The clock of the process that asks."""
         owner = self._owner
-        return self.now if owner is None else owner.offset + self.now * owner.rate
+        return self.now if owner is None else owner.local()
 
     def call_soon(self, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                   context: contextvars.Context | None = None) -> Handle:
@@ -184,7 +207,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if context is None:
             context = contextvars.copy_context()
         owner = context.get(_OWNER)
-        when = self.now + (delay if owner is None else delay / owner.rate)
+        when = self.now + delay if owner is None else max(self.now, owner.busy_until) + delay / owner.rate
         return self._schedule(when, Handle(callback, args, context, owner, True, when))
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
@@ -235,8 +258,20 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def after(self, delay: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Run something that belongs to no process (the network, the machine) after simulated seconds."""
-        when = self.now + delay
+        return self.at(self.now + delay, callback, *args)
+
+    def at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
+        """Run something that belongs to no process at a simulated time."""
         return self._schedule(when, Handle(callback, args, None, None, True, when))
+
+    def reschedule(self, owner: Process, factor: float) -> None:
+        """Let the timers of a process come due after ``factor`` times what is left of them."""
+        now = self.now
+        self._timers = [
+            (now + (when - now) * factor, sequence, handle) if handle.owner is owner else (when, sequence, handle)
+            for when, sequence, handle in self._timers
+        ]
+        heapq.heapify(self._timers)
 
     def bury(self, task: asyncio.Task[Any]) -> None:
         """Keep a dead process's task until the run is over."""
@@ -266,8 +301,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Turn after turn until the loop is stopped; asyncio calls it until then."""
-        ready, timers, pop = self.ready, self._timers, heapq.heappop
+        ready, pop = self.ready, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
+            timers = self._timers
             self.now += TURN
             self._idle_turns += 1
             if not ready:
@@ -290,7 +326,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run(self, handle: Handle) -> None:
         owner = self._owner = handle.owner
-        if owner is not None and owner.state != RUNNING:
+        if owner is not None and (owner.state != RUNNING or owner.busy_until > self.now):
             owner.hold(handle)
             return
         try:

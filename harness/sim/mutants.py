@@ -17,10 +17,10 @@ from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from harness.settings import declared_options
 from harness.sim.campaign import BROKEN, NONE, Plan, run_seed
 from harness.sim.pool import workshop
-from nodes.reference.bugs import BUGS
+from nodes.reference.bugs import BUGS, Bug
 
 BASE = Plan(
-    "joram", "queue", "partition,pause,kill", None, 20.0, 40.0,
+    "joram", "queue", Bug.nemesis, None, 20.0, 40.0,
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30"},
 )  # fmt: skip
@@ -52,7 +52,7 @@ class Catch:
 def plan_of(bug: str) -> Plan:
     """The campaign of one bug."""
     about = BUGS[bug]
-    plan = replace(BASE, design=about.design, workload=about.workload)
+    plan = replace(BASE, design=about.design, workload=about.workload, nemesis=about.nemesis)
     families = [name for name in plan.nemesis.split(",") if name]
     declared = {option.name for option in declared_options(plan.design, plan.workload, families)}
     common = {name: value for name, value in plan.settings.items() if name in declared}

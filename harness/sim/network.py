@@ -1,8 +1,9 @@
 """The simulated network: hosts, listeners, links with delays, directed cuts, and TCP connections over them.
 
-A packet on a cut link is lost and counted. What TCP makes of that is imitated: data waits and is tried again after
-0.2 s, 0.4 s, 0.8 s...; attempts to connect after 1 s, 2 s, 4 s...; so a connection stalls, and goes on some time after
-the heal. A segment that nobody waits for is answered by a reset.
+A packet on a cut link is lost and counted; one on a link under a condition may be lost, late or refused, and is
+counted. What TCP makes of that is imitated: data waits and is tried again after 0.2 s, 0.4 s, 0.8 s...; attempts to
+connect after 1 s, 2 s, 4 s...; so a connection stalls, and goes on some time after the heal. A segment that nobody
+waits for is answered by a reset.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import asyncio
 import contextvars
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.protocols import Link
+from harness.protocols import Condition, Link
 from harness.sim.loop import DEAD, Process, Resource, SimLoop
-from harness.sim.transport import Endpoint, SimTransport
+from harness.sim.transport import Endpoint, Pipe, SimTransport
 
 Address = tuple[str, int]
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -25,6 +27,8 @@ CONTROL = "control"
 """The harness's own place, which no cut touches."""
 
 FIRST_PORT = 32768
+HEADERS = 66
+"""Bytes of a packet besides its data (Ethernet, IP, TCP)."""
 CONNECT_RETRY = 1.0
 CONNECT_ATTEMPTS = 7
 
@@ -80,7 +84,7 @@ class Listener(Resource):
     async def wait_closed(self) -> None:
         """Nothing is left to wait for."""
 
-    def owner_ended(self) -> None:
+    def owner_ended(self, powerless: bool) -> None:
         """The system closes it."""
         self._network.listeners.pop(self.address, None)
 
@@ -106,6 +110,10 @@ class Network:
         self._addresses = {name: address for address, name in hosts.items()}
         self._cut: frozenset[Link] = frozenset()
         self._dropped: dict[Link, int] = {}
+        self._conditions: dict[Link, Condition] = {}
+        self._disturbed: dict[Link, int] = {}
+        self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
+        self._dark: dict[str, None] = {}
         self._delays: dict[Link, float] = {}
         self._next_port = FIRST_PORT
         loop.network = self
@@ -119,15 +127,94 @@ class Network:
         """Packets lost so far on each link that is cut now."""
         return dict(self._dropped)
 
+    def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+        """Let exactly these links suffer from now on; what waits for a slow link that is slow no more goes on."""
+        self._conditions = dict(conditions)
+        self._disturbed = {link: self._disturbed.get(link, 0) for link in conditions}
+        queues, self._queues = self._queues, {}
+        for waiting in queues.values():
+            for pipe, chunk in waiting:
+                pipe.depart(chunk)
+
+    def disturbed(self) -> dict[Link, int]:
+        """Packets disturbed so far on each link that has a condition now."""
+        return dict(self._disturbed)
+
+    def set_power(self, host: str, on: bool) -> None:
+        """Whether a host is there at all: one without power takes no packet, and sends none."""
+        if on:
+            self._dark.pop(host, None)
+        else:
+            self._dark[host] = None
+
     def passes(self, link: Link) -> bool:
         """Whether a packet on the link arrives now; a lost one is counted."""
-        if link not in self._cut:
+        if link in self._cut:
+            self._dropped[link] += 1
+            return False
+        if self._dark and (link[0] in self._dark or link[1] in self._dark):
+            return False
+        condition = self._conditions.get(link)
+        if condition is None:
             return True
-        self._dropped[link] += 1
-        return False
+        lost = condition.loss + (1 - condition.loss) * condition.corrupt  # a checksum finds what is damaged
+        return not self._happens(link, lost)
+
+    def refuses(self, link: Link) -> bool:
+        """Whether a packet on the link is answered by a reset from somewhere between."""
+        condition = self._conditions.get(link)
+        return condition is not None and self._happens(link, condition.reset)
 
     def delay(self, link: Link) -> float:
         """How long the next packet on the link takes."""
+        condition = self._conditions.get(link)
+        return self._usual_delay(link) + (0.0 if condition is None else self._extra_delay(link, condition))
+
+    def _extra_delay(self, link: Link, condition: Condition) -> float:
+        seconds = condition.delay
+        if condition.jitter:
+            seconds = max(0.0, seconds + condition.jitter * self.rng.uniform(-1, 1))
+        if condition.delay or condition.jitter:
+            self._disturbed[link] += 1
+        if self._happens(link, condition.reorder):
+            # TCP hands nothing on that came too early, so all that a reader sees is a delay.
+            seconds += self._usual_delay(link)
+        self._happens(link, condition.duplicate)  # TCP discards the second one
+        return seconds
+
+    def _happens(self, link: Link, share: float) -> bool:
+        if share <= 0 or self.rng.random() >= share:
+            return False
+        self._disturbed[link] += 1
+        return True
+
+    def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
+        """Whether the chunk has to wait for its turn on a slow link, which lets it depart then."""
+        condition = self._conditions.get(link)
+        if condition is None or not condition.rate:
+            return False
+        queue = self._queues.get(link)
+        if queue is None:
+            queue = self._queues[link] = deque()
+        queue.append((pipe, chunk))
+        if len(queue) == 1:
+            self._next_on(link, queue, condition.rate)
+        return True
+
+    def _next_on(self, link: Link, queue: deque[tuple[Pipe, bytes]], rate: float) -> None:
+        self._disturbed[link] += 1
+
+        def through() -> None:
+            if self._queues.get(link) is not queue:
+                return
+            pipe, chunk = queue.popleft()
+            pipe.depart(chunk)
+            if queue:
+                self._next_on(link, queue, rate)
+
+        self.loop.after((len(queue[0][1]) + HEADERS) / rate, through)
+
+    def _usual_delay(self, link: Link) -> float:
         rng, weather = self.rng, self.weather
         base = self._delays.get(link)
         if base is None:

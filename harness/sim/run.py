@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.history.journal import JournalWriter
 from harness.lab import Emit, Interrupted, Lab, Lifeline, Surroundings
+from harness.sim.clock import EPOCH
 from harness.sim.loop import SimLoop
-from harness.sim.runtime import EPOCH
 from harness.spec import Test
 from harness.store import read_run
 

@@ -5,37 +5,42 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from harness.sim.disk import Disk
-from harness.sim.loop import Process, SimLoop
-from nodes.reference.runtime import LoopRuntime
-
-EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-"""The time of day at which every simulation begins."""
+from harness.sim.loop import Process
+from nodes.reference.api import ConfigError
+from nodes.reference.runtime import LoopRuntime, prepared
 
 
 class SimRuntime(LoopRuntime):
     """The Runtime of a broker in simulation: its process's clock, its node's disk, random numbers from the seed."""
 
-    def __init__(self, loop: SimLoop, process: Process, disk: Disk, rng: random.Random,
-                 write: Callable[[str], None]) -> None:
+    def __init__(self, process: Process, disk: Disk, rng: random.Random, write: Callable[[str], None],
+                 time_of_day: Callable[[], float]) -> None:
+        """``time_of_day`` gives seconds since 1970."""
         super().__init__()
         self.random = rng
-        self._loop = loop
         self._process = process
         self._disk = disk
         self._write = write
-        self._began = loop.now
+        self._time_of_day = time_of_day
+        self._began = process.local()
 
     def now(self) -> float:
         """Monotonic seconds on the clock of the node's process."""
-        process = self._process
-        return process.offset + self._loop.now * process.rate
+        return self._process.local()
 
     def open_database(self, name: str) -> sqlite3.Connection:
-        """The node's database of that name, as its last transaction left it."""
-        return self._disk.open_database(name)
+        """The node's database of that name, as it is on its disk.
+
+        Raises:
+            ConfigError: the disk fails, or the file is damaged.
+        """
+        try:
+            return prepared(self._disk.open_database(name), name)
+        except sqlite3.Error as error:
+            raise ConfigError(f"data: {name} can't be used ({error})") from error
 
     def write_log(self, line: str) -> None:
         """Add a line to the node's log file; a process that has ended writes nothing."""
@@ -43,5 +48,5 @@ class SimRuntime(LoopRuntime):
             self._write(line)
 
     def clocks(self) -> tuple[float, datetime]:
-        """Simulated time."""
-        return self._loop.now - self._began, EPOCH + timedelta(seconds=self._loop.now)
+        """The node's clocks."""
+        return self._process.local() - self._began, datetime.fromtimestamp(self._time_of_day(), UTC)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ WINDOW = 1 << 19
 FIRST_RETRY, LAST_RETRY = 0.2, 120.0
 _READ_SIZE = 1 << 18
 
+ATTEMPTS = 15
+"""Attempts to send again after which a connection has timed out (Linux: ``tcp_retries2``), a quarter of an hour."""
+
 FIN = b""
 """In a pipe: nothing more will be sent."""
 
@@ -31,7 +35,8 @@ FIN = b""
 class Pipe:
     """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
 
-    __slots__ = ("_back", "_last", "_link", "_network", "_retry", "_sender", "_timer", "_waiting", "held", "target")
+    __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_retry", "_sender", "_sent", "_timer",
+                 "_waiting", "held", "target")
 
     def __init__(self, network: Network, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
@@ -41,8 +46,13 @@ class Pipe:
         self._sender = sender
         self._link = (sender.host, target.host)
         self._back = (target.host, sender.host)
-        self._waiting: deque[bytes] = deque()
+        self._sent = 0
+        self._flying: deque[int] = deque()
+        """Numbers of the chunks that are under way, in order: they arrive in this order, or are lost."""
+        self._waiting: list[tuple[int, bytes]] = []
+        """Chunks that were lost, or that came too early or were not sent because of that, by number."""
         self._retry = FIRST_RETRY
+        self._attempts = 0
         self._timer: Handle | None = None
         self._last = 0.0
 
@@ -54,25 +64,35 @@ class Pipe:
     def send(self, chunk: bytes) -> None:
         """Send bytes, or FIN."""
         self.held += len(chunk)
+        self._sent += 1
         if self._timer is not None and self._retry > FIRST_RETRY:
-            self._waiting.append(chunk)
-        else:
-            self._transmit(chunk)
+            self._waiting.append((self._sent, chunk))
+            return
+        self._flying.append(self._sent)
+        if not self._network.shaped(self, self._link, chunk):
+            self.depart(chunk)
 
-    def _transmit(self, chunk: bytes) -> None:
+    def depart(self, chunk: bytes) -> None:
+        """The chunk is on its way."""
+        if self._sender.forgotten:
+            return
         loop = self._network.loop
         arrival = max(loop.now + self._network.delay(self._link), self._last)
         self._last = arrival
-        loop.after(arrival - loop.now, self._arrived, chunk)
+        loop.at(arrival, self._arrived, chunk)
 
     def _arrived(self, chunk: bytes) -> None:
+        number = self._flying.popleft()
+        if self._network.refuses(self._link):
+            self._sender.reset_by_peer()
+            return
         if not self._network.passes(self._link):
-            self._waiting.append(chunk)
+            insort(self._waiting, (number, chunk))
             self._try_later()
             return
-        if self._waiting:
+        if self._waiting and self._waiting[0][0] < number:
             # An earlier chunk is missing: the receiver waits for that.
-            self._waiting.append(chunk)
+            insort(self._waiting, (number, chunk))
             return
         self.target.arrived(chunk)
         if not self._network.passes(self._back):
@@ -85,16 +105,33 @@ class Pipe:
     def _try_again(self) -> None:
         self._timer = None
         network = self._network
+        if self._sender.forgotten or self._sender.failed:
+            self._waiting.clear()
+            return
         there = network.passes(self._link)
         if there:
-            while self._waiting:
-                self.target.arrived(self._waiting.popleft())
+            self._deliver()
         if there and network.passes(self._back):
             self._retry = FIRST_RETRY
+            self._attempts = 0
             self._sender.drained()
+            if self._waiting:
+                self._try_later()
+        elif self._attempts == ATTEMPTS:
+            self._sender.fail(TimeoutError(110, "connection timed out"))
         elif not self.target.gone or self._waiting:
+            self._attempts += 1
             self._retry = min(2 * self._retry, LAST_RETRY)
             self._try_later()
+
+    def _deliver(self) -> None:
+        """Hand over what waits, up to the first chunk that is still under way."""
+        waiting = self._waiting
+        count = bisect(waiting, (self._flying[0],)) if self._flying else len(waiting)
+        ready = waiting[:count]
+        del waiting[:count]
+        for _, chunk in ready:
+            self.target.arrived(chunk)
 
 
 class Endpoint(Resource):
@@ -106,8 +143,10 @@ class Endpoint(Resource):
         self.gone = False
         """Whether this half is closed for reading: whatever arrives is answered by a reset."""
         self.buffer = bytearray()
+        self.forgotten = False
+        """Whether the machine lost power: nobody knows of the connection any more."""
         self.ended = False
-        self.failed = False
+        self.failed: OSError | None = None
         self.transport: SimTransport | None = None
         self.pipe: Pipe | None = None
         self.peer: Endpoint | None = None
@@ -126,15 +165,23 @@ class Endpoint(Resource):
         return WINDOW - self.pipe.held if self.pipe is not None else 0
 
     def send(self, data: bytes) -> None:
-        """Hand bytes to the kernel."""
+        """Hand bytes to the kernel; a process that waits for its disk comes to that later, or never."""
         assert self.pipe is not None
-        self.pipe.send(data)
+        owner, loop = self.owner, self.network.loop
+        if owner is not None and owner.busy_until > loop.now:
+            loop.at(owner.busy_until, self._send_if_alive, data)
+        else:
+            self.pipe.send(data)
+
+    def _send_if_alive(self, data: bytes) -> None:
+        if self.pipe is not None and self.owner is not None and self.owner.state != DEAD:
+            self.pipe.send(data)
 
     def finish(self) -> None:
         """Nothing more will be sent."""
         if not self._finished and self.pipe is not None:
             self._finished = True
-            self.pipe.send(FIN)
+            self.send(FIN)
 
     def close(self) -> None:
         """The process lets go of it: what was sent still goes out; unread data makes it a reset."""
@@ -142,6 +189,8 @@ class Endpoint(Resource):
             return
         unread = bool(self.buffer)
         self.vanish()
+        if self.failed:
+            return
         if unread:
             self._reset_peer()
         else:
@@ -154,10 +203,14 @@ class Endpoint(Resource):
         if self.owner is not None:
             self.owner.resources.pop(self, None)
 
-    def owner_ended(self) -> None:
-        """The system closes what a dead process left open."""
+    def owner_ended(self, powerless: bool) -> None:
+        """The system closes what a dead process left open, or is gone itself."""
         self.transport = None
-        self.close()
+        if powerless:
+            self.forgotten = True
+            self.vanish()
+        else:
+            self.close()
 
     def arrived(self, chunk: bytes) -> None:
         """A chunk has come over the network."""
@@ -173,10 +226,14 @@ class Endpoint(Resource):
             self.transport.readable()
 
     def reset_by_peer(self) -> None:
-        """The other side has refused what was sent."""
+        """The other side, or somebody between, has refused what was sent."""
+        self.fail(ConnectionResetError(104, "connection reset by peer"))
+
+    def fail(self, error: OSError) -> None:
+        """The connection is no more."""
         if self.gone:
             return
-        self.failed = True
+        self.failed = error
         self.buffer.clear()
         if self.transport is not None:
             self.transport.readable()
@@ -351,7 +408,7 @@ class SimTransport(asyncio.Transport):
         if self._lost:
             return
         if endpoint.failed:
-            self._fail(ConnectionResetError(104, "connection reset by peer"))
+            self._fail(endpoint.failed)
             return
         if not self._reading:
             return

@@ -25,7 +25,7 @@ from nodes.reference.api import (
     Runtime,
     Waiting,
 )
-from nodes.reference.bugs import ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import make_design
 from nodes.reference.engine import StoreEngine
 from nodes.reference.frames import Greeting
@@ -58,6 +58,8 @@ class ReferenceBroker:
         self.limits = Limits.from_options(config.options)
         self.database: sqlite3.Connection = runtime.open_database(DATABASE)
         self.bugs = switched_on(config.options)
+        if COMMIT_UNSYNCED in self.bugs:
+            self.database.execute("PRAGMA synchronous=OFF")
         self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs, config)
         self.entry_open = False
         self.networks = Networks(self, lambda: self.engine.outside, _network_timeout(config.options))
@@ -96,12 +98,14 @@ class ReferenceBroker:
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
     async def stop(self) -> None:
-        """End all sessions, then the design, then close the database."""
+        """End all sessions, then the design, then close the database; at once when the store has failed."""
         if self._server is not None:
             self._server.close()
         self.drop_clients("the broker is shutting down")
         for session in list(self._sessions):
             session.end("the broker is shutting down")
+        if self._store_failed:
+            return  # leaving in order would take a store; the others notice when the process is gone
         await self.networks.stop()
         await self.design.stop()
         try:
@@ -123,8 +127,8 @@ class ReferenceBroker:
         """
         if self._store_failed:
             raise RuntimeError("a transaction failed before; the broker has to be started again")
-        self.database.execute("BEGIN IMMEDIATE")
         try:
+            self.database.execute("BEGIN IMMEDIATE")
             yield
             self.engine.flush()
             self.database.execute("COMMIT")
@@ -247,6 +251,8 @@ class ReferenceBroker:
             conn = self._new_id()
         else:
             args |= {"resume": True, "received": greeting.received}
+            if FILTER_LOST_AT_FAILOVER in self.bugs and not conn.startswith(f"{self.config.node}-"):
+                args["moved"] = True
             self._stop_idle_timer(conn)
         session.conn = conn
         self._waiting.setdefault(conn, []).append(session)

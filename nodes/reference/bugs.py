@@ -20,7 +20,7 @@ class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it.
+    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do.
     """
 
     name: str
@@ -28,10 +28,12 @@ class Bug:
     exercise: Mapping[str, str] = field(default_factory=dict)
     design: str = "joram"
     workload: str = "queue"
+    nemesis: str = "partition,pause,kill"
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
+FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
@@ -45,6 +47,7 @@ TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
+COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MINORITY_CONFIRMS = "minority-confirms"
@@ -68,6 +71,7 @@ BUGS: Mapping[str, Bug] = {
     for bug in (
         Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
+        Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
@@ -91,6 +95,8 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
+        Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
+            exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}),
     )
 }
 

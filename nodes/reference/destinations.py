@@ -57,11 +57,11 @@ class Destinations:
                     raise Mistake(f"there is no server {server} in the configuration")
                 count += 1
                 continue
-            name = destination.removeprefix(QUEUE_PREFIX)
-            if name is destination:
+            if destination.startswith(TOPIC_PREFIX):
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
                 continue
             count += 1
+            name = destination.removeprefix(QUEUE_PREFIX)
             if name not in self._state.queues:
                 fresh[name] = None
         if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
@@ -81,7 +81,8 @@ class Destinations:
 
     def reserve(self, destination: str) -> None:
         """Make sure that a message which is sent there later needs no new queue."""
-        if destination.startswith(QUEUE_PREFIX):
+        server, destination = self._outside.route(destination)
+        if server is None and destination.startswith(QUEUE_PREFIX):
             self._queue(destination)
 
     def _enqueue(self, queue: Queue, args: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ class StoreEngine:
         self._destinations = Destinations(self._state, self.outside, self._limits, bugs, self.local, self._too_slow)
         transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
         self._effects: list[Effect] = []
+        self._unfiltered: set[str] = set()
         self._handlers = {
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
             "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": transactions.commit,
@@ -165,7 +166,7 @@ class StoreEngine:
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
                 return [Closed(conn, self._state.closed.get(conn, "unknown"))]
-            return self._resume(context, int(args.get("received", 0)))
+            return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use")]
         if len(self._state.contexts) >= self._limits.max_contexts:
@@ -173,7 +174,9 @@ class StoreEngine:
         self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
         return [Opened(conn, 0)]
 
-    def _resume(self, context: Context, received: int) -> list[Effect]:
+    def _resume(self, context: Context, received: int, moved: bool) -> list[Effect]:
+        if moved:  # with the bug filter-lost-at-failover only
+            self._unfiltered.add(context.conn)
         effects: list[Effect] = [Opened(context.conn, context.in_seq)]
         self._note_received(context, received)
         effects.extend(self.pending_output(context.conn, received))
@@ -186,7 +189,8 @@ class StoreEngine:
         if received is not None:
             self._note_received(context, received)
         if seq:
-            if seq <= context.in_seq and NO_DUPLICATE_FILTER not in self._bugs:
+            filtered = NO_DUPLICATE_FILTER not in self._bugs and context.conn not in self._unfiltered
+            if seq <= context.in_seq and filtered:
                 return self._done(context, command, duplicate=True)
             if seq > context.in_seq + 1:
                 raise Mistake("gap")

@@ -187,6 +187,7 @@ async def check_process(backend: Backend) -> None:
     assert (await backend.process("n1")).state == "dead"
     assert await states(backend, running.pid) == set()
     await backend.start("n1", family, log)
+    await until(lambda: backend.download("n1", log), lambda text: text.count(b"\n") == 2)
     await backend.pause("n1")
     await backend.stop("n1")
     assert (await backend.process("n1")).state == "dead"
@@ -345,7 +346,8 @@ async def reset(backend: Backend) -> None:
 
 async def main(name: str, run_dir: Path, checks: list[str]) -> None:
     backend: Backend = BACKENDS.load(name)()
-    test = Test(design="standalone", workload="queue", nodes=len(NODES))
+    options = json.loads(os.environ.get("STORMPROOF_TEST_OPTIONS", "{}"))
+    test = Test(design="standalone", workload="queue", nodes=len(NODES), options=options)
     began = time.perf_counter()
     try:
         await backend.provision(test, run_dir)

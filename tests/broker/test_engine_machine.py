@@ -9,9 +9,10 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nodes.reference import wire
 from nodes.reference.api import Command, Deliver, Done, Effect, Refused
@@ -20,6 +21,12 @@ from nodes.reference.engine import StoreEngine
 from nodes.reference.limits import Limits
 
 QUEUES = ("red", "red", "red", "blue")
+TOPICS = ("t.a", "t.b")
+DEFERRED = (False, False, True)
+SELECTED = {"t.a": ("t.a",), "t.*": TOPICS, ">": TOPICS, "t.b.>": ()}
+DURABLES = ("p", "q")
+Key = tuple[str, ...]
+"""Where the model's messages are: ("queue", name), ("durable", name) or ("transient", connection, subscription)."""
 LIMITS = Limits(message_cache=20)
 
 
@@ -44,26 +51,43 @@ class Node:
 
 @dataclass
 class Sent:
-    """The model's message."""
+    """The model's message in one place; its holder is a delivery, or the XID of a prepared branch."""
 
-    queue: str
     place: int
     redeliveries: int = 0
-    holder: Deliver | None = None
+    holder: Deliver | str | None = None
+
+
+@dataclass
+class Branch:
+    """The model's prepared branch: bodies and destinations that it sends, messages that it acknowledges."""
+
+    sends: list[tuple[bytes, str]]
+    taken: list[tuple[Key, bytes]]
 
 
 @dataclass
 class Client:
     """The model's connection."""
 
+    conn: str
     reliable: bool
     seq: int = 0
     out_seq: int = 0
     received: int = 0
     last: Command | None = None
-    subscriptions: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    subscriptions: dict[str, tuple[Key, str, int]] = field(default_factory=dict)
     held: dict[str, Deliver] = field(default_factory=dict)
     transactions: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
+    xids: dict[str, str] = field(default_factory=dict)
+
+    def key(self, delivery: Deliver) -> tuple[Key, bytes]:
+        return self.subscriptions[delivery.subscription][0], delivery.body
+
+
+def some(attribute: str) -> Any:
+    """The rule makes sense while a client has some of these."""
+    return precondition(lambda machine: any(getattr(each, attribute) for each in machine.clients.values()))
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -71,7 +95,10 @@ class BrokerMachine(RuleBasedStateMachine):
         super().__init__()
         self.node, self.twin = Node(), Node()
         self.clients: dict[str, Client] = {}
-        self.live: dict[bytes, Sent] = {}
+        self.live: dict[tuple[Key, bytes], Sent] = {}
+        self.patterns: dict[Key, str] = {}
+        self.prepared: dict[str, Branch] = {}
+        self.outcomes: dict[str, str] = {}
         self.names = 0
 
     # Choosing.
@@ -84,9 +111,10 @@ class BrokerMachine(RuleBasedStateMachine):
         items = list(items)
         return data.draw(st.sampled_from(items)) if items else None
 
-    def client(self, data: st.DataObject) -> tuple[str, Client] | None:
-        conn = self.pick(data, self.clients)
-        return None if conn is None else (conn, self.clients[conn])
+    def client(self, data: st.DataObject, having: str = "conn") -> tuple[str, Client]:
+        """One of the clients that have some of these; there is one (``some``)."""
+        conn = data.draw(st.sampled_from([conn for conn, client in self.clients.items() if getattr(client, having)]))
+        return conn, self.clients[conn]
 
     # Acting.
 
@@ -112,12 +140,15 @@ class BrokerMachine(RuleBasedStateMachine):
         for effect in effects:
             if not isinstance(effect, Deliver):
                 continue
-            message = self.live[effect.body]  # never lost, never delivered after its acknowledgement
             client = self.clients[effect.conn]
-            queue, _, prefetch = client.subscriptions[effect.subscription]
-            assert queue == message.queue and effect.destination == f"/queue/{queue}"
+            key, _, prefetch = client.subscriptions[effect.subscription]
+            message = self.live[key, effect.body]  # never lost, never delivered after its acknowledgement
+            if key[0] == "queue":
+                assert effect.destination == f"/queue/{key[1]}"
+            else:
+                assert effect.destination.removeprefix("/topic/") in SELECTED[self.patterns[key]]
             assert message.holder is None and effect.redeliveries == message.redeliveries
-            ready = [m.place for m in self.live.values() if m.queue == queue and m.holder is None]
+            ready = [m.place for (k, _), m in self.live.items() if k == key and m.holder is None]
             assert message.place == min(ready)
             client.out_seq += 1
             assert effect.out_seq == client.out_seq
@@ -130,14 +161,42 @@ class BrokerMachine(RuleBasedStateMachine):
     def give_back(self, client: Client, held: list[Deliver]) -> None:
         for delivery in held:
             del client.held[delivery.ack_id]
-            message = self.live[delivery.body]
-            message.holder = None
-            message.redeliveries += 1
+            self.release(client.key(delivery))
+
+    def release(self, place: tuple[Key, bytes]) -> None:
+        self.live[place].holder = None
+        self.live[place].redeliveries += 1
 
     def consume(self, client: Client, held: list[Deliver]) -> None:
         for delivery in held:
             del client.held[delivery.ack_id]
-            del self.live[delivery.body]
+            del self.live[client.key(delivery)]
+
+    def arrive(self, body: bytes, destination: str) -> None:
+        self.names += 1
+        _, kind, name = destination.split("/")
+        if kind == "queue":
+            self.live[("queue", name), body] = Sent(self.names)
+            return
+        for key, pattern in self.patterns.items():
+            if name in SELECTED[pattern]:
+                self.live[key, body] = Sent(self.names)
+
+    def end_subscription(self, client: Client, name: str) -> None:
+        key = client.subscriptions[name][0]
+        self.give_back(client, [d for d in client.held.values() if d.subscription == name])
+        del client.subscriptions[name]
+        if key[0] == "transient":
+            self.drop(key)
+
+    def drop(self, key: Key) -> None:
+        del self.patterns[key]
+        self.live = {place: message for place, message in self.live.items() if place[0] != key}
+
+    def user(self, key: Key) -> tuple[str, str] | None:
+        """Connection and subscription that consume from there; the first of them."""
+        return next(((conn, name) for conn, client in self.clients.items()
+                     for name, (used, _, _) in client.subscriptions.items() if used == key), None)
 
     def covered(self, client: Client, delivery: Deliver) -> list[Deliver]:
         if client.subscriptions[delivery.subscription][1] == "client-individual":
@@ -156,67 +215,112 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @initialize(ack=st.sampled_from(ACK_MODES), queue=st.sampled_from(QUEUES))
     def two_clients(self, ack: str, queue: str) -> None:
-        for conn in (self.open(True), self.open(False)):
-            self.add_subscription(conn, queue, ack, 2)
-            self.begin_transaction(conn)
+        for reliable in (True, False):
+            self.add_client(reliable, queue, ack)
 
-    @rule(reliable=st.booleans())
-    def one_more_client(self, reliable: bool) -> None:
-        if len(self.clients) < 3:
-            self.open(reliable)
+    @precondition(lambda self: len(self.clients) < 3)
+    @rule(reliable=st.booleans(), ack=st.sampled_from(ACK_MODES), queue=st.sampled_from(QUEUES))
+    def add_client(self, reliable: bool, queue: str, ack: str) -> None:
+        conn = self.open(reliable)
+        self.add_subscription(conn, queue, ack, 2)
+        self.add_listener(conn, "t.*", ack, 2, None)
+        self.begin_transaction(conn, True)
 
     def open(self, reliable: bool) -> str:
         conn = self.name("conn")
         self.apply(Command("open", conn, 0, {"reliable": reliable, "login": "g"}))
-        self.clients[conn] = Client(reliable)
+        self.clients[conn] = Client(conn, reliable)
         return conn
 
-    @rule(data=st.data(), queue=st.sampled_from(QUEUES), in_transaction=st.booleans(), count=st.integers(1, 3))
-    def send(self, data: st.DataObject, queue: str, in_transaction: bool, count: int) -> None:
-        found = self.client(data)
-        for _ in range(count if found is not None else 0):
-            self.send_one(data, *found, queue, in_transaction)
+    @some("conn")
+    @rule(data=st.data(), queue=st.sampled_from(QUEUES), deferred=st.sampled_from(DEFERRED), count=st.integers(1, 3))
+    def send(self, data: st.DataObject, queue: str, deferred: bool, count: int) -> None:
+        for _ in range(count):
+            self.send_one(data, *self.client(data), f"/queue/{queue}", deferred)
 
-    def send_one(self, data: st.DataObject, conn: str, client: Client, queue: str, in_transaction: bool) -> None:
+    @some("conn")
+    @rule(data=st.data(), topic=st.sampled_from(TOPICS), deferred=st.sampled_from(DEFERRED), count=st.integers(1, 3))
+    def publish(self, data: st.DataObject, topic: str, deferred: bool, count: int) -> None:
+        for _ in range(count):
+            self.send_one(data, *self.client(data), f"/topic/{topic}", deferred)
+
+    def send_one(self, data: st.DataObject, conn: str, client: Client, destination: str, deferred: bool) -> None:
         body = self.name("message ").encode()
-        args: dict[str, Any] = {"destination": f"/queue/{queue}", "headers": {"n": "v"}, "body": body}
-        transaction = self.pick(data, client.transactions) if in_transaction else None
+        args: dict[str, Any] = {"destination": destination, "headers": {"n": "v"}, "body": body}
+        transaction = self.pick(data, client.transactions) if deferred else None
         if transaction is not None:
-            client.transactions[transaction].append(("send", (body, queue)))
+            client.transactions[transaction].append(("send", (body, destination)))
             args["tx"] = transaction
         else:
-            self.live[body] = Sent(queue, self.names)
+            self.arrive(body, destination)
         self.do("send", conn, **args)
 
+    @some("conn")
     @rule(data=st.data(), queue=st.sampled_from(QUEUES), prefetch=st.integers(1, 3),
           ack=st.sampled_from(ACK_MODES))
     def subscribe(self, data: st.DataObject, queue: str, prefetch: int, ack: str) -> None:
-        found = self.client(data)
-        if found is not None and len(found[1].subscriptions) < 3:
-            self.add_subscription(found[0], queue, ack, prefetch)
+        conn, client = self.client(data)
+        if len(client.subscriptions) < 3:
+            self.add_subscription(conn, queue, ack, prefetch)
 
     def add_subscription(self, conn: str, queue: str, ack: str, prefetch: int) -> None:
         name = self.name("sub")
-        self.clients[conn].subscriptions[name] = (queue, ack, prefetch)
+        self.clients[conn].subscriptions[name] = (("queue", queue), ack, prefetch)
         self.do("subscribe", conn, id=name, destination=f"/queue/{queue}", ack=ack, prefetch=prefetch)
 
+    @some("subscriptions")
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is None or (name := self.pick(data, found[1].subscriptions)) is None:
-            return
-        conn, client = found
-        del client.subscriptions[name]
-        self.give_back(client, [d for d in client.held.values() if d.subscription == name])
+        conn, client = self.client(data, "subscriptions")
+        name = self.pick(data, client.subscriptions)
+        self.end_subscription(client, name)
         self.do("unsubscribe", conn, id=name)
 
-    @rule(data=st.data(), kind=st.sampled_from(["ack", "ack", "nack"]), in_transaction=st.booleans())
-    def answer(self, data: st.DataObject, kind: str, in_transaction: bool) -> None:
-        found = self.client(data)
-        if found is None or (ack_id := self.pick(data, found[1].held)) is None:
+    @some("conn")
+    @rule(data=st.data(), pattern=st.sampled_from(sorted(SELECTED)), ack=st.sampled_from(ACK_MODES),
+          prefetch=st.integers(1, 3), durable=st.sampled_from([None, *DURABLES]))
+    def listen(self, data: st.DataObject, pattern: str, ack: str, prefetch: int, durable: str | None) -> None:
+        conn, client = self.client(data)
+        if len(client.subscriptions) < 3 and self.user(("durable", str(durable))) is None:
+            self.add_listener(conn, pattern, ack, prefetch, durable)
+
+    def add_listener(self, conn: str, pattern: str, ack: str, prefetch: int, durable: str | None) -> None:
+        client, name = self.clients[conn], self.name("sub")
+        key: Key = ("transient", conn, name) if durable is None else ("durable", durable)
+        args: dict[str, Any] = {"id": name, "destination": f"/topic/{pattern}", "ack": ack, "prefetch": prefetch}
+        if durable is not None:
+            args["durable"] = durable
+            if self.patterns.get(key, pattern) != pattern:
+                self.drop(key)
+        self.patterns[key] = pattern
+        client.subscriptions[name] = (key, ack, prefetch)
+        self.do("subscribe", conn, **args)
+
+    @some("conn")
+    @rule(data=st.data(), durable=st.sampled_from(DURABLES))
+    def delete_durable(self, data: st.DataObject, durable: str) -> None:
+        key = ("durable", durable)
+        if key not in self.patterns:
             return
-        conn, client = found
-        transaction = self.pick(data, client.transactions) if in_transaction else None
+        user = self.user(key)
+        conn = self.client(data)[0] if user is None else user[0]
+        if user is not None:
+            self.end_subscription(self.clients[conn], user[1])
+        self.drop(key)
+        self.do("unsubscribe", conn, durable=durable)
+
+    @some("held")
+    @rule(data=st.data(), kind=st.sampled_from(["ack", "ack", "nack"]), deferred=st.sampled_from(DEFERRED),
+          count=st.integers(1, 3))
+    def answer(self, data: st.DataObject, kind: str, deferred: bool, count: int) -> None:
+        conn, client = self.client(data, "held")
+        transaction = self.pick(data, client.transactions) if deferred else None
+        for _ in range(count):
+            if client.held:
+                self.answer_one(conn, kind, self.pick(data, client.held), transaction)
+
+    def answer_one(self, conn: str, kind: str, ack_id: str, transaction: str | None) -> None:
+        client = self.clients[conn]
         if transaction is not None:
             client.transactions[transaction].append((kind, client.held[ack_id]))
             self.do(kind, conn, id=ack_id, tx=transaction)
@@ -224,38 +328,97 @@ class BrokerMachine(RuleBasedStateMachine):
         self.settle(client, kind, client.held[ack_id])
         self.do(kind, conn, id=ack_id)
 
-    @rule(data=st.data())
-    def begin(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is not None and len(found[1].transactions) < 2:
-            self.begin_transaction(found[0])
+    @some("conn")
+    @rule(data=st.data(), branch=st.booleans())
+    def begin(self, data: st.DataObject, branch: bool) -> None:
+        conn, client = self.client(data)
+        if len(client.transactions) < 2:
+            self.begin_transaction(conn, branch)
 
-    def begin_transaction(self, conn: str) -> None:
+    def begin_transaction(self, conn: str, branch: bool = False) -> None:
         name = self.name("tx")
         self.clients[conn].transactions[name] = []
-        self.do("begin", conn, tx=name)
+        args = {"tx": name}
+        if branch:
+            args["xid"] = self.clients[conn].xids[name] = self.name("xid")
+        self.do("begin", conn, **args)
 
+    def end_transaction(self, client: Client, name: str, outcome: str) -> list[tuple[str, Any]]:
+        if name in client.xids:
+            self.outcomes[client.xids.pop(name)] = outcome
+        return client.transactions.pop(name)
+
+    @some("xids")
+    @rule(data=st.data())
+    def prepare(self, data: st.DataObject) -> None:
+        conn, client = self.client(data, "xids")
+        name = self.pick(data, client.xids)
+        if client.held:
+            self.answer_one(conn, "ack", self.pick(data, client.held), name)
+        items = client.transactions[name]
+        if not self.possible(client, items):
+            self.refused(conn, Command("prepare", conn, client.seq + client.reliable, {"tx": name}))
+            return
+        xid = client.xids.pop(name)
+        del client.transactions[name]
+        branch = self.prepared[xid] = Branch([item for kind, item in items if kind == "send"], [])
+        for kind, item in items:
+            if kind == "nack":
+                self.settle(client, kind, item)
+            elif kind == "ack":
+                for delivery in self.covered(client, item):
+                    del client.held[delivery.ack_id]
+                    branch.taken.append(client.key(delivery))
+                    self.live[branch.taken[-1]].holder = xid
+        self.do("prepare", conn, tx=name)
+
+    @some("conn")
+    @precondition(lambda self: self.prepared)
+    @rule(data=st.data(), kind=st.sampled_from(["commit", "abort"]))
+    def end_prepared(self, data: st.DataObject, kind: str) -> None:
+        conn, xid = self.client(data)[0], self.pick(data, self.prepared)
+        branch = self.prepared.pop(xid)
+        self.outcomes[xid] = kind
+        for place in branch.taken:
+            if place not in self.live:
+                continue  # its topic subscription is gone
+            if kind == "commit":
+                del self.live[place]
+            else:
+                self.release(place)
+        if kind == "commit":
+            for body, destination in branch.sends:
+                self.arrive(body, destination)
+        self.do(kind, conn, xid=xid)
+
+    @some("conn")
+    @precondition(lambda self: self.outcomes)
+    @rule(data=st.data())
+    def end_again(self, data: st.DataObject) -> None:
+        xid = self.pick(data, self.outcomes)
+        self.do(self.outcomes[xid], self.client(data)[0], xid=xid)
+
+    @some("transactions")
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is not None and (name := self.pick(data, found[1].transactions)) is not None:
-            del found[1].transactions[name]
-            self.do("abort", found[0], tx=name)
+        conn, client = self.client(data, "transactions")
+        name = self.pick(data, client.transactions)
+        self.end_transaction(client, name, "abort")
+        self.do("abort", conn, tx=name)
 
+    @some("transactions")
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is None or (name := self.pick(data, found[1].transactions)) is None:
-            return
-        conn, client = found
-        items = client.transactions.pop(name)
+        conn, client = self.client(data, "transactions")
+        name = self.pick(data, client.transactions)
+        items = client.transactions[name]
         if not self.possible(client, items):
             self.refused(conn, Command("commit", conn, client.seq + client.reliable, {"tx": name}))
             return
+        self.end_transaction(client, name, "commit")
         for kind, item in items:
             if kind == "send":
-                self.names += 1
-                self.live[item[0]] = Sent(item[1], self.names)
+                self.arrive(*item)
             else:
                 self.settle(client, kind, item)
         self.do("commit", conn, tx=name)
@@ -269,13 +432,20 @@ class BrokerMachine(RuleBasedStateMachine):
                 taken |= {d.ack_id for d in self.covered(client, item)}
         return True
 
-    @rule(data=st.data())
-    def mistake(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is not None:
-            conn, client = found
-            seq = client.seq + 1 if client.reliable else 0
-            self.refused(conn, Command("ack", conn, seq, {"id": "99999-1"}))
+    @precondition(lambda self: len(self.clients) > 2)
+    @rule(data=st.data(), durable=st.sampled_from(DURABLES))
+    def mistake(self, data: st.DataObject, durable: str) -> None:
+        conn, client = self.client(data)
+        wrong: list[tuple[str, dict[str, Any]]] = [("ack", {"id": "99999-1"}), ("commit", {"xid": "never"})]
+        for xid, outcome in self.outcomes.items():
+            wrong.append(("abort" if outcome == "commit" else "commit", {"xid": xid}))
+        user = self.user(("durable", durable))
+        if user is not None and user[0] != conn:
+            wrong.append(("unsubscribe", {"durable": durable}))
+            wrong.append(("subscribe", {"id": self.name("sub"), "destination": "/topic/t.b", "ack": "auto",
+                                        "prefetch": 1, "durable": durable}))
+        kind, args = self.pick(data, wrong)
+        self.refused(conn, Command(kind, conn, client.seq + client.reliable, args))
 
     def refused(self, conn: str, command: Command) -> None:
         self.forget(conn)
@@ -283,31 +453,31 @@ class BrokerMachine(RuleBasedStateMachine):
         assert isinstance(effects[0], Refused)
         self.observe(effects)
 
+    @precondition(lambda self: len(self.clients) > 2)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is not None:
-            self.forget(found[0])
-            self.observe(self.apply(Command("close", found[0], 0, {"reason": "lost"})))
+        conn, _ = self.client(data)
+        self.forget(conn)
+        self.observe(self.apply(Command("close", conn, 0, {"reason": "lost"})))
 
     def forget(self, conn: str) -> None:
-        client = self.clients.pop(conn)
-        self.give_back(client, list(client.held.values()))
+        client = self.clients[conn]
+        for name in list(client.subscriptions):
+            self.end_subscription(client, name)
+        del self.clients[conn]
 
+    @some("reliable")
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         """A reliable client that missed the receipt sends its last frame again."""
-        found = self.client(data)
-        if found is not None and found[1].reliable and found[1].last is not None:
-            last = found[1].last
-            assert self.apply(last) == [Done(found[0], last.seq, None, duplicate=True)]
+        conn, client = self.client(data, "reliable")
+        if client.last is not None:
+            assert self.apply(client.last) == [Done(conn, client.last.seq, None, duplicate=True)]
 
+    @some("reliable")
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
-        found = self.client(data)
-        if found is None or not found[1].reliable:
-            return
-        conn, client = found
+        conn, client = self.client(data, "reliable")
         received = data.draw(st.integers(client.received, client.out_seq))
         self.report(client, received)
         effects = self.apply(Command("open", conn, 0, {"reliable": True, "login": "g", "resume": True,
@@ -341,22 +511,39 @@ class BrokerMachine(RuleBasedStateMachine):
     @invariant()
     def depths_are_right(self) -> None:
         expected = dict.fromkeys(self.node.engine.depths(), 0)
-        for message in self.live.values():
-            expected[message.queue] += 1
+        for key, _ in self.live:
+            if key[0] != "transient":
+                expected[key[1] if key[0] == "queue" else f"durable:g:{key[1]}"] += 1
         assert self.node.engine.depths() == self.twin.engine.depths() == expected
+        durables = {f"durable:g:{key[1]}" for key in self.patterns if key[0] == "durable"}
+        assert {name for name in expected if name.startswith("durable:")} == durables
 
     @invariant()
     def nothing_waits_for_a_consumer_with_room(self) -> None:
-        for queue in QUEUES:
-            room = any(q == queue and self.window(client, name) < prefetch
-                       for client in self.clients.values()
-                       for name, (q, _, prefetch) in client.subscriptions.items())
-            assert not room or all(m.holder for m in self.live.values() if m.queue == queue)
+        for client in self.clients.values():
+            for name, (key, _, prefetch) in client.subscriptions.items():
+                if self.window(client, name) < prefetch:
+                    assert all(m.holder for (k, _), m in self.live.items() if k == key)
+
+    @invariant()
+    def prepared_branches_are_right(self) -> None:
+        for conn, client in list(self.clients.items())[:1]:
+            # Not a number of its own: the last frame again, which changes nothing.
+            command = Command("recover", conn, client.seq, {"receipt": "r"})
+            if client.seq or not client.reliable:
+                answer = self.apply(command)[0]
+                assert isinstance(answer, Done) and answer.headers == {"x-xids": " ".join(self.prepared)}
 
     @invariant()
     def connections_are_right(self) -> None:
         assert list(self.node.engine.connections().items()) == [(c, m.reliable) for c, m in self.clients.items()]
 
 
-BrokerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+class Longer(BrokerMachine):
+    """The same, for longer."""
+
+
+BrokerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 TestBrokerMachine = BrokerMachine.TestCase
+Longer.TestCase.settings = settings(max_examples=2000, stateful_step_count=100, deadline=None)
+TestLonger = pytest.mark.soak(Longer.TestCase)

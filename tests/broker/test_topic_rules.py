@@ -45,6 +45,15 @@ def test_every_subscription_gets_every_message_once_and_only_while_it_exists() -
     assert bench.engine.depths() == {}
 
 
+def test_a_queue_may_be_called_like_a_topic() -> None:
+    bench = Bench()
+    bench.open()
+    bench.send("queued", queue="/topic/t")
+    bench.listen()
+    assert bodies(bench.publish("published")) == ["published"]
+    assert bench.engine.depths() == {"/topic/t": 1}
+
+
 def test_nothing_is_left_of_a_message_that_every_subscription_has_acknowledged() -> None:
     bench = Bench()
     bench.open()

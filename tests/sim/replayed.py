@@ -11,14 +11,19 @@ import shutil
 import sys
 from pathlib import Path
 
-from simulated import simulated, small_test, traces
+from simulated import simulated, small_test, stormy_test, traces
 
 
 def main() -> None:
     folder, first, count, seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     faults = {"fault_duration": min(1.5, seconds / 4), "fault_gap": min(1.0, seconds / 10)}
     for seed in range(first, first + count):
-        run_dir = simulated(small_test(seed, time_limit=seconds, settings=faults), folder)
+        # Every second one in a storm of all faults, whose lengths are what fits.
+        if seed % 2:
+            test = stormy_test(seed, time_limit=seconds)
+        else:
+            test = small_test(seed, time_limit=seconds, settings=faults)
+        run_dir = simulated(test, folder)
         found = traces(run_dir)
         shutil.rmtree(run_dir)
         digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in found.items()}

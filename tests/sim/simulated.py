@@ -56,6 +56,15 @@ def small_test(seed: int, **changes: Any) -> Test:
     return make_test(**{**arguments, **changes}, settings=settings)
 
 
+ALL_FAULTS = "partition,pause,kill,power,reboot,packets,clock,disk"
+
+
+def stormy_test(seed: int, **changes: Any) -> Test:
+    """A run in which everything happens that can."""
+    settings = {"fault_duration": 0.0, "quiet_before": 0.1, "quiet_after": 0.1} | changes.pop("settings", {})
+    return small_test(seed, settings=settings, **{"nemesis": ALL_FAULTS, "time_limit": 20.0, **changes})
+
+
 def simulated(test: Test, folder: Path) -> Path:
     """The folder of a simulated run."""
     run_dir = create_run(test, "test", folder)

@@ -134,3 +134,23 @@ def test_a_loop_that_ends_lets_go_of_what_waits(capsys: pytest.CaptureFixture[st
     loop.end()
     assert loop.is_closed()
     assert capsys.readouterr().err == ""
+
+
+def test_a_clock_that_changes_its_rate_neither_jumps_nor_betrays_its_timers() -> None:
+    async def work(world: World) -> tuple[float, float, float]:
+        async def wait() -> float:
+            before = asyncio.get_running_loop().time()
+            await asyncio.sleep(10.0)
+            return asyncio.get_running_loop().time() - before
+
+        waiting = world.n1.spawn(wait(), "wait")
+        await asyncio.sleep(5)
+        before = world.n1.local()
+        world.n1.set_rate(0.5)
+        after = world.n1.local()
+        return after - before, await waiting, world.loop.now
+
+    jump, waited, took = in_world(work)
+    assert jump == pytest.approx(0.0, abs=1e-6)
+    assert waited == pytest.approx(10.0, abs=1e-3)
+    assert took == pytest.approx(15.0, abs=1e-2)

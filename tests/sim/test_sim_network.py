@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from simulated import N1, N2, World, in_world
 
+from harness.protocols import Condition
 from harness.sim.network import Weather
 from harness.sim.transport import WINDOW
 
@@ -176,3 +177,147 @@ def test_a_closed_port_can_be_listened_on_again_after_a_kill() -> None:
         await world.restarted("n2").spawn(listen(), "again")
 
     in_world(work)
+
+
+def there_and_back(condition: Condition) -> dict[tuple[str, str], Condition]:
+    return {("n1", "n2"): condition, ("n2", "n1"): condition}
+
+
+async def spoken(world: World, condition: Condition, count: int = 100) -> tuple[bytes, float]:
+    """What arrives of numbers that are sent every 10 ms under a condition, and when all has."""
+    (_, writer), (reader, _) = await connected(world)
+    world.network.set_conditions(there_and_back(condition))
+    for number in range(count):
+        writer.write(b"%d," % number)
+        await asyncio.sleep(0.01)
+    writer.write_eof()
+    return await reader.read(), world.loop.now
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize(
+    ("condition", "at_least", "disturbed"),
+    [
+        (Condition(loss=0.2), 1.0, 10),
+        (Condition(corrupt=0.2), 1.0, 10),
+        (Condition(delay=0.5, jitter=0.1), 1.4, 100),
+        (Condition(duplicate=0.5), 1.0, 30),
+        (Condition(reorder=0.5), 1.0, 30),
+        (Condition(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 50),
+    ],
+)
+def test_tcp_hides_what_packets_suffer_but_for_the_time_it_takes(
+    condition: Condition, at_least: float, disturbed: int
+) -> None:
+    async def work(world: World) -> tuple[bytes, float, int]:
+        data, end = await spoken(world, condition)
+        return data, end, sum(world.network.disturbed().values())
+
+    data, end, count = in_world(work)
+    assert data == b"".join(b"%d," % number for number in range(100))
+    assert end > at_least and count > disturbed
+
+
+def test_a_slow_link_is_shared_by_all_its_connections_and_lets_go_at_the_heal() -> None:
+    async def work(world: World) -> tuple[float, float]:
+        (_, writer), (reader, _) = await connected(world)
+        world.network.set_conditions(there_and_back(Condition(rate=10_000)))
+        start = world.loop.now
+        writer.write(bytes(10_000 - 66))
+        writer.write(bytes(50_000))
+        await reader.readexactly(10_000 - 66)
+        slow = world.loop.now - start
+        world.network.set_conditions({})
+        await reader.readexactly(50_000)
+        return slow, world.loop.now - start
+
+    slow, whole = in_world(work)
+    assert 1.0 <= slow < 1.1 and whole < slow + 0.1
+
+
+def test_a_reset_from_between_ends_one_side_and_the_other_when_it_speaks() -> None:
+    async def work(world: World) -> None:
+        (mine, writer), (reader, answer) = await connected(world)
+        world.network.set_conditions({("n1", "n2"): Condition(reset=1.0)})
+        writer.write(b"hello")
+        with pytest.raises(ConnectionResetError):
+            await mine.read()
+        assert world.network.disturbed() == {("n1", "n2"): 1}
+        world.network.set_conditions({})
+        await asyncio.sleep(5)
+        assert not reader.at_eof()  # nobody has told it
+        answer.write(b"are you there?")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+
+    in_world(work)
+
+
+def test_a_machine_without_power_says_nothing_and_knows_nothing_when_it_is_back() -> None:
+    async def work(world: World) -> float:
+        (_, writer), (reader, answer) = await connected(world)
+        writer.write(b"hello")
+        assert await reader.read(100) == b"hello"
+        writer.write(b"lost with the power")
+        world.n1.kill(powerless=True)
+        world.network.set_power("n1", False)
+        answer.write(b"are you there?")
+        await asyncio.sleep(3)
+        assert not reader.at_eof()
+        world.network.set_power("n1", True)
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        return world.loop.now
+
+    assert 3.0 < in_world(work) < 7.0
+
+
+def test_a_connection_that_stalls_for_a_quarter_of_an_hour_has_timed_out() -> None:
+    async def work(world: World) -> float:
+        (reader, writer), _ = await connected(world)
+        world.network.set_cut(CUT)
+        writer.write(b"lost")
+        with pytest.raises(TimeoutError):
+            await reader.read()
+        return world.loop.now
+
+    assert 600 < in_world(work) < 1500
+
+
+def test_a_process_that_waits_for_its_disk_sends_later_and_nothing_once_it_is_killed() -> None:
+    async def work(world: World) -> list[float]:
+        (_, writer), (reader, _) = await connected(world)
+        times: list[float] = []
+
+        async def speak() -> None:
+            times.append(world.n1.local() - world.loop.now)
+            world.n1.stall(0.5)
+            writer.write(b"first")
+            times.append(world.n1.local() - world.loop.now)
+            await asyncio.sleep(0)
+            writer.write(b"second")
+            world.n1.stall(0.5)
+            writer.write(b"third")
+
+        start = world.loop.now
+        world.n1.spawn(speak(), "speak")
+        assert await reader.read(100) == b"first"
+        times.append(world.loop.now - start)
+        world.n2.call(lambda: None)
+        assert await reader.read(100) == b"second"
+        world.n1.kill()
+        assert await reader.read(100) == b""  # the system closes the connection; the third was never written
+        return times
+
+    before, during, after = in_world(work)
+    assert before == pytest.approx(0.0, abs=1e-3) and during == pytest.approx(0.5, abs=1e-3)
+    assert 0.5 <= after < 0.6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_keep_their_order_whatever_packets_suffer(seed: int) -> None:
+    async def work(world: World) -> tuple[bytes, float]:
+        condition = Condition(loss=0.3, delay=0.2, jitter=0.2, reorder=0.2, rate=20_000.0 if seed % 2 else 0.0)
+        return await spoken(world, condition)
+
+    assert in_world(work, seed)[0] == b"".join(b"%d," % number for number in range(100))

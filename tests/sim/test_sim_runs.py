@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulated import simulated, small_test, traces
+from simulated import simulated, small_test, stormy_test, traces
 
 from checkers.run_check import check_run
 from harness.history.ledger import read_ledger
+from harness.registry import NEMESES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -27,6 +28,36 @@ def test_a_run_exercises_every_fault_and_proves_it(tmp_path: Path) -> None:
     assert verdict.figures["enqueue_ok"] >= 20
     log = (run_dir / "logs" / "n1.log").read_text()
     assert "2000-01-01T00:00" in log and "promoted" in log
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("family", ["power", "reboot", "packets", "clock", "disk"])
+def test_each_kind_of_a_fault_is_proven_and_survived(family: str, tmp_path: Path) -> None:
+    kinds = NEMESES.load(family).kinds
+    settings = {"fault_duration": 1.5, "fault_gap": 1.0, "quiet_before": 0.05, "quiet_after": 0.05}
+    test = small_test(2, nemesis=family, time_limit=5.0 + 4.0 * len(kinds), rate=12.0, settings=settings)
+    run_dir = simulated(test, tmp_path)
+    proven = {window.kind for window in read_ledger(run_dir / "ledger.jsonl") if window.proven and not window.error}
+    assert proven == set(kinds)
+    verdict = check_run(run_dir)
+    assert verdict.verdict == "valid", verdict.sentence
+
+
+@pytest.mark.requirement("H5", part=True)
+def test_all_faults_together_are_survived(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        verdict = check_run(simulated(stormy_test(seed), tmp_path))
+        assert verdict.verdict == "valid", verdict.sentence
+
+
+def test_a_broker_whose_disk_fails_ends_and_says_why(tmp_path: Path) -> None:
+    settings = {"disk_kind": "sync-error", "fault_duration": 1.5}
+    run_dir = simulated(small_test(3, nemesis="disk", time_limit=6.0, settings=settings), tmp_path)
+    (window,) = read_ledger(run_dir / "ledger.jsonl")
+    log = (run_dir / "logs" / f"{window.targets[0]}.log").read_text()
+    assert "broker failed" in log and "simulated sync error" in log and "(exit status 1)" in log
+    assert window.heal_evidence["broker"] == "dead" and window.heal_evidence["after"] == "running"
+    assert check_run(run_dir).verdict == "valid"
 
 
 def test_two_masters_lose_messages_where_the_settings_allow_two(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class Silent:
     """A connection that takes every frame and gives no message."""
 
     peer = None
+    over = False
 
     def __init__(self, connected: bool) -> None:
         self.connected = connected
@@ -38,9 +39,9 @@ class Silent:
         ({"q0": 0}, True, "empty"),
         ({}, False, "empty"),
         ({"q0": 2}, True, "empty"),
-        ({"q0": 2}, False, "nobody could tell whether the queue is empty"),
-        (None, True, "nobody could tell whether the queue is empty"),
-        (None, False, "nobody could tell whether the queue is empty"),
+        ({"q0": 2}, False, "nobody could tell whether anything is left"),
+        (None, True, "nobody could tell whether anything is left"),
+        (None, False, "nobody could tell whether anything is left"),
     ],
 )
 async def test_a_queue_is_empty_only_if_a_broker_was_there(

@@ -12,8 +12,8 @@ from harness.generator.simulate import crashing, invocations, quick, simulate
 from harness.op import INVOKE, Op
 from harness.settings import convert_options
 from harness.spec import Test
+from workloads.client import decode_body, encode_body
 from workloads.queue import QueueWorkload
-from workloads.queue_client import decode_body, encode_body
 
 WORK = QueueWorkload()
 

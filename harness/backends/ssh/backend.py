@@ -7,14 +7,16 @@ is noted in the run's folder first, and everything is taken away at the end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from harness.backends import network
 from harness.backends.base import FAULTS, ShellBackend, gather_all
 from harness.backends.shell import Channel
-from harness.backends.ssh import clients
+from harness.backends.ssh import clients, clock, machines, netem
 from harness.backends.ssh.clients import ClientAddresses
-from harness.backends.ssh.connection import CONNECT_LIMIT, ShellProcess, open_root_shell
+from harness.backends.ssh.connection import CONNECT_LIMIT, ShellProcess, in_thread, open_root_shell
 from harness.backends.ssh.facts import (
     FACTS_SCRIPT,
     STATE,
@@ -22,12 +24,14 @@ from harness.backends.ssh.facts import (
     cluster_addresses,
     demand_marker,
     demand_tools,
+    own_machine,
     parse_facts,
 )
 from harness.backends.ssh.hosts import default_known_hosts, read_hosts
-from harness.backends.ssh.remote import CLEAN_LIMIT, Remote, clean_script
+from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
+from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
 from harness.errors import BackendError, UsageError
-from harness.protocols import Link, Option
+from harness.protocols import Condition, Link, Option, ProcessState
 from harness.spec import Test
 from harness.store import REMOTE_FILE
 
@@ -36,6 +40,7 @@ OPTIONS = (
     Option("hosts", "", "list of hosts: NAME USER@ADDRESS[:PORT] [key=PATH] [network=IP] a line"),
     Option("known_hosts", "", "file of the hosts' keys  [~/.config/stormproof/known_hosts]"),
     Option("network", "", "network (ADDRESS/LENGTH) of the nodes' traffic, where the hosts share several"),
+    Option("power", "", HELP),
     Option("client_addresses", "", "this machine's addresses for clients, joined by commas, where none can be added"),
 )
 
@@ -44,8 +49,9 @@ class SshBackend(ShellBackend):
     """Nodes on the first hosts that a file names."""
 
     name = "ssh"
+    silence = 1.0
     options: tuple[Option, ...] = OPTIONS
-    faults: Mapping[str, str] = FAULTS
+    faults: Mapping[str, str] = {**FAULTS, **machines.FAULTS}
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +61,12 @@ class SshBackend(ShellBackend):
         self._pythons: dict[str, str] = {}
         self._orphans: dict[str, list[ShellProcess]] = {}
         self._sources: dict[str, str] = {}
+        self._power: Power | None = None
+        self._down: set[str] = set()
+        self._cut: frozenset[Link] = frozenset()
+        self._conditions: Mapping[Link, Condition] = {}
+        self._queues: dict[str, netem.Queues] = {}
+        self._clocks: dict[str, tuple[float, float]] = {}
 
     @staticmethod
     def launch_prefix() -> list[str]:
@@ -74,11 +86,14 @@ class SshBackend(ShellBackend):
                              f"{', '.join(host.name for host in hosts)}")
         self._run_dir = run_dir
         known_hosts = str(test.options.get("known_hosts") or default_known_hosts())
-        self._remote = Remote(run_dir.resolve().name, known_hosts, dict(zip(test.node_names, hosts, strict=False)))
+        power = str(test.options.get("power") or "")
+        self._power = parse_power(power)
+        nodes = dict(zip(test.node_names, hosts, strict=False))
+        self._remote = Remote(run_dir.resolve().name, known_hosts, nodes, power=power)
         self._open_shells(test.node_names)
         await self._examine(test)
         await self._place_clients(test)
-        await gather_all(self._demand(node, f"mkdir -p {self.node_dir(node)}") for node in test.node_names)
+        await gather_all(self._demand(node, take_script(self._noted(), node)) for node in test.node_names)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
@@ -103,7 +118,127 @@ class SshBackend(ShellBackend):
             if source in own:
                 raise BackendError(f"{source} is where {node} is controlled from, which is never cut; use "
                                    "--set clients=outside")
+        self._cut = cut
         await super().set_network(cut)
+
+    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+        """Make exactly these links suffer, and all others none; idempotent."""
+        wanted = netem.queues(self._control, conditions)
+        self._conditions = conditions
+        await gather_all(self._emulate(node, queues) for node, queues in wanted.items() if node not in self._down)
+
+    async def disturbed(self) -> Mapping[Link, int]:
+        """Packets that were disturbed so far on each link that has a condition now."""
+        busy = [(node, queues) for node, queues in self._queues.items() if queues.leaving or queues.arriving]
+        texts = await gather_all(self._demand(node, netem.counts_script(self._device(node))) for node, _ in busy)
+        counts: dict[Link, int] = {}
+        for (node, queues), text in zip(busy, texts, strict=True):
+            counts |= netem.parse_counts(text, node, queues)
+        return counts
+
+    async def process(self, node: str) -> ProcessState:
+        """The broker's state; ``dead`` on a machine without power."""
+        return ProcessState("dead") if node in self._down else await super().process(node)
+
+    async def power_off(self, nodes: Sequence[str]) -> None:
+        """Cut the power of these machines at the same moment.
+
+        Raises:
+            BackendError: there is no provider, it fails, or a machine still answers.
+        """
+        hosts = [self._noted().nodes[node] for node in nodes]
+        self._down |= set(nodes)
+        await machines.switch(self._provider(), hosts, on=False)
+        await gather_all(self._forget(node) for node in nodes)
+        for host in hosts:
+            if await machines.answers(host, Path(self._noted().known_hosts)):
+                raise BackendError(f"{host.label} still answers after its power was cut")
+
+    async def power_on(self, nodes: Sequence[str]) -> None:
+        """Give these machines power, wait until they can be used, and let them suffer what they did before."""
+        remote = self._noted()
+        await machines.switch(self._provider(), [remote.nodes[node] for node in nodes], on=True)
+        await gather_all(self._await_back(node, "") for node in nodes)
+
+    async def reboot(self, node: str) -> None:
+        """Restart the machine in order and wait until it can be used."""
+        before = await self.boot(node)
+        self._down.add(node)
+        await self._demand(node, "(sleep 0.3; systemctl reboot || reboot) >/dev/null 2>&1 </dev/null &")
+        await self._forget(node)
+        await self._await_back(node, before)
+
+    async def boot(self, node: str) -> str:
+        """The machine's boot id."""
+        return (await self._demand(node, "cat /proc/sys/kernel/random/boot_id")).strip()
+
+    async def clock(self, node: str) -> float:
+        """The node's time of day, seconds since 1970."""
+        return float(await self._demand(node, "date +%s.%N"))
+
+    async def set_clock(self, node: str, offset: float, rate: float) -> None:
+        """Make the machine's clock ``offset`` seconds wrong from now on, running ``rate`` times as fast as right.
+
+        Raises:
+            BackendError: the host shares its clock with others, or the rate is beyond what the kernel's tick can do.
+        """
+        facts = self._facts[node]
+        why = own_machine(facts, [each for other, each in self._facts.items() if other != node])
+        if why:
+            raise BackendError(f"{self._noted().nodes[node].label}: its clock can't be set: {why}")
+        if not abs(rate - 1) <= clock.MOST_SKEW:
+            raise BackendError(f"{node}: a clock can't run {rate:g} times as fast, only {1 - clock.MOST_SKEW:g} to "
+                               f"{1 + clock.MOST_SKEW:g}")
+        self._clocks[node] = (offset, rate)
+        if node not in self._down:
+            await self._demand(node, clock.set_script(self._pythons[node], offset, rate))
+
+    def _provider(self) -> Power:
+        if self._power is None:
+            raise BackendError(f"nobody is named who can cut power; give --set power=...: {HELP}")
+        return self._power
+
+    def _device(self, node: str) -> str:
+        return self._facts[node].devices[self._addresses[node]]
+
+    async def _emulate(self, node: str, queues: netem.Queues) -> None:
+        if self._queues.get(node, netem.Queues({}, {})) != queues:
+            self._queues.pop(node, None)
+            await self._demand(node, queues.script(self._device(node), self._addresses))
+            self._queues[node] = queues
+
+    async def _filter(self, node: str, rules: network.Filter) -> None:
+        if node in self._down:
+            self._rules.pop(node, None)  # it gets them when it is back
+        else:
+            await super()._filter(node, rules)
+
+    async def _forget(self, node: str) -> None:
+        """Drop what is known of a boot that is over."""
+        self._rules.pop(node, None)
+        self._queues.pop(node, None)
+        self._orphans.pop(node, None)
+        await gather_all((self._work[node].close(), self._control[node].close()))
+
+    async def _await_back(self, node: str, before: str) -> None:
+        """Wait for another boot than ``before``; then make network and clock as wrong as they should be."""
+        host, known_hosts = self._noted().nodes[node], Path(self._noted().known_hosts)
+        async with asyncio.timeout(POWER_LIMIT):
+            while True:
+                await in_thread(lambda _: None, await_host, host, known_hosts)
+                try:
+                    if await self.boot(node) != before:
+                        break
+                except BackendError:
+                    pass  # it was still on its way down
+                await asyncio.sleep(BOOT_POLL)
+        await self._demand(node, f"rm -f {self._pid_file(node)}")
+        self._down.discard(node)
+        async with self._network_lock:
+            await self._filter(node, network.filters(self._control, self._cut)[node])
+        await self._emulate(node, netem.queues(self._control, self._conditions)[node])
+        if self._clocks.get(node, (0.0, 1.0)) != (0.0, 1.0):
+            await self.set_clock(node, *self._clocks[node])
 
     async def release(self) -> None:
         """Remove everything that ``provision`` made; safe to call twice or after a failed provision.
@@ -154,11 +289,15 @@ class SshBackend(ShellBackend):
             demand_marker(remote.nodes[node], facts)
         for node, facts in self._facts.items():
             self._pythons[node] = demand_tools(remote.nodes[node], facts)
+        beside = test.options.get("clients") == "beside"
+        machines.demand_faults(test.nemesis, remote.nodes, self._facts, self._power, beside)
 
     async def _place_clients(self, test: Test) -> None:
         remote = self._noted()
         hosts = [remote.nodes[node] for node in test.node_names]
-        nodes = cluster_addresses(hosts, list(self._facts.values()), str(test.options.get("network") or ""))
+        facts = list(self._facts.values())
+        wanted = str(test.options.get("network") or "") or next((each.network for each in facts if each.network), "")
+        nodes = cluster_addresses(hosts, facts, wanted)
         self._addresses = {node: str(address.ip) for node, address in zip(test.node_names, nodes, strict=True)}
         for node, source in self._sources.items():
             if source in self._addresses.values():
@@ -174,12 +313,12 @@ class SshBackend(ShellBackend):
             await self._note(remote)
             return
         self._addresses |= dict(zip(test.client_hosts, found.addresses, strict=True))
-        await self._note(Remote(remote.run, remote.known_hosts, remote.nodes, found))
+        await self._note(replace(remote, clients=found))
         await asyncio.to_thread(clients.add, found)
 
     def _stand_outside(self, test: Test, why: str) -> None:
         """All clients use this machine's own address, which no fault may cut."""
-        if "partition" in test.nemesis and test.options.get("clients") == "beside":
+        if {"partition", "packets"} & set(test.nemesis) and test.options.get("clients") == "beside":
             raise BackendError(f"clients can't stand beside the nodes: {why}; let them reach all nodes: "
                                "--set clients=outside, or name addresses of this machine: --set client_addresses=A,B,C")
         first = next(iter(self._addresses.values()))

@@ -8,14 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.backends.probe import MIN_PYTHON
+from harness.backends.ssh import netem
 from harness.backends.ssh.hosts import Host
 from harness.errors import BackendError
 
 MARKER = "/etc/stormproof/may-be-broken"
-"""A host that carries this file may be broken; ``stormproof prepare`` puts it there."""
+"""A host that carries this file may be broken; ``stormproof prepare`` puts it there.
+
+A line ``network=ADDRESS/LENGTH`` in it names the network of the nodes' traffic.
+"""
 
 STATE = "/var/lib/stormproof"
 """Where everything of ours lies on a host: programs that are used again, and a folder for each run."""
+
+BUSY = f"{STATE}/busy"
+"""Names the run that has the host."""
 
 TOOLS: Mapping[str, str] = {
     "nft": "nftables", "ip": "iproute2", "bash": "bash", "setsid": "util-linux", "timeout": "coreutils",
@@ -26,7 +33,7 @@ TOOLS: Mapping[str, str] = {
 FACTS_SCRIPT = f"""
 echo "boot $(cat /proc/sys/kernel/random/boot_id)"
 echo "hostname $(hostname)"
-[ ! -f {MARKER} ] || echo marker
+[ ! -f {MARKER} ] || {{ echo marker; sed -n 's/^network=/network /p' {MARKER}; }}
 for p in python3 python3.14 python3.13 python3.12 python3.11; do
   p=$(command -v $p) && "$p" -c 'import sys; print("python", *sys.version_info[:2], sys.executable)' 2>/dev/null
 done
@@ -38,7 +45,7 @@ c=$(systemd-detect-virt --container 2>/dev/null) || c=
 [ -z "$c" ] && grep -qz '^container=' /proc/1/environ 2>/dev/null && c=container
 [ -z "$c" ] && [ -e /.dockerenv ] && c=docker
 [ -z "$c" ] || echo "container $c"
-unshare --net sh -c 'tc qdisc add dev lo root netem delay 1ms' 2>/dev/null && echo netem
+{netem.PROBE}
 :
 """
 """Prints a host's facts, one a line. What it tries is tried in a network namespace of its own."""
@@ -48,18 +55,22 @@ unshare --net sh -c 'tc qdisc add dev lo root netem delay 1ms' 2>/dev/null && ec
 class Facts:
     """What ``FACTS_SCRIPT`` printed.
 
-    ``pythons`` are (version, path); ``addresses`` its IPv4 addresses with their networks; ``container`` the kind of
+    ``pythons`` are (version, path); ``addresses`` its IPv4 addresses with their networks, ``devices``
+    where each is; ``container`` the kind of
     container it is, empty for a machine; ``boot`` the kernel's boot id, the same for all that share a kernel.
     """
 
     boot: str = ""
     hostname: str = ""
     marked: bool = False
+    network: str = ""
     pythons: tuple[tuple[tuple[int, int], str], ...] = ()
     missing: tuple[str, ...] = ()
     addresses: tuple[ipaddress.IPv4Interface, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
     container: str = ""
     netem: bool = False
+    ifb: bool = False
 
     @property
     def python(self) -> str | None:
@@ -83,15 +94,19 @@ def parse_facts(text: str) -> Facts:
         word, _, rest = line.strip().partition(" ")
         draft.found.setdefault(word, []).append(rest)
     pythons = [rest.split(" ", 2) for rest in draft.found.get("python", ())]
+    addresses = [rest.split(" ", 1) for rest in draft.found.get("address", ())]
     return Facts(
         boot=draft.first("boot"),
         hostname=draft.first("hostname"),
         marked="marker" in draft.found,
+        network=draft.first("network"),
         pythons=tuple(((int(major), int(minor)), path) for major, minor, path in pythons),
         missing=tuple(draft.found.get("missing", ())),
-        addresses=tuple(ipaddress.IPv4Interface(rest.split(" ", 1)[1]) for rest in draft.found.get("address", ())),
+        addresses=tuple(ipaddress.IPv4Interface(address) for _, address in addresses),
+        devices={address.partition("/")[0]: device for device, address in addresses},
         container=draft.first("container"),
         netem="netem" in draft.found,
+        ifb="ifb" in draft.found,
     )
 
 

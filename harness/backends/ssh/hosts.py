@@ -78,8 +78,9 @@ def own_key() -> Path:
 
 def absolute(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with the paths of files made absolute, since a run outlives the folder that it was started in."""
+    here = {"power": f"vagrant={Path.cwd()}"} if settings.get("power") == "vagrant" else {}
     return {name: str(Path(value).expanduser().resolve()) if name in FILE_OPTIONS and value else value
-            for name, value in settings.items()}
+            for name, value in settings.items()} | here
 
 
 def read_hosts(options: Mapping[str, Any]) -> list[Host]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,19 @@ from typing import Any
 
 from harness.backends import network, process
 from harness.backends.shell import Channel, Shell
-from harness.backends.ssh import clients
+from harness.backends.ssh import clients, netem
 from harness.backends.ssh.clients import ClientAddresses
-from harness.backends.ssh.connection import ShellProcess, open_root_shell
-from harness.backends.ssh.facts import MARKER, STATE
+from harness.backends.ssh.clock import right_script
+from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_root_shell
+from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.power import ANSWER_LIMIT, POWER_LIMIT, parse_power
 from harness.errors import BackendError, HistoryError
 from harness.store import REMOTE_FILE, write_json
+from harness.undo import POWER, pending_undos
 
 CLEAN_LIMIT = 20.0
+BOOT_POLL = 0.5
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Remote:
     known_hosts: str
     nodes: Mapping[str, Host]
     clients: ClientAddresses | None = None
+    power: str = ""
 
     def write(self, run_dir: Path) -> None:
         """Note it in the run's folder. Raises StormproofError when that can't be written."""
@@ -39,6 +45,7 @@ class Remote:
             "known_hosts": self.known_hosts,
             "nodes": {node: host.to_json() for node, host in self.nodes.items()},
             "clients": self.clients.to_json() if self.clients else None,
+            "power": self.power,
         }
         write_json(run_dir / REMOTE_FILE, data)
 
@@ -55,7 +62,7 @@ class Remote:
             nodes = {node: Host.from_json(host) for node, host in data["nodes"].items()}
             ours = data["clients"]
             client_addresses = ours and ClientAddresses(ours["link"], tuple(ours["addresses"]), ours["length"])
-            return cls(data["run"], data["known_hosts"], nodes, client_addresses)
+            return cls(data["run"], data["known_hosts"], nodes, client_addresses, data["power"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -66,8 +73,21 @@ class Remote:
         return f"{STATE}/runs/{self.run}/{node}"
 
 
+def take_script(remote: Remote, node: str) -> str:
+    """Make the node's folder, and take the host for this run; prints whose it is when another run has it."""
+    return f"""
+mkdir -p {remote.node_dir(node)} {STATE}/code || exit 1
+( set -C; echo {remote.run} > {BUSY} ) 2>/dev/null && exit 0
+[ -e {BUSY} ] || {{ echo {remote.run} > {BUSY}; exit; }}
+read -r owner < {BUSY}
+[ "$owner" = {remote.run} ] || {{ echo "it is in use by run $owner; when that has ended: stormproof heal"; exit 1; }}
+"""
+
+
 def clean_script(remote: Remote, node: str) -> str:
-    """End the node's broker, let all links pass, remove the run's folder; prints what there was.
+    """Let all links pass and none suffer, set the clock right, end the broker, remove the run's folder.
+
+    Prints what there was to undo. A host that another run has taken is that run's to clean.
 
     Harmless where nothing is left. Without the marker nothing is touched: the host is no longer ours to clean.
     """
@@ -75,13 +95,17 @@ def clean_script(remote: Remote, node: str) -> str:
     pid_file = f"{folder}/broker.pid"
     return f"""
 [ -f {MARKER} ] || {{ echo "it has no {MARKER} any more"; exit 1; }}
+{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" != {remote.run} ] && exit 0
 nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {network.HEAL_SCRIPT}
+{netem.HEAL}
+{right_script()}
 if [ -d {shlex.quote(folder)} ]; then
   ( {process.kill_script(pid_file)} ) || exit 1
   rm -rf {shlex.quote(folder)} && echo "folder {folder}" || exit 1
   rmdir {STATE}/runs/{shlex.quote(remote.run)} 2>/dev/null || :
 fi
+{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" = {remote.run} ] && rm -f {BUSY} || :
 """
 
 
@@ -93,12 +117,32 @@ def clean(run_dir: Path) -> list[str]:
     remote = Remote.read(run_dir)
     if remote is None:
         return []
-    lines, failed = asyncio.run(_clean_nodes(remote))
+    lines = _give_power(run_dir, remote)
+    done, failed = asyncio.run(_clean_nodes(remote))
+    lines += done
     if remote.clients is not None:
         lines += [f"removed address {address} from {remote.clients.link}" for address in clients.remove(remote.clients)]
     if not failed:
         (run_dir / REMOTE_FILE).unlink(missing_ok=True)
     return [f"{remote.run}: {line}" for line in [*lines, *failed]]
+
+
+def _give_power(run_dir: Path, remote: Remote) -> list[str]:
+    """Switch on what the run switched off, and wait until it can be reached; a line for each machine."""
+    power = parse_power(remote.power)
+    if power is None:
+        return []
+    off = {node for undo in pending_undos(run_dir) if undo.undo == POWER for node in undo.nodes}
+    lines = []
+    for node in sorted(off & remote.nodes.keys()):
+        host = remote.nodes[node]
+        try:
+            hang_up(dial(host, Path(remote.known_hosts), ANSWER_LIMIT))
+        except BackendError:
+            power.switch(host.name, on=True)
+            await_host(host, Path(remote.known_hosts))
+            lines.append(f"{host.label}: has power again")
+    return lines
 
 
 async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
@@ -113,6 +157,18 @@ async def _clean_nodes(remote: Remote) -> tuple[list[str], list[str]]:
         else:
             done += [f"{remote.nodes[node].label}: removed {what}" for what in result]
     return done, failed
+
+
+def await_host(host: Host, known_hosts: Path) -> None:
+    """Wait until a host that boots lets us in. Blocks. Raises BackendError when it does not within ``POWER_LIMIT``."""
+    deadline = time.monotonic() + POWER_LIMIT
+    while True:
+        try:
+            return hang_up(dial(host, known_hosts, ANSWER_LIMIT))
+        except BackendError as error:
+            if time.monotonic() > deadline:
+                raise BackendError(f"{host.label} did not come back within {POWER_LIMIT:g} s: {error}") from None
+            time.sleep(BOOT_POLL)
 
 
 async def _clean_node(remote: Remote, node: str) -> Sequence[str]:

@@ -1,0 +1,68 @@
+"""Agreement: all subscriptions see the messages that they share in one order."""
+
+from __future__ import annotations
+
+from checkers import kernels_topic
+from checkers.kernels import Int64s
+from checkers.run import Run
+from checkers.topics import Topics
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+TWO = "seen-in-two-orders"
+NO_ORDER = "no-common-order"
+
+
+def check(run: Run) -> Outcome:
+    """First deliveries only.
+
+    ``seen-in-two-orders``: a message that came to one subscription after another one that a second subscription got
+    later; each counts once for each pair of subscriptions. ``no-common-order``, looked for where no two disagree: no
+    order of all messages has all that each subscription saw in its order, as when the first saw A before B, the second
+    B before C, and the third C before A.
+    """
+    t = run.topics
+    examples: list[Anomaly] = []
+    count = pairs = 0
+    firsts = [t.first_places(s) for s in t.subscriptions]
+    for one, (place_of, _) in enumerate(firsts):
+        for other in range(one + 1, len(firsts)):
+            late, shown_by = kernels_topic.disagreements(place_of, firsts[other][1], t.message)
+            count += len(late)
+            pairs += len(late) > 0
+            for place, earlier in zip(late.tolist(), shown_by.tolist(), strict=True):
+                if len(examples) == MAX_EXAMPLES:
+                    break
+                examples.append(_pair(run, t, place_of, one, other, place, earlier))
+    figures = {"pairs": pairs}
+    if count:
+        text = f"{count:,} messages came to two subscriptions in different orders ({pairs:,} pairs disagree)"
+        return Outcome(INVALID, count, text, tuple(examples), figures)
+    cycle = kernels_topic.find_cycle(t.codes, t.start, t.message, t.messages)
+    if len(cycle):
+        return Outcome(INVALID, 1, "no order of all messages agrees with every subscription",
+                       (_cycle(run, t, cycle.tolist()),), figures)  # fmt: skip
+    return Outcome(VALID, 0, "all subscriptions saw the messages that they share in one order", (), figures)
+
+
+def _pair(run: Run, t: Topics, place_of: Int64s, one: int, other: int, place: int, earlier: int) -> Anomaly:
+    message, before = int(t.message[place]), int(t.message[earlier])
+    keys = (t.subscriptions[one].key, t.subscriptions[other].key)
+    detail = {
+        "subscriptions": keys,
+        "first_saw": f"{t.name(message)}, then {t.name(before)}",
+        "second_saw": f"{t.name(before)}, then {t.name(message)}",
+        "same_topic": bool(t.topic[message] == t.topic[before]),
+    }
+    rows = (t.rows[p] for p in (place_of[message], place_of[before], earlier, place))
+    return Anomaly(TWO, run.rows_of(*map(int, rows)), None, t.name(message), detail)
+
+
+def _cycle(run: Run, t: Topics, places: list[int]) -> Anomaly:
+    steps = [
+        f"subscription {t.subscriptions[int(t.which[a])].key} saw {t.name(int(t.message[a]))} before "
+        f"{t.name(int(t.message[b]))}"
+        for a, b in zip(places[::2], places[1::2], strict=True)
+    ]
+    shown = "; ".join(steps[:10]) + (f"; and {len(steps) - 10} more" if len(steps) > 10 else "")
+    rows = run.rows_of(*(int(t.rows[place]) for place in places))
+    return Anomaly(NO_ORDER, rows, None, t.name(int(t.message[places[0]])), {"order": shown})

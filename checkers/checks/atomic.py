@@ -1,0 +1,71 @@
+"""Atomicity: of a transaction that sends to several queues, all parts come or none."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from checkers.run import Run
+from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, UNSURE, Transactions
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+
+TORN = "torn"
+WHOLE = "lost-whole"
+REVIVED = "aborted-yet-delivered"
+
+
+def check(run: Run) -> Outcome:
+    """Committed transactions with a part that never came; aborted ones with a part that did; and those whose
+    fate is unknown with one that came and another that did not.
+
+    A part that did not come from a queue that was not drained is undecided (unknown).
+    """
+    t = run.transactions
+    some = t.came != 0
+    gone = t.wanted & ~t.came & t.drained != 0
+    open_parts = (t.wanted & ~t.came & ~t.drained != 0) & ~gone
+    committed, aborted, unsure = (t.outcome == code for code in (COMMITTED, ABORTED, UNSURE))
+    sends = ~t.is_move
+    torn = np.flatnonzero(sends & some & gone & (committed | unsure))
+    whole = np.flatnonzero(sends & ~some & gone & committed)
+    revived = np.flatnonzero(sends & some & aborted)
+    undecided = np.count_nonzero(sends & open_parts & (committed | (unsure & some)))
+    kinds = Counter({TORN: len(torn), WHOLE: len(whole), REVIVED: len(revived)})
+    count = kinds.total()
+    figures = {
+        "committed": int(np.count_nonzero(sends & committed)),
+        "aborted": int(np.count_nonzero(sends & aborted)),
+        "unknown": int(np.count_nonzero(sends & unsure)),
+        "undecided": int(undecided),
+        "kinds": {kind: found for kind, found in kinds.items() if found},
+    }
+    if count:
+        told = [(kind, n) for kind, group in ((TORN, torn), (WHOLE, whole), (REVIVED, revived)) for n in group.tolist()]
+        examples = tuple(_anomaly(run, t, kind, number) for kind, number in told[:MAX_EXAMPLES])
+        listed = ", ".join(f"{found:,} {kind}" for kind, found in kinds.most_common() if found)
+        text = f"{count:,} transactions did not happen as a whole ({listed})"
+        return Outcome(INVALID, count, text, examples, figures)
+    if undecided:
+        queue, reason = next(iter(t.undrained.items()))
+        text = f"{undecided:,} transactions have parts that did not come, but queue {queue} was not drained: {reason}"
+        return Outcome(UNKNOWN, 0, text, (), figures)
+    return Outcome(VALID, 0, f"all {int(sends.sum()):,} transactions happened as a whole or not at all", (), figures)
+
+
+def _anomaly(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
+    row = int(t.row[number])
+    rows = [row, *t.deliveries[t.of_delivery == number].tolist()]
+    wanted, came = int(t.wanted[number]), int(t.came[number])
+    detail = {
+        "outcome": OUTCOMES[int(t.outcome[number])],
+        "parts_for_queues": _bits(wanted),
+        "came_from_queues": _bits(came),
+        "missing_in_queues": _bits(wanted & ~came),
+        "faults": run.faults_at(max(row, int(run.history.partner[row]))),
+    }
+    return Anomaly(kind, run.rows_of(*rows), None, t.name(number), detail)
+
+
+def _bits(mask: int) -> list[int]:
+    return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]

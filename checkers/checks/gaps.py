@@ -1,0 +1,80 @@
+"""Gaps: while it stays connected, a transient subscription misses nothing between the messages that it gets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers import kernels_topic
+from checkers.run import Run
+from checkers.topics import Connection, Topics
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+BY_TIME = "missed-by-time"
+BY_ORDER = "missed-by-order"
+
+
+def check(run: Run) -> Outcome:
+    """Messages that a process with a transient subscription never got, though it got a later one.
+
+    ``missed-by-time``: published after its subscription was confirmed, and confirmed before the later one was
+    published. ``missed-by-order``: another subscription got it between two that this process got. Each process that
+    missed a message counts it. What is missed after a process's last message, or between two processes of one
+    subscription, is no gap: nobody promised it.
+    """
+    t, h = run.topics, run.history
+    by_sending = np.flatnonzero(t.sent >= 0)
+    by_sending = by_sending[np.argsort(t.sent[by_sending])]
+    firsts = [t.first_places(s) for s in t.subscriptions]
+    examples: list[Anomaly] = []
+    by_time = by_order = 0
+    for c in t.connections:
+        s, known = c.subscription, set()
+        if c.since >= 0:
+            missed, shown_by = kernels_topic.skipped_by_time(
+                c.taken, t.message, s.mask, c.since, t.messages, by_sending, t.sent, t.topic, t.state, h.partner
+            )
+            known.update(missed.tolist())
+            by_time += len(missed)
+            for m, later in zip(missed.tolist(), shown_by.tolist(), strict=True):
+                if len(examples) < MAX_EXAMPLES:
+                    examples.append(_anomaly(run, t, BY_TIME, c, m, [c.since, int(t.sent[m]), _row(t, c, later)],
+                                             {"but_got_later": t.name(later)}))  # fmt: skip
+        for other, (place_of, places) in enumerate(firsts):
+            if other == s.number:
+                continue
+            missed, first, last = kernels_topic.skipped_by_order(
+                c.taken, t.message, s.mask, place_of, places, t.sent, t.topic
+            )
+            for m in missed.tolist():
+                if m in known:
+                    continue
+                known.add(m)
+                by_order += 1
+                if len(examples) < MAX_EXAMPLES:
+                    around = [int(t.message[first[0]]), int(t.message[last[0]])]
+                    detail = {
+                        "seen_by_subscription": t.subscriptions[other].key,
+                        "between": [t.name(a) for a in around],
+                    }
+                    rows = [int(t.rows[p]) for p in (first[0], place_of[m], last[0])]
+                    rows += [_row(t, c, a) for a in around]
+                    examples.append(_anomaly(run, t, BY_ORDER, c, m, rows, detail))
+    count = by_time + by_order
+    figures = {"connections": len(t.connections), "by_time": by_time, "by_order": by_order}
+    if not count:
+        text = f"no gap in what {len(t.connections):,} connections of transient subscriptions got"
+        return Outcome(VALID, 0, text, (), figures)
+    text = f"{count:,} messages were missing in what a connected transient subscription got"
+    return Outcome(INVALID, count, text, tuple(examples), figures)
+
+
+def _row(t: Topics, c: Connection, message: int) -> int:
+    """The row at which a connection first got a message."""
+    return int(t.rows[c.taken[t.message[c.taken] == message][0]])
+
+
+def _anomaly(
+    run: Run, t: Topics, kind: str, c: Connection, message: int, rows: list[int], detail: dict[str, object]
+) -> Anomaly:
+    about = {"subscription": c.subscription.key, "process": c.process, "topic": int(t.topic[message])}
+    return Anomaly(kind, run.rows_of(*rows), None, t.name(message), about | detail)

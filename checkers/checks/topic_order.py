@@ -1,0 +1,33 @@
+"""Order of each producer's messages at each subscription."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers import kernels_topic
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from harness.history.schema import PAIR_SHIFT
+
+
+def check(run: Run) -> Outcome:
+    """Messages that first came to a subscription after a later one of the same producer, of any topic. Only a message
+    that was confirmed before the later one was sent is bound to an order; redeliveries don't count."""
+    t = run.topics
+    distinct, producer = np.unique(t.value >> PAIR_SHIFT, return_inverse=True)
+    shown_by = kernels_topic.judge_order(
+        run.history.partner, t.codes, t.start, t.message, producer.astype(np.int32),
+        t.value & ((1 << PAIR_SHIFT) - 1), t.sent, t.state, len(distinct),
+    )  # fmt: skip
+    late = np.flatnonzero(shown_by >= 0)
+    if not len(late):
+        return Outcome(VALID, 0, "every producer's messages came to every subscription in the order sent")
+    examples = []
+    for place in late[:MAX_EXAMPLES].tolist():
+        witness = int(shown_by[place])
+        message, later = int(t.message[place]), int(t.message[witness])
+        detail = {"subscription": t.subscriptions[int(t.which[place])].key, "came_after": t.name(later)}
+        rows = run.rows_of(int(t.sent[message]), int(t.sent[later]), int(t.rows[witness]), int(t.rows[place]))
+        examples.append(Anomaly("producer-out-of-order", rows, None, t.name(message), detail))
+    text = f"{len(late):,} messages came to a subscription after a later one of the same producer"
+    return Outcome(INVALID, len(late), text, tuple(examples))

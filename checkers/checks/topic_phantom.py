@@ -1,0 +1,88 @@
+"""Phantoms of topics: deliveries of what the subscription could not have got."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from checkers import kernels, kernels_topic
+from checkers.kernels import Int64s
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+NEVER = "never-published"
+EARLY = "delivered-before-published"
+FAILED = "failed-yet-delivered"
+OTHER_TOPIC = "of-another-topic"
+OLDER = "older-than-subscription"
+FOREIGN = "not-ours"
+
+
+def check(run: Run) -> Outcome:
+    """First deliveries to a subscription of what nobody had published, of a message whose publishing is certain to have
+    failed, of a topic that it doesn't take, or that was confirmed before anybody had asked for the subscription (for a
+    transient one: before this process had); and every delivery of a body that is none of ours."""
+    t, h = run.topics, run.history
+    first = np.flatnonzero(t.codes == kernels_topic.FIRST)
+    message, row = t.message[first].astype(np.int64), t.rows[first]
+    sent = t.sent[message]
+    known = sent >= 0
+    masks = np.asarray([s.mask for s in t.subscriptions], dtype=np.int64)[t.which[first]]
+    takes = (masks >> np.where(known, t.topic[message], 0).astype(np.int64)) & 1 == 1
+    confirmed = np.where(t.state[message] == kernels.ACKED, h.partner[np.maximum(sent, 0)], h.rows)
+    wrong = {
+        NEVER: ~known,
+        EARLY: known & (sent > row),
+        FAILED: known & (sent < row) & (t.state[message] == kernels.FAILED),
+    }
+    clean = ~np.logical_or.reduce(list(wrong.values()))
+    wrong[OTHER_TOPIC] = clean & ~takes
+    wrong[OLDER] = clean & takes & (confirmed < _asked(run)[first])
+    kinds = {kind: int(mask.sum()) for kind, mask in wrong.items()}
+    found = [
+        _anomaly(run, kind, int(first[at]))
+        for kind, mask in wrong.items()
+        for at in np.flatnonzero(mask)[:MAX_EXAMPLES].tolist()
+    ]
+    foreign = _foreign(run)
+    kinds[FOREIGN] = len(foreign)
+    found += [
+        Anomaly(FOREIGN, run.rows_of(row), None, None, {"subscription": int(h.key[row])}) for row in foreign.tolist()
+    ]
+    count = sum(kinds.values())
+    if not count:
+        return Outcome(VALID, 0, "everything delivered had been published to a topic of the subscription")
+    shown = {kind: n for kind, n in kinds.items() if n}
+    listed = ", ".join(f"{n:,} {kind}" for kind, n in Counter(shown).most_common())
+    text = f"{count:,} messages came to a subscription that could not have got them ({listed})"
+    return Outcome(INVALID, count, text, tuple(found[:MAX_EXAMPLES]), {"kinds": shown})
+
+
+def _asked(run: Run) -> Int64s:
+    """By delivery: the row at which its subscription was asked for."""
+    t = run.topics
+    asked = np.asarray([s.asked for s in t.subscriptions], dtype=np.int64)[t.which]
+    for connection in t.connections:
+        asked[connection.taken] = connection.asked
+    return asked
+
+
+def _foreign(run: Run) -> Int64s:
+    """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
+    h = run.history
+    taken = (h.role == kernels.RECEIVE) | (h.role == kernels.DRAIN)
+    return np.flatnonzero(taken & (((h.kind == kernels.OK) & (h.value < 0)) | (h.value < -1)))
+
+
+def _anomaly(run: Run, kind: str, place: int) -> Anomaly:
+    t, row, message = run.topics, int(run.topics.rows[place]), int(run.topics.message[place])
+    subscription = t.subscriptions[int(t.which[place])]
+    detail = {"subscription": subscription.key, "delivered_by": run.history.node.at(row)}
+    rows = [row]
+    if t.sent[message] >= 0:
+        rows.append(int(t.sent[message]))
+        detail["topic"] = int(t.topic[message])
+    if kind == OLDER:
+        rows.append(int(_asked(run)[place]))
+    return Anomaly(kind, run.rows_of(*rows), None, t.name(message), detail)

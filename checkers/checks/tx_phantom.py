@@ -1,0 +1,51 @@
+"""Phantoms of transactions: deliveries of what no transaction had sent to that queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from checkers import kernels
+from checkers.run import Run
+from checkers.transactions import find, name
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+NEVER_SENT = "never-sent"
+OTHER_QUEUE = "sent-to-another-queue"
+TOO_EARLY = "delivered-before-sent"
+FOREIGN = "not-ours"
+
+
+def check(run: Run) -> Outcome:
+    """Deliveries of a value that no transaction sends to that queue, that complete before the transaction was begun, or
+    whose body is none of ours; each counts. What an aborted transaction sent is ``atomic``'s and ``exactly-once``'s."""
+    h, t = run.history, run.transactions
+    kinds: Counter[str] = Counter()
+    found: list[Anomaly] = []
+
+    def add(kind: str, row: int, *others: int) -> None:
+        kinds[kind] += 1
+        if len(found) < MAX_EXAMPLES:
+            value = int(h.value[row])
+            shown = name(value) if value >= 0 else None
+            found.append(Anomaly(kind, run.rows_of(row, *others), int(h.key[row]), shown,
+                                 {"delivered_by": h.node.at(row)}))  # fmt: skip
+
+    nobodys = t.deliveries[t.of_delivery < 0]
+    somewhere = find(t.value, h.value[nobodys])
+    for row, number in zip(nobodys.tolist(), somewhere.tolist(), strict=True):
+        add(NEVER_SENT if number < 0 else OTHER_QUEUE, row)
+    ours = np.flatnonzero(t.of_delivery >= 0)
+    begun = t.row[t.of_delivery[ours]]
+    early = t.deliveries[ours] < begun
+    for row, sent in zip(t.deliveries[ours][early].tolist(), begun[early].tolist(), strict=True):
+        add(TOO_EARLY, row, sent)
+    takes = (h.role == kernels.DEQUEUE) | (h.role == kernels.DRAIN)
+    for row in np.flatnonzero(takes & (((h.kind == kernels.OK) & (h.value < 0)) | (h.value < -1))).tolist():
+        add(FOREIGN, row)
+    if not kinds:
+        return Outcome(VALID, 0, "everything delivered had been sent by a transaction")
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    text = f"{kinds.total():,} deliveries were of what no transaction had sent there ({listed})"
+    return Outcome(INVALID, kinds.total(), text, tuple(found), {"kinds": dict(kinds)})

@@ -1,0 +1,219 @@
+"""The account of a run of transactions: what became of each, and which of its parts came.
+
+A transaction of ``commit`` or ``abort`` sends its value to every queue that is a bit of its key. One of ``move`` or
+``finish`` takes a message from the queue that is its key and sends its own value to the next queue; its completion
+names the message that it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkers import kernels
+from checkers.kernels import Int8s, Int64s
+from harness.errors import HistoryError
+from harness.history.schema import decode_pair
+
+if TYPE_CHECKING:
+    from checkers.history import History
+    from checkers.run import Run
+
+MAX_QUEUES = 30
+"""Queues are bits of a key."""
+
+COMMITTED, ABORTED, UNSURE = 0, 1, 2
+OUTCOMES = ("committed", "aborted", "unknown")
+
+_SENDS = (kernels.COMMIT, kernels.ABORT)
+MOVES = (kernels.MOVE, kernels.FINISH)
+_TAKES = (kernels.DEQUEUE, kernels.DRAIN)
+_RECOVERIES = (kernels.RECOVER, kernels.ROLLBACK)
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Transactions:
+    """Transactions by number, in order of their values: ``row`` is the invocation's, ``wanted`` the queues that its
+    parts go to (bits), ``outcome`` COMMITTED, ABORTED or UNSURE, ``came`` the queues on which its part was delivered,
+    ``taken`` the value of the message that a move took (-1: none that is known).
+
+    ``deliveries`` are the rows that delivered something, ``of_delivery`` the transaction of each (-1: nobody's).
+    """
+
+    history: History
+    value: Int64s
+    row: Int64s
+    role: Int8s
+    wanted: Int64s
+    outcome: Int8s
+    came: Int64s
+    taken: Int64s
+    deliveries: Int64s
+    of_delivery: Int64s
+    empty: Bools
+
+    @classmethod
+    def of(cls, run: Run) -> Transactions:
+        """The account of a run.
+
+        Raises:
+            HistoryError: a transaction has no value, or two have the same, or a queue is no small number.
+        """
+        h = run.history
+        begun = np.isin(h.role, (*_SENDS, *MOVES)) & (h.kind == kernels.INVOKE)
+        rows = np.flatnonzero(begun)
+        rows = rows[np.argsort(h.value[rows], kind="stable")]
+        value, role, key = h.value[rows], h.role[rows], h.key[rows].astype(np.int64)
+        again = np.flatnonzero(np.diff(value) == 0)
+        if len(value) and (value[0] < 0 or len(again)):
+            row = int(rows[0] if value[0] < 0 else rows[again[0] + 1])
+            raise HistoryError(f"row {row} begins a transaction that has no value of its own")
+        moves = np.isin(role, MOVES)
+        takes = np.isin(h.role, _TAKES)
+        if (h.key[takes] >= MAX_QUEUES).any() or (key[moves] >= MAX_QUEUES - 1).any() or (key < 0).any():
+            raise HistoryError(f"a queue is no number below {MAX_QUEUES}")
+        wanted = np.where(moves, np.int64(1) << np.where(moves, key + 1, 0), key)
+        deliveries = np.flatnonzero(takes & ((h.kind == kernels.OK) | (h.kind == kernels.INFO)) & (h.value >= 0))
+        of_delivery = find(value, h.value[deliveries])
+        here = of_delivery >= 0
+        here[here] &= (wanted[of_delivery[here]] >> h.key[deliveries[here]].astype(np.int64)) & 1 == 1
+        of_delivery = np.where(here, of_delivery, -1)
+        came = np.zeros(len(value), dtype=np.int64)
+        np.bitwise_or.at(came, of_delivery[here], np.int64(1) << h.key[deliveries[here]].astype(np.int64))
+        outcome, taken = _outcomes(h, value, rows, role)
+        return cls(h, value, rows, role, wanted, outcome, came, taken, deliveries, of_delivery, run.empty)
+
+    def name(self, number: int) -> str:
+        """A transaction as people read it: ``process/number``."""
+        return name(int(self.value[number]))
+
+    def first_delivery(self, number: int) -> int:
+        """The row of the first delivery of any part of a transaction."""
+        return int(self.deliveries[self.of_delivery == number][0])
+
+    @cached_property
+    def is_move(self) -> Bools:
+        """Which transactions take a message."""
+        moves: Bools = np.isin(self.role, MOVES)
+        return moves
+
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """The queues that messages are moved from."""
+        h = self.history
+        return tuple(np.unique(h.key[self.row[self.is_move]]).tolist())
+
+    @cached_property
+    def queues(self) -> tuple[int, ...]:
+        """All queues that anything was to be sent to."""
+        bits = int(np.bitwise_or.reduce(self.wanted)) if len(self.wanted) else 0
+        return tuple(sorted({*(q for q in range(MAX_QUEUES) if bits >> q & 1), *self.sources}))
+
+    @cached_property
+    def undrained(self) -> Mapping[int, str]:
+        """Queues whose drain did not finish, with the reason.
+
+        A queue is drained when a drain (a ``finish``, for one that messages are moved from) found it empty that was
+        invoked after all other operations that can put a message there or hold one had completed, unless they failed.
+        """
+        h, reasons = self.history, {}
+        for queue in self.queues:
+            touching = self._touching(queue)
+            ends = kernels.FINISH if queue in self.sources else kernels.DRAIN
+            finds = h.partner[np.flatnonzero((h.role == ends) & (h.key == queue) & self.empty)]
+            busy = np.flatnonzero(touching & ((h.kind == kernels.OK) | (h.kind == kernels.INFO)))
+            if (touching & (h.kind == kernels.INVOKE) & (h.partner < 0)).any():
+                reasons[queue] = "an operation was still open when the history ended"
+            elif not len(finds):
+                reasons[queue] = "no drain ever found it empty"
+            elif len(busy) and finds.max() < busy[-1]:
+                reasons[queue] = "its last drain ended before it had found it empty"
+        return reasons
+
+    @cached_property
+    def drained(self) -> int:
+        """The queues that are drained, as bits."""
+        return sum(1 << queue for queue in self.queues if queue not in self.undrained)
+
+    def _touching(self, queue: int) -> Bools:
+        """By row: operations after which the queue may hold a message that it did not hold before, or that hold one."""
+        h = self.history
+        at = h.key == queue
+        sends = np.isin(h.role, _SENDS) & (np.where(h.key > 0, h.key, 0).astype(np.int64) >> queue & 1 == 1)
+        moves = np.isin(h.role, MOVES) & (at | (h.key == queue - 1))
+        plain = at & np.isin(h.role, (kernels.ENQUEUE, *_TAKES))
+        touching: Bools = sends | moves | plain | np.isin(h.role, _RECOVERIES)
+        return touching
+
+    def messages_of(self, source: int) -> Messages:
+        """What was sent to a queue that messages are moved from.
+
+        Raises:
+            HistoryError: one value was sent twice.
+        """
+        h = self.history
+        rows = np.flatnonzero((h.role == kernels.ENQUEUE) & (h.key == source) & (h.kind == kernels.INVOKE))
+        done = h.partner[rows]
+        kind = np.where(done >= 0, h.kind[done], kernels.INFO)
+        failed = kind == kernels.FAIL
+        # The attempt that counts is the first that did not fail, else the first.
+        order = np.lexsort((rows, failed, h.value[rows]))
+        rows, kind, failed = rows[order], kind[order], failed[order]
+        value = h.value[rows]
+        same = np.flatnonzero((np.diff(value) == 0) & ~failed[1:])
+        if len(same):
+            row = int(rows[same[0] + 1])
+            raise HistoryError(f"row {row} sends message {name(int(h.value[row]))} a second time")
+        first = np.flatnonzero(np.diff(value, prepend=-2) != 0)
+        return Messages(value[first], rows[first], kind[first] == kernels.OK, failed[first])
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages in order of their values: the row of the send that counts, and whether that was confirmed or is
+    certain to have failed."""
+
+    value: Int64s
+    row: Int64s
+    confirmed: Bools
+    failed: Bools
+
+
+def name(value: int) -> str:
+    """A value as people read it."""
+    first, second = decode_pair(value)
+    return f"{first}/{second}"
+
+
+def find(known: Int64s, values: Int64s) -> Int64s:
+    """The place of each value among the sorted ones, -1 where it is not among them."""
+    if not len(known):
+        return np.full(len(values), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    found: Int64s = np.where(known[place] == values, place, -1)
+    return found
+
+
+def _outcomes(h: History, value: Int64s, rows: Int64s, role: Int8s) -> tuple[Int8s, Int64s]:
+    """By transaction: what became of it, by its own completion or a recovery; and the message that a move took."""
+    done = h.partner[rows]
+    kind = np.where(done >= 0, h.kind[done], kernels.INFO)
+    outcome = np.full(len(rows), UNSURE, dtype=np.int8)
+    outcome[kind == kernels.OK] = COMMITTED
+    outcome[(kind == kernels.FAIL) | (role == kernels.ABORT)] = ABORTED
+    for recovery, meaning in ((kernels.RECOVER, COMMITTED), (kernels.ROLLBACK, ABORTED)):
+        told = np.flatnonzero((h.role == recovery) & (h.kind == kernels.OK) & (h.value >= 0))
+        which = find(value, h.value[told])
+        which = which[which >= 0]
+        outcome[which[outcome[which] == UNSURE]] = meaning
+    named = np.isin(role, MOVES) & (done >= 0) & ((kind == kernels.OK) | (kind == kernels.INFO))
+    taken = np.where(named, h.value[done], -1)
+    # A completion that only repeats the invocation's value, as when an operation is cut off, names no message.
+    return outcome, np.where(taken == value, -1, taken)

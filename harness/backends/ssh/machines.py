@@ -1,0 +1,64 @@
+"""Faults of whole machines: packets, clock, power, reboot. Only where the host is a machine of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from harness.backends.base import gather_all
+from harness.backends.ssh.connection import dial, hang_up, in_thread
+from harness.backends.ssh.facts import Facts, own_machine
+from harness.backends.ssh.hosts import Host
+from harness.backends.ssh.power import ANSWER_LIMIT, HELP, Power
+from harness.errors import BackendError
+
+FAULTS: Mapping[str, str] = {
+    **{f"packets:{kind}": "netem on the machine's own device, with counters; needs sch_netem in its kernel"
+       for kind in ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "flaky")},
+    "power": "the machine's power is cut by its provider (--set power=...)",
+    "reboot": "an orderly restart of the machine",
+    "clock": "the machine's own clock is set (clock_settime), its tick changed (adjtimex), time services stopped",
+}  # fmt: skip
+
+
+def demand_faults(nemesis: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, Facts], power: Power | None,
+                  beside: bool) -> None:
+    """Raises BackendError when a fault that a test names can't be honoured on one of its hosts."""
+    for fault in nemesis:
+        for node, host in nodes.items():
+            others = [each for other, each in facts.items() if other != node]
+            why = _obstacle(fault, facts[node], others, power, beside)
+            if why:
+                raise BackendError(f"{host.label} can't have the fault {fault!r}: {why}")
+
+
+def _obstacle(fault: str, facts: Facts, others: Sequence[Facts], power: Power | None, beside: bool) -> str | None:
+    if fault == "packets":
+        if not facts.netem:
+            return "its kernel has no netem (run there as root: modprobe sch_netem, or install a kernel that has it)"
+        if beside and not facts.ifb:
+            return "its kernel has no ifb, which packets of clients need; use --set clients=outside"
+    if fault == "power" and power is None:
+        return f"nobody is named who can cut its power; give --set power=...: {HELP}"
+    if fault in ("reboot", "clock"):
+        return own_machine(facts, others)
+    return None
+
+
+async def switch(power: Power, hosts: Sequence[Host], on: bool) -> None:
+    """Cut or give the power of all these at once. Raises BackendError when the provider fails for one."""
+    calls = (in_thread(_nothing, power.switch, host.name, on) for host in hosts)
+    await gather_all(calls)
+
+
+async def answers(host: Host, known_hosts: Path) -> bool:
+    """Whether a host that should be off still lets us in."""
+    try:
+        hang_up(await in_thread(hang_up, dial, host, known_hosts, ANSWER_LIMIT))
+    except BackendError:
+        return False
+    return True
+
+
+def _nothing(_: object) -> None:
+    """A provider's command that nobody waits for any more has no result to discard."""

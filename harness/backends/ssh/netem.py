@@ -1,0 +1,162 @@
+"""Packet faults by the kernel's network emulator (tc-netem(8)) on a node: a queue of its own for each bad link.
+
+A link is disturbed where it leaves a node, by the address it goes to. What comes from a client host is disturbed where
+it arrives: it is redirected to a device of our own (ifb) first. All else, our own connections included, keeps its way.
+Links whose packets are doubled share a queue: kernels since 6.16 (and older ones with that fix) take no second one
+beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.errors import BackendError
+from harness.protocols import Condition, Link
+
+HANDLE = "57"
+"""Beginning of our queues' handles, by which they are told from others; the root's is 5700."""
+DEVICE = "ifb-stormproof"
+
+MOST_LINKS = 15
+"""How many links can suffer at one end of one node: tc-prio(8) has 16 bands, and one is for all else."""
+
+_LIMIT = 100_000
+_QUEUE = re.compile(rf"qdisc netem {HANDLE}([0-9a-f]{{2}}): .*?Sent \d+ bytes (\d+) pkt \(dropped (\d+)", re.DOTALL)
+
+PROBE = f"""
+unshare --net sh -c 'tc qdisc add dev lo root handle 5700: prio && tc qdisc add dev lo parent 5700:2 netem delay 1ms &&
+  tc filter add dev lo parent 5700: protocol ip prio 1 u32 match ip dst 10.0.0.1/32 flowid 5700:2' \
+  2>/dev/null && echo netem
+unshare --net sh -c 'ip link add {DEVICE} type ifb && tc qdisc add dev lo handle ffff: ingress' 2>/dev/null && echo ifb
+"""
+"""Prints ``netem`` and ``ifb`` where the kernel has them; tried in network namespaces that end at once."""
+
+HEAL = f"""
+for d in /sys/class/net/*; do
+  d=${{d##*/}}
+  tc qdisc show dev $d 2>/dev/null | grep -q 'qdisc prio {HANDLE}00:.* root' || continue
+  tc qdisc del dev $d root && [ $d != {DEVICE} ] && echo packets
+done
+if ip link show {DEVICE} >/dev/null 2>&1; then
+  for d in /sys/class/net/*; do
+    d=${{d##*/}}
+    tc filter show dev $d ingress 2>/dev/null | grep -q {DEVICE} && tc qdisc del dev $d ingress
+  done
+  ip link delete {DEVICE}
+fi
+:
+"""
+"""Takes all of our queues away; prints ``packets`` when there were any."""
+
+
+@dataclass(frozen=True)
+class Queues:
+    """What one node does to packets: ``leaving`` to and ``arriving`` from these names."""
+
+    leaving: Mapping[str, Condition]
+    arriving: Mapping[str, Condition]
+
+    def script(self, device: str, address: Mapping[str, str]) -> str:
+        """The shell script that makes the node do exactly this on the device of its cluster address."""
+        lines = [HEAL, "set -e"]
+        if self.leaving:
+            lines += _queues(device, "dst", self.leaving, address)
+        if self.arriving:
+            lines += [
+                f"ip link add {DEVICE} type ifb", f"ip link set {DEVICE} up",
+                *_queues(DEVICE, "src", self.arriving, address),
+                f"tc qdisc add dev {device} handle ffff: ingress",
+                f"tc filter add dev {device} parent ffff: protocol ip u32 match u32 0 0 "
+                f"action mirred egress redirect dev {DEVICE}",
+            ]  # fmt: skip
+        return "\n".join(lines)
+
+
+def queues(nodes: Iterable[str], conditions: Mapping[Link, Condition]) -> dict[str, Queues]:
+    """What each node has to do so that exactly these links suffer.
+
+    Raises:
+        BackendError: a condition is none that netem knows, or a node has too many links.
+    """
+    leaving: dict[str, dict[str, Condition]] = {node: {} for node in nodes}
+    arriving: dict[str, dict[str, Condition]] = {node: {} for node in leaving}
+    for (source, target), condition in sorted(conditions.items()):
+        if condition.reset:
+            raise BackendError("netem resets no connections; use another packets_kind")
+        if source in leaving:
+            leaving[source][target] = condition
+        elif target in arriving:
+            arriving[target][source] = condition
+    for node in leaving:
+        if max(len(leaving[node]), len(arriving[node])) > MOST_LINKS:
+            raise BackendError(f"{node}: more than {MOST_LINKS} links can't suffer; use fewer nodes or clients=outside")
+    return {node: Queues(leaving[node], arriving[node]) for node in leaving}
+
+
+def counts_script(device: str) -> str:
+    """Print our queues with their counters, those of leaving packets first."""
+    return f"tc -s qdisc show dev {device}; echo arriving; tc -s qdisc show dev {DEVICE} 2>/dev/null || :"
+
+
+def parse_counts(text: str, node: str, found: Queues) -> dict[Link, int]:
+    """Packets that suffered on each link in what ``counts_script`` printed.
+
+    netem counts what it loses and what passes it, but not which of these it doubled, damaged or let overtake: of what
+    passed that is reckoned by its share. Links that have a queue in common get even parts of its count.
+    """
+    left, _, arrived = text.partition("\narriving\n")
+    counts: dict[Link, int] = {}
+    for part, names, outward in ((left, found.leaving, True), (arrived, found.arriving, False)):
+        seen = {int(number, 16): (int(passed), int(lost)) for number, passed, lost in _QUEUE.findall(part)}
+        for number, members in enumerate(_bands(names), 1):
+            passed, lost = seen.get(number, (0, 0))
+            for name in members:
+                link = (node, name) if outward else (name, node)
+                counts[link] = suffered(names[name], passed, lost) // len(members)
+    return counts
+
+
+def suffered(condition: Condition, passed: int, lost: int) -> int:
+    """How many packets a condition hit, of those that passed and those that were lost."""
+    if (condition.delay and not condition.reorder) or condition.rate:
+        return passed + lost
+    shares = max(condition.duplicate, condition.reorder, condition.corrupt)
+    return lost + int(passed * shares)
+
+
+def _queues(device: str, field: str, conditions: Mapping[str, Condition], address: Mapping[str, str]) -> Sequence[str]:
+    """Commands: a band for all else and one for each link."""
+    bands = _bands(conditions)
+    lines = [f"tc qdisc add dev {device} root handle {HANDLE}00: prio bands {len(bands) + 1} "
+             f"priomap {' '.join(['0'] * 16)}"]
+    for number, names in enumerate(bands, 1):
+        band = f"{HANDLE}00:{number + 1:x}"
+        lines.append(f"tc qdisc add dev {device} parent {band} handle {HANDLE}{number:02x}: "
+                     f"netem {_netem(conditions[names[0]])}")
+        lines += [f"tc filter add dev {device} parent {HANDLE}00: protocol ip prio 1 u32 "
+                  f"match ip {field} {address[name]}/32 flowid {band}" for name in names]
+    return lines
+
+
+def _bands(conditions: Mapping[str, Condition]) -> list[list[str]]:
+    """The links' ends in the queues that they get."""
+    shared: dict[object, list[str]] = {}
+    for name, condition in conditions.items():
+        shared.setdefault(condition if condition.duplicate else name, []).append(name)
+    return list(shared.values())
+
+
+def _netem(condition: Condition) -> str:
+    """A condition in netem's words."""
+    words = [f"limit {_LIMIT}"]
+    if condition.delay or condition.jitter or condition.reorder:
+        jitter = f" {condition.jitter * 1e6:.0f}us" if condition.jitter else ""
+        words.append(f"delay {max(condition.delay, 1e-3 if condition.reorder else 0) * 1e6:.0f}us{jitter}")
+    for name in ("loss", "duplicate", "reorder", "corrupt"):
+        if share := getattr(condition, name):
+            words.append(f"{name} {100 * share:g}%")
+    if condition.rate:
+        words.append(f"rate {max(8, round(8 * condition.rate))}bit")
+    return " ".join(words)

@@ -1,0 +1,326 @@
+"""Checks of topics: a tiny history per anomaly, its permitted neighbour, and agreement with the plain definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checker_histories import Row, depth, op, run_of
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from topic_oracle import TopicAccount
+
+from checkers.run_check import judge
+from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
+
+pytestmark = pytest.mark.requirement("H8", part=True)
+
+A, B, C = (0, 0), (0, 1), (0, 2)
+OTHER = (9, 0)
+DURABLE, TRANSIENT, SECOND = 0, 1, 2
+
+
+def published(value: Any, kind: str = "ok", topic: int = 0, process: int = 0) -> list[Row]:
+    return op(process, "publish", kind, sent=value, value=value, key=topic)
+
+
+def attached(key: int = DURABLE, process: int = 1, mask: int = 1, kind: str = "ok") -> list[Row]:
+    return op(process, "attach", kind, sent=mask, value=mask, key=key)
+
+
+def subscribed(key: int = TRANSIENT, process: int = 2, mask: int = 1, kind: str = "ok") -> list[Row]:
+    return op(process, "listen", kind, sent=mask, value=mask, key=key)
+
+
+def got(*values: Any, key: int = DURABLE, process: int = 1, kind: str = "ok", f: str = "receive") -> list[Row]:
+    return [row for value in values for row in op(process, f, kind, value=value, key=key)]
+
+
+def drained(key: int = DURABLE, process: int = 1) -> list[Row]:
+    return op(process, "drain", "fail", error="empty", key=key)
+
+
+def outcome(check: str, *parts: list[Row], **info: Any) -> Outcome:
+    run = run_of([row for part in parts for row in part], **info)
+    return next(result.outcome for result in judge(run).checks if result.check == check)
+
+
+def test_a_durable_subscription_lost_a_message() -> None:
+    found = outcome("topic-lost", attached(), published(A), published(B), got(A), drained())
+    assert (found.verdict, found.count) == (INVALID, 1)
+    (anomaly,) = found.anomalies
+    assert (anomaly.kind, anomaly.value, anomaly.ops) == ("lost-to-subscription", "0/1", (0, 1, 4, 5))
+    assert anomaly.detail["subscription"] == DURABLE
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([attached(), published(A), got(A), drained()], VALID),
+        ([attached(), published(A), got(A, kind="info"), drained()], VALID),
+        ([published(A), attached(), drained()], VALID),
+        ([attached(kind="info"), published(A), drained()], VALID),
+        ([attached(), published(A, "info"), drained()], VALID),
+        ([attached(), published(A, topic=1), drained()], VALID),
+        ([attached(mask=0b10), published(A, topic=1), drained()], INVALID),
+        ([subscribed(), published(A)], VALID),
+        ([attached(), published(A)], UNKNOWN),
+        ([attached(), drained(), published(A)], UNKNOWN),
+        ([attached(), published(A), drained(), got(B)], UNKNOWN),
+        ([attached(), op(1, "detach", "ok"), published(A), attached(), drained()], INVALID),
+        ([attached(), published(A), op(1, "delete", "ok"), drained()], VALID),
+    ],
+)
+def test_what_a_durable_subscription_is_owed(rows: list[list[Row]], verdict: str) -> None:
+    assert outcome("topic-lost", *rows).verdict == verdict
+
+
+def test_again_after_the_receipt() -> None:
+    found = outcome("topic-duplicated", attached(), published(A), got(A, A))
+    assert (found.verdict, found.count, found.anomalies[0].ops) == (INVALID, 1, (4, 5, 6, 7))
+    later = outcome("topic-duplicated", attached(), published(A), got(A), attached(process=3), got(A, process=3))
+    assert later.verdict == INVALID
+
+
+def test_again_while_no_ack_was_confirmed() -> None:
+    again = [attached(process=3), got(A, process=3)]
+    found = outcome("topic-duplicated", attached(), published(A), got(A, kind="info"), *again)
+    assert (found.verdict, found.figures["redelivered_unconfirmed"]) == (VALID, 1)
+    two = outcome("topic-duplicated", attached(), attached(2, 3), published(A), got(A), got(A, key=2, process=3))
+    assert two.verdict == VALID
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([attached(), got(A)], "never-published"),
+        ([attached(), got(A), published(A)], "delivered-before-published"),
+        ([attached(), published(A, "fail"), got(A)], "failed-yet-delivered"),
+        ([attached(), published(A, topic=1), got(A)], "of-another-topic"),
+        ([published(A), attached(), got(A)], "older-than-subscription"),
+        ([subscribed(), published(A), subscribed(process=5), got(A, key=TRANSIENT, process=5)],
+         "older-than-subscription"),
+        ([attached(), got("what")], "not-ours"),
+    ],
+)  # fmt: skip
+def test_what_a_subscription_can_not_have_got(rows: list[list[Row]], kind: str) -> None:
+    found = outcome("topic-phantom", *rows)
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, kind)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [attached(), published(A), got(A)],
+        [attached(), published(A, "info"), got(A)],
+        [attached(), published(A, "fail"), published(A), got(A)],
+        [[published(A)[0]], attached(), got(A), [published(A)[1]]],
+        [attached(kind="info"), published(A), attached(process=5), got(A, process=5)],
+    ],
+)
+def test_what_a_subscription_may_have_got(rows: list[list[Row]]) -> None:
+    assert outcome("topic-phantom", *rows).verdict == VALID
+
+
+def test_a_producers_messages_out_of_order() -> None:
+    found = outcome("topic-order", attached(), published(A), published(B), got(B, A))
+    assert (found.verdict, found.anomalies[0].value, found.anomalies[0].detail["came_after"]) == (INVALID, "0/0", "0/1")
+    for parts in (
+        (published(A), published(B), got(A, B)),
+        (published(A, "info"), published(B), got(B, A)),
+        (published(A), published(OTHER, process=9), got(OTHER, A)),
+        (published(A), published(B), got(A, kind="info"), attached(process=4), got(B, A, process=4)),
+    ):
+        assert outcome("topic-order", attached(), *parts).verdict == VALID
+
+
+BOTH = [*attached(), *attached(SECOND, 3), *published(A), *published(OTHER, process=9), *published(B)]
+
+
+def test_two_subscriptions_disagree() -> None:
+    found = outcome("agreement", BOTH, got(A, OTHER, B), got(OTHER, A, B, key=SECOND, process=3))
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "seen-in-two-orders")
+    assert found.anomalies[0].detail["first_saw"] == "0/0, then 9/0"
+    assert found.anomalies[0].ops == (*range(10, 14), *range(16, 20))
+
+
+def test_three_subscriptions_leave_no_common_order() -> None:
+    three = [*BOTH, *attached(4, 5)]
+    parts = (got(A, B), got(B, OTHER, key=SECOND, process=3), got(OTHER, A, key=4, process=5))
+    found = outcome("agreement", three, *parts)
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "no-common-order")
+    assert found.anomalies[0].detail["order"].count(" before ") == 3
+    assert outcome("agreement", three, *parts[:2], got(A, OTHER, key=4, process=5)).verdict == VALID
+
+
+def test_agreement_is_about_shared_messages_and_first_deliveries() -> None:
+    assert outcome("agreement", BOTH, got(A, B), got(OTHER, B, key=SECOND, process=3)).verdict == VALID
+    again = [*got(A, kind="info"), *attached(process=11), *got(B, A, process=11)]
+    assert outcome("agreement", BOTH, again, got(A, B, key=SECOND, process=3)).verdict == VALID
+
+
+def test_a_gap_by_time() -> None:
+    sends = [published(A), published(B), published(C)]
+    found = outcome("gaps", subscribed(), *sends, got(A, C, key=TRANSIENT, process=2))
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "missed-by-time")
+    assert (found.anomalies[0].value, found.anomalies[0].detail["but_got_later"]) == ("0/1", "0/2")
+
+
+def test_a_gap_by_order() -> None:
+    """Nothing but another subscription's order tells that B was between A and C."""
+    waiting = [Row(7, "invoke", "publish", B)]
+    rows = [*subscribed(), *attached(), *published(A), *waiting, *published(C, process=8)]
+    seen = [*got(A, B, C), *got(A, C, key=TRANSIENT, process=2)]
+    found = outcome("gaps", rows, seen)
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "missed-by-order")
+    assert found.anomalies[0].detail["between"] == ["0/0", "0/2"]
+    assert outcome("gaps", rows, got(A, C, B), got(A, C, key=TRANSIENT, process=2)).verdict == VALID
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [subscribed(), published(A), published(B), got(A, B, key=1, process=2)],
+        [published(A), subscribed(), published(B), got(B, key=1, process=2)],
+        [subscribed(), published(A), published(B), got(A, key=1, process=2)],
+        [subscribed(), published(A, "info"), published(B), got(B, key=1, process=2)],
+        [subscribed(), published(A, topic=1), published(B), got(B, key=1, process=2)],
+        [subscribed(), published(A), got(A, key=1, process=2), published(B), subscribed(process=4), published(C),
+         got(C, key=1, process=4)],
+        [attached(), published(A), published(B), got(B)],
+    ],
+)  # fmt: skip
+def test_what_is_no_gap(rows: list[list[Row]]) -> None:
+    assert outcome("gaps", *rows).verdict == VALID
+
+
+def test_depth_of_a_durable_subscription() -> None:
+    base = [*attached(), *published(A), *got(A), *drained()]
+    assert outcome("depth", base, depth(0)).verdict == VALID
+    found = outcome("depth", base, depth(2))
+    assert (found.verdict, found.summary) == (INVALID, "2 messages were left in drained subscriptions")
+    assert outcome("depth", base).summary == "the depth of subscription 0 was not read"
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([*attached(), *published(A), *published(A, process=1)], "publishes message 0/0 a second time"),
+        ([*attached(), Row(1, "invoke", "receive"), *got(A, process=5)], "another operation on it is under way"),
+        ([*attached(), *subscribed(0)], "both durable and transient"),
+        ([*attached(mask=1), *attached(mask=3)], "always alike, which topics"),
+        ([*attached(), *got(A, key=7)], "which nobody asked for"),
+        ([*attached(), *published(A, topic=62)], "no number below 62"),
+    ],
+)
+def test_what_has_no_account_is_unknown(rows: list[Row], reason: str) -> None:
+    for check in ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps"):
+        found = outcome(check, rows)
+        assert found.verdict == UNKNOWN and reason in found.summary
+
+
+def test_a_good_run_says_what_held() -> None:
+    verdict = judge(run_of([*attached(), *published(A), *got(A), *drained(), *depth()], gates={}))
+    assert verdict.sentence == (
+        "Valid: all 1 messages owed to durable subscriptions came and all subscriptions saw the messages that they "
+        "share in one order, with no fault in force."
+    )
+
+
+MASKS = {0: 0b11, 1: 0b11, 2: 0b01, 3: 0b11}
+PRODUCERS = 3
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Row]:
+    """Producers 0-2 on two topics; subscriptions 0 and 2 durable, 1 and 3 transient, one thread each."""
+    rows: list[Row] = []
+    process = list(range(PRODUCERS + len(MASKS)))
+    under_way: dict[int, Row] = {}
+    count = [0] * PRODUCERS
+    faithful = draw(st.booleans())
+    log: list[tuple[Any, int]] = []
+    came: dict[int, list[Any]] = {key: [] for key in MASKS}
+    for _ in range(draw(st.integers(0, 60))):
+        thread = draw(st.integers(0, len(process) - 1))
+        key = thread - PRODUCERS
+        if thread in under_way:
+            row = under_way.pop(thread)
+            kind = draw(st.sampled_from(("ok", "ok", "ok", "info", "fail")))
+            done = row._replace(type=kind, error=None if kind == "ok" else "late")
+            if row.f == "publish" and kind != "fail":
+                log.append((row.value, row.key))
+            if row.f in ("receive", "drain"):
+                known = [(value, topic) for value, topic in log if MASKS[key] >> topic & 1]
+                value = None
+                if kind == "fail":
+                    done = done._replace(error=draw(st.sampled_from(("empty", "late"))))
+                elif faithful:
+                    left = [v for v, _ in known if v not in came[key]]
+                    ahead = draw(st.sampled_from((0, 0, 0, 0, 0, 1, 2, -1)))
+                    again = came[key][-1:] if ahead < 0 else left[ahead : ahead + 1]
+                    value = next(iter(again), None)
+                    came[key].append(value)
+                else:
+                    value = draw(st.sampled_from([v for v, _ in log] or [None]))
+                    value = draw(st.sampled_from((value, value, value, (draw(st.integers(0, 3)), 0), "not ours")))
+                done = done._replace(value=value)
+            rows.append(done)
+            if kind == "info":
+                process[thread] += len(process)
+            continue
+        if thread < PRODUCERS:
+            value = (thread, count[thread])
+            count[thread] += 1
+            row = Row(process[thread], "invoke", "publish", value, draw(st.integers(0, 1)))
+        else:
+            ask = "attach" if key % 2 == 0 else "listen"
+            f = draw(st.sampled_from((ask, "receive", "receive", "receive", "drain")))
+            if not any(r.f in ("attach", "listen") and r.key == key for r in rows):
+                f = ask
+            row = Row(process[thread], "invoke", f, MASKS[key] if f == ask else None, key)
+        under_way[thread] = row
+        rows.append(row)
+    if draw(st.booleans()):
+        rows += [row._replace(type="info", error="late", value=None) for row in under_way.values()]
+        for key in (0, 2):
+            if any(r.f == "attach" and r.key == key for r in rows):
+                rows += drained(key, 900 + key)
+    return rows
+
+
+def compare(rows: list[Row]) -> None:
+    account = TopicAccount(rows)
+    found = {result.check: result.outcome for result in judge(run_of(rows)).checks}
+    if "topic-lost" not in found:
+        return
+    lost, undecided = account.lost()
+    assert (found["topic-lost"].count, found["topic-lost"].figures["undecided"]) == (lost, undecided)
+    assert found["topic-lost"].verdict == (INVALID if lost else UNKNOWN if undecided else VALID)
+    repeats = found["topic-duplicated"]
+    assert (repeats.count, repeats.figures["redelivered_unconfirmed"]) == account.duplicated()
+    assert found["topic-phantom"].count == account.phantoms()
+    assert found["topic-order"].count == account.out_of_order()
+    disagree = account.disagreements()
+    assert found["agreement"].count == (disagree or not account.has_common_order())
+    assert (found["gaps"].figures["by_time"], found["gaps"].figures["by_order"]) == account.gaps()
+    for name, one in found.items():
+        event(f"{name} {one.verdict}")
+        assert "failed: " not in one.summary
+        for anomaly in one.anomalies:
+            named = {rows[row].value for row in anomaly.ops}
+            assert anomaly.value is None or tuple(map(int, anomaly.value.split("/"))) in named
+
+
+@settings(max_examples=120, deadline=None)
+@given(histories())
+def test_the_kernels_agree_with_the_definitions(rows: list[Row]) -> None:
+    compare(rows)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@settings(max_examples=3_000, deadline=None)
+@given(histories())
+def test_a_great_many_histories(rows: list[Row]) -> None:
+    compare(rows)

@@ -1,0 +1,161 @@
+"""Simulated disks: what a kill, a power loss and each trouble leave of a SQLite database."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+
+import pytest
+
+from harness.protocols import DiskTrouble
+from harness.sim.disk import Disk
+from nodes.reference.api import Config, ConfigError
+from nodes.reference.runtime import RealRuntime, prepared
+
+SEEDS = range(30)
+
+
+def opened(disk: Disk, synchronous: str = "FULL") -> sqlite3.Connection:
+    database = prepared(disk.open_database("broker"), "broker")
+    database.execute(f"PRAGMA synchronous={synchronous}")
+    database.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+    return database
+
+
+def fill(database: sqlite3.Connection, start: int, stop: int) -> None:
+    """One transaction for each row."""
+    for number in range(start, stop):
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany("INSERT INTO t VALUES (?, ?)", [(number, bytes([number % 256]) * 700)])
+        database.execute("COMMIT")
+
+
+def stored(database: sqlite3.Connection) -> list[int]:
+    rows = list(database.execute("SELECT id, body FROM t ORDER BY id"))
+    assert all(body == bytes([number % 256]) * 700 for number, body in rows)
+    return [number for number, _ in rows]
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_committed_survives_a_power_loss_and_what_was_under_way_does_not(seed: int) -> None:
+    disk = Disk(random.Random(seed))
+    database = opened(disk)
+    fill(database, 0, 40)
+    database.execute("BEGIN IMMEDIATE")
+    database.executemany("INSERT INTO t VALUES (?, ?)", [(99, bytes([99]) * 700)])
+    disk.power_lost()
+    assert stored(opened(disk)) == list(range(40))
+
+
+def test_a_database_that_does_not_sync_keeps_its_commits_at_a_kill_and_loses_some_with_the_power() -> None:
+    kept = []
+    for seed in SEEDS:
+        disk = Disk(random.Random(seed))
+        fill(opened(disk), 0, 20)
+        fill(opened(disk, "OFF"), 20, 40)
+        disk.process_died()
+        assert stored(opened(disk)) == list(range(40))
+        fill(opened(disk, "OFF"), 40, 60)
+        disk.power_lost()
+        try:
+            kept.append(len(stored(opened(disk))))
+        except (ConfigError, sqlite3.Error):
+            kept.append(-1)  # without syncs writes are out of order, and the file may be broken
+    assert min(kept) < 60 and len(set(kept)) > 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_torn_last_write_costs_the_transaction_that_was_being_written_and_no_other(seed: int) -> None:
+    disk = Disk(random.Random(seed))
+    fill(opened(disk), 0, 20)
+    database = opened(disk, "NORMAL")  # commits without a sync, so that there is something to tear
+    fill(database, 20, 25)
+    disk.set_trouble(DiskTrouble("torn"))
+    disk.process_died()
+    assert disk.harm == 1
+    found = stored(opened(disk))
+    assert found == list(range(len(found))) and 20 <= len(found) < 25
+
+
+@pytest.mark.parametrize("kind", ["full", "write-error", "sync-error"])
+def test_a_failing_disk_refuses_commits_and_keeps_what_it_had(kind: str) -> None:
+    disk = Disk(random.Random(1))
+    database = opened(disk)
+    fill(database, 0, 20)
+    disk.set_trouble(DiskTrouble(kind))
+    with pytest.raises(sqlite3.OperationalError):
+        fill(database, 20, 60)
+    assert disk.harm > 0
+    disk.process_died()
+    disk.set_trouble(None)
+    assert disk.harm == 0
+    found = stored(opened(disk))
+    assert found == list(range(len(found))) and 20 <= len(found) < 60
+    fill(opened(disk), len(found), 60)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # SQLite tries again as it closes
+@pytest.mark.parametrize("kind", ["full", "write-error", "sync-error"])
+def test_a_broker_cannot_start_on_a_failing_disk(kind: str) -> None:
+    disk = Disk(random.Random(1))
+    disk.set_trouble(DiskTrouble(kind))
+    with pytest.raises((ConfigError, sqlite3.OperationalError)):
+        fill(opened(disk), 0, 40)
+
+
+def test_a_page_of_noise_is_refused_wherever_it_is() -> None:
+    for seed in range(60):
+        disk = Disk(random.Random(seed))
+        database = opened(disk)
+        fill(database, 0, 60)
+        database.close()
+        disk.set_trouble(DiskTrouble("corrupt"))
+        assert disk.harm == 1
+        with pytest.raises(ConfigError, match=r"data: broker (is damaged|can't be used).*move it away"):
+            prepared(disk.open_database("broker"), "broker")
+
+
+def test_an_empty_disk_holds_nothing() -> None:
+    disk = Disk(random.Random(1))
+    fill(opened(disk), 0, 20)
+    disk.process_died()
+    disk.set_trouble(DiskTrouble("empty"))
+    assert stored(opened(disk)) == []
+
+
+def test_a_slow_disk_makes_its_process_wait_for_every_sync() -> None:
+    disk = Disk(random.Random(1))
+    database, waits = opened(disk), []
+    disk.stall = waits.append
+    fill(database, 0, 5)
+    assert waits == []
+    disk.set_trouble(DiskTrouble("slow", 0.25))
+    fill(database, 5, 10)
+    assert waits == [0.25] * 5 and disk.harm == 5
+
+
+def test_what_a_dead_process_still_does_changes_nothing() -> None:
+    disk = Disk(random.Random(1))
+    database = opened(disk)
+    fill(database, 0, 10)
+    disk.process_died()
+    with pytest.raises(Exception):  # noqa: B017  (apsw says so with an error that sqlite3 does not have)
+        fill(database, 10, 20)
+    assert stored(opened(disk)) == list(range(10))
+
+
+def test_the_real_store_waits_for_the_disk_and_refuses_a_damaged_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    config = Config("n1", "standalone", str(tmp_path), options={"seed": 1})
+    database = RealRuntime(config).open_database("broker")
+    assert next(iter(database.execute("PRAGMA synchronous")))[0] == 2  # FULL
+    assert next(iter(database.execute("PRAGMA journal_mode")))[0] == "wal"
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+    fill(database, 0, 60)
+    database.close()
+    path = tmp_path / "broker.sqlite"
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = random.Random(1).randbytes(4096)
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"broker.sqlite is damaged \(.*\); move it away"):
+        RealRuntime(config).open_database("broker")

@@ -1,0 +1,183 @@
+"""What the clients of all workloads that speak STOMP share: one connection, and how operations end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from harness.op import Op
+from harness.protocols import Backend
+from harness.spec import Test
+from nodes.stomp import Frame
+from workloads.connection import Connection, ConnectionBroken, NotSent, Rejected, Settings
+
+
+class StompCluster(Protocol):
+    """What a workload needs to know of a cluster whose brokers speak STOMP."""
+
+    test: Test
+    backend: Backend
+    login: str
+    passcode: str
+
+    @property
+    def node_names(self) -> Sequence[str]:
+        """The nodes that clients may connect to."""
+        ...
+
+    def client_addresses(self) -> Sequence[tuple[str, int]]:
+        """Where clients connect, in the order of ``node_names``."""
+        ...
+
+    async def depths(self) -> dict[str, int] | None:
+        """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
+        ...
+
+
+def encode_body(value: tuple[int, int]) -> bytes:
+    """A message's body: ``producer/sequence``."""
+    return b"%d/%d" % value
+
+
+def decode_body(body: bytes) -> Any:
+    """The (producer, sequence) of a body; the text itself when the body is none of ours (a phantom)."""
+    first, slash, second = body.partition(b"/")
+    if slash and first.isdigit() and second.isdigit() and len(body) <= 22:
+        return int(first), int(second)
+    return body[:200].decode("utf-8", "replace")
+
+
+class Unanswered(Exception):
+    """Nothing was taken, and nobody could tell whether anything is left."""
+
+
+class StompClient:
+    """One process on one reliable connection; subclasses carry out operations.
+
+    A connection that is over is replaced by a new one before the next operation, after ``reset``.
+    """
+
+    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
+        """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
+        options = cluster.test.options
+        self._cluster = cluster
+        self._options = options
+        addresses = list(cluster.client_addresses())
+        first %= len(addresses)
+        self._names = dict(zip(addresses, cluster.node_names, strict=True))
+        self._addresses = addresses[first:] + addresses[:first]
+        self._settings = Settings(
+            login=cluster.login,
+            passcode=cluster.passcode,
+            local_host=cluster.backend.address(host),
+            heartbeat=float(options["client_heartbeat"]),
+        )
+        self._connection = Connection(self._addresses, self._settings)
+
+    async def open(self) -> None:
+        """Connect to whichever replica lets us in.
+
+        Raises:
+            ConnectionBroken: none did in time.
+        """
+        await self._connection.open(float(self._options["open_timeout"]))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._connection.close()
+
+    async def invoke(self, op: Op) -> Op:
+        """Carry out an operation and say how it ended."""
+        if op.f == "depth":
+            return await self._depth(op)
+        try:
+            if self._connection.over:
+                await self._open_again()
+            done = await self.carry_out(op)
+        except NotSent as error:
+            done = op.fail(f"not sent: {error}")
+        except Rejected as error:
+            done = op.fail(f"refused: {error}")
+        except Unanswered as error:
+            done = op.fail(str(error))
+        except TimeoutError:
+            done = op.info("no receipt in time")
+        except ConnectionBroken as error:
+            done = op.info(f"connection broken: {error}")
+        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+
+    async def carry_out(self, op: Op) -> Op:
+        """Carry out one operation but ``depth``; what ``Connection.request`` raises may pass."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget what went with the last connection."""
+
+    def place(self, key: int) -> str:
+        """The name under which the broker counts the messages of object ``key``."""
+        return f"q{key}"
+
+    async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
+        """``Connection.request`` within ``op_timeout``."""
+        return await self._connection.request(command, headers, body, float(self._options["op_timeout"]))
+
+    async def poll(self) -> Frame | None:
+        """The next message, None when none came within the time of a poll.
+
+        Raises:
+            ConnectionBroken: none came, and the connection is over.
+        """
+        message = await self._connection.next_message(float(self._options["poll"]))
+        if message is None and self._connection.over:
+            raise ConnectionBroken("it was closed while nothing was asked")
+        return message
+
+    async def await_drained(self, key: int) -> Frame | None:
+        """The next message; None when none is left, or the broker gives nothing though it had time to redeliver.
+
+        Raises:
+            Unanswered: no broker was there to ask. Silence is no emptiness: what is missing may still be there.
+        """
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + float(self._options["drain_patience"])
+        while True:
+            if message := await self.poll():
+                return message
+            depths = await self._cluster.depths()
+            if depths is not None and depths.get(self.place(key), 0) == 0 and not self._connection.messages:
+                return None
+            if loop.time() >= patience:
+                if depths is None or not self._connection.connected:
+                    raise Unanswered("nobody could tell whether anything is left")
+                return None
+
+    async def leave(self) -> None:
+        """Give the connection up without a word, with all that was begun on it."""
+        await self._connection.abort()
+
+    async def _open_again(self) -> None:
+        self.reset()
+        await self._connection.abort()
+        self._connection = Connection(self._addresses, self._settings)
+        try:
+            await self.open()
+        except ConnectionBroken as error:
+            raise NotSent(str(error)) from None
+
+    async def _depth(self, op: Op) -> Op:
+        depths = await self._cluster.depths()
+        if depths is None:
+            return op.info("no node could tell the depth")
+        return op.ok(depths.get(self.place(op.key or 0), 0))
+
+
+async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str = "") -> Op:
+    """Take a message for good; ``waited`` goes into the error of an ACK that was not confirmed."""
+    value = decode_body(message.body)
+    try:
+        await client.request("ACK", {"id": message.headers["ack"]})
+    except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
+        # The message has been delivered; only the fate of its acknowledgement is unknown.
+        return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)
+    return op.ok(value)

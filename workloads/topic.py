@@ -1,0 +1,213 @@
+"""Workload ``topic``: producers publish to topics; durable and transient subscribers take, and compare what they saw.
+
+A subscription's number is its key; the value of ``attach`` (durable) and ``listen`` (transient) has a bit for each
+topic that its pattern selects. Durable subscribers detach now and then and come back; at the end they are drained. A
+transient subscription lasts as long as its process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.errors import UsageError
+from harness.generator import (
+    PENDING,
+    Answer,
+    Context,
+    Generator,
+    Pending,
+    Seed,
+    Source,
+    any_of,
+    clients,
+    lift,
+    on_threads,
+    per_thread,
+    rate,
+    sequence,
+    time_limit,
+)
+from harness.op import FAIL, INFO, INVOKE, OK, Op
+from harness.protocols import Client, Option
+from harness.spec import Test
+from workloads.client import StompCluster
+from workloads.topic_client import TopicClient, selects, topic_name
+
+SEND_SHARE = 1 / 3
+"""The share of the test's rate that is sent; what is sent is taken as it comes, by several."""
+RETRY = 250_000_000
+"""Nanoseconds before a subscription that could not be had is asked for again."""
+MAX_TOPICS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Publishes(Generator):
+    """One producer thread's messages: counted anew for each process that the thread plays."""
+
+    topics: int
+    process: int = -1
+    sent: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        op = ctx.fill(Op(INVOKE, "publish"))
+        sent = self.sent if op.process == self.process else 0
+        op = op._replace(value=(op.process, sent), key=sent % self.topics)
+        return op, Publishes(self.topics, op.process, sent + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber(Generator):
+    """One subscriber thread: asks for its subscription until it has it, then takes (``take`` names the operation).
+
+    With ``away`` above 0 it detaches after ``stay`` operations on average and comes back after ``away`` nanoseconds.
+    A drain ends with the first take that finds nothing left.
+    """
+
+    key: int
+    mask: int
+    ask: str
+    take: str
+    seed: Seed
+    stay: int = 0
+    away: int = 0
+    subscribed: bool = False
+    due: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if ctx.time < self.due:
+            return Pending(self.due), self
+        if not ctx.free:
+            return PENDING, self
+        if not self.subscribed:
+            return ctx.fill(Op(INVOKE, self.ask, self.mask, self.key)), self
+        if not self.away:
+            return ctx.fill(Op(INVOKE, self.take, None, self.key)), self
+        draw, seed = self.seed.below(self.stay)
+        f = "detach" if draw == 0 else self.take
+        return ctx.fill(Op(INVOKE, f, None, self.key)), replace(self, seed=seed)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        if event.type == INVOKE:
+            return self
+        if event.type == INFO:  # the thread goes on as another process, with another connection
+            return replace(self, subscribed=False, due=ctx.time + RETRY)
+        if event.f == self.ask:
+            return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
+        if event.f == "detach" and event.type == OK:
+            return replace(self, subscribed=False, due=ctx.time + self.away)
+        if event.f == "drain" and event.type == FAIL and event.error == "empty":
+            return lift(None)
+        if event.type == FAIL and event.error != "empty":  # a new connection, perhaps
+            return replace(self, subscribed=False, due=ctx.time + RETRY)
+        return self
+
+
+class TopicWorkload:
+    """Producers send with receipts; each subscriber holds one subscription and acknowledges each message."""
+
+    name = "topic"
+    options = (
+        Option("producers", 2, "threads that publish"),
+        Option("durables", 2, "durable subscriptions, a thread each"),
+        Option("transients", 2, "transient subscriptions, a thread each"),
+        Option("topics", 3, "number of topics: t.a.0, t.b.1, t.a.2..."),
+        Option("patterns", "t.>,t.a.*", "what durable subscriptions select, in turn, and transient ones likewise"),
+        Option("window", 8, "messages that are pushed to a subscriber ahead of its acknowledgements"),
+        Option("stay", 40, "operations after which a durable subscriber detaches, on average; 0: never"),
+        Option("away", 0.5, "seconds that a durable subscriber stays detached"),
+        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        Option("poll", 0.25, "seconds a take waits for a message"),
+        Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
+        Option("drain_limit", 60.0, "seconds that the drain may take in all"),
+        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
+    )
+    promises = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")
+    """Checks whose violation makes a run invalid."""
+
+    @staticmethod
+    def concurrency(options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would publish or subscribe, or a subscription would select nothing.
+        """
+        topics, subscriptions = options["topics"], options["durables"] + options["transients"]
+        if options["producers"] < 1 or subscriptions < 1:
+            raise UsageError("--set producers, and durables or transients: at least 1")
+        if not 1 <= topics <= MAX_TOPICS:
+            raise UsageError(f"--set topics={topics}: between 1 and {MAX_TOPICS}")
+        if options["window"] < 1:
+            raise UsageError("--set window: at least 1")
+        for pattern in _patterns(options):
+            if not _mask(pattern, topics):
+                names = ", ".join(topic_name(topic) for topic in range(topics))
+                raise UsageError(f"--set patterns: {pattern!r} selects none of the topics {names}")
+        return int(options["producers"] + subscriptions)
+
+    @staticmethod
+    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        least = max(1, options["min_ok"])
+        return {"min_ok": {"publish": least, "receive": least}, "drain": True, "depth": True, "faults_proven": True}
+
+    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        pattern = _pattern(cluster.test, max(0, thread - cluster.test.options["producers"]))
+        return TopicClient(cluster, host, thread, pattern)
+
+    def main(self, test: Test) -> Generator:
+        """Publishes at their share of the test's rate; takes as messages come."""
+        options, producers = test.options, test.options["producers"]
+        # Each at a rate of its own: among threads that share one, and compete with others, the first get most.
+        each = test.rate * SEND_SHARE / producers
+        publishers = per_thread(lambda thread: rate(each, Publishes(options["topics"]), test.rng(f"rate/{thread}")))
+        load = on_threads(range(producers), publishers)
+        rng = test.rng("subscribers")
+        seeds = [Seed.of(rng) for _ in range(test.concurrency)]
+
+        def role(thread: int) -> Source:
+            taker = self._subscriber(test, thread - producers, "receive", seeds[thread])
+            if taker.ask == "listen" or not options["stay"]:
+                return taker
+            return replace(taker, stay=options["stay"], away=round(options["away"] * 1e9))
+
+        takers = on_threads(range(producers, test.concurrency), per_thread(role))
+        return clients(time_limit(test.time_limit, any_of(load, takers)))
+
+    def drain(self, test: Test) -> Generator:
+        """Each durable subscriber comes back and takes until nothing is left."""
+        first = test.options["producers"]
+        threads = range(first, first + test.options["durables"])
+        drains = per_thread(lambda thread: self._subscriber(test, thread - first, "drain", Seed(0)))
+        return clients(time_limit(test.options["drain_limit"], on_threads(threads, drains)))
+
+    def depth(self, test: Test) -> Generator:
+        """Reads how many messages each durable subscription holds, once the subscribers are gone."""
+        reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["durables"])))
+        return on_threads([0], reads)
+
+    @staticmethod
+    def _subscriber(test: Test, key: int, take: str, seed: Seed) -> Subscriber:
+        mask = _mask(_pattern(test, key), test.options["topics"])
+        return Subscriber(key, mask, "attach" if key < test.options["durables"] else "listen", take, seed)
+
+
+def _patterns(options: Mapping[str, Any]) -> list[str]:
+    return [pattern.strip() for pattern in str(options["patterns"]).split(",")]
+
+
+def _pattern(test: Test, key: int) -> str:
+    """What a subscription selects: the patterns in turn, for the durable and for the transient ones."""
+    patterns, durables = _patterns(test.options), test.options["durables"]
+    return patterns[(key if key < durables else key - durables) % len(patterns)]
+
+
+def _mask(pattern: str, topics: int) -> int:
+    return sum(1 << topic for topic in range(topics) if selects(pattern, topic_name(topic)))

@@ -1,0 +1,110 @@
+"""The client of the topic workload: publishes with a receipt, or holds one subscription and takes what it pushes.
+
+Messages are taken from the connection's buffer one at a time and acknowledged before the next one, so the order of a
+process's completions is the order in which the broker pushed the messages.
+"""
+
+from __future__ import annotations
+
+from harness.op import Op
+from nodes.stomp import Frame
+from workloads.client import StompClient, StompCluster, acknowledge, encode_body
+from workloads.connection import ConnectionBroken
+
+
+def topic_name(topic: int) -> str:
+    """The name of a topic: even ones are ``t.a.N``, odd ones ``t.b.N``."""
+    return f"t.{'ab'[topic % 2]}.{topic}"
+
+
+def selects(pattern: str, name: str) -> bool:
+    """Whether a pattern selects a topic: ``*`` is any one level, ``>`` at the end is any further ones, one at least."""
+    first, _, pattern_rest = pattern.partition(".")
+    level, _, name_rest = name.partition(".")
+    if pattern == ">":
+        return True
+    if first not in ("*", level):
+        return False
+    if not pattern_rest or not name_rest:
+        return not pattern_rest and not name_rest
+    return selects(pattern_rest, name_rest)
+
+
+class TopicClient(StompClient):
+    """One producer or one subscriber. ``pattern`` is what its subscription selects, ``window`` how many messages the
+    broker may push ahead of the acknowledgements."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str) -> None:
+        super().__init__(cluster, host, first)
+        self._pattern = pattern
+        self._subscription: str | None = None
+        self._asked = 0
+        self._transient = False
+
+    def reset(self) -> None:
+        """The subscription went with its connection.
+
+        Raises:
+            ConnectionBroken: it was transient: who subscribes again is another process.
+        """
+        self._subscription = None
+        if self._transient:
+            raise ConnectionBroken("the subscription went with it")
+
+    def place(self, key: int) -> str:
+        """The durable subscription's name in the broker's status."""
+        return f"durable:{self._cluster.login}:s{key}"
+
+    async def carry_out(self, op: Op) -> Op:
+        """``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
+        key = op.key or 0
+        if op.f == "publish":
+            headers = {"destination": f"/topic/{topic_name(key)}", "content-type": "text/plain"}
+            await self.request("SEND", headers, encode_body(op.value))
+        elif op.f == "listen":
+            self._transient = True
+            await self._subscribe({})
+        elif op.f == "attach":
+            await self._subscribe({"x-durable": f"s{key}"})
+        elif op.f == "detach":
+            await self._unsubscribe({})
+        elif op.f == "delete":
+            await self._unsubscribe({"x-durable": f"s{key}"})
+        else:
+            return await self._take(op)
+        return op.ok()
+
+    async def _subscribe(self, headers: dict[str, str]) -> None:
+        if self._subscription is not None:
+            return
+        self._asked += 1
+        name = f"{self._asked}"
+        headers |= {"id": name, "destination": f"/topic/{self._pattern}", "ack": "client-individual"}
+        await self.request("SUBSCRIBE", headers | {"x-prefetch": str(self._options["window"])})
+        self._subscription = name
+
+    async def _unsubscribe(self, headers: dict[str, str]) -> None:
+        if self._subscription is not None:
+            await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
+            # What it had pushed goes back; all of it came before the receipt.
+            self._connection.messages.clear()
+            self._subscription = None
+
+    async def _take(self, op: Op) -> Op:
+        if self._subscription is None:
+            return op.fail("not subscribed")
+        message = await (self.await_drained(op.key or 0) if op.f == "drain" else self.poll())
+        if message is None:
+            return op.fail("empty")
+        if trouble := self._misrouted(message):
+            return op.info("not what was asked for", trouble)
+        return await acknowledge(self, op, message)
+
+    def _misrouted(self, message: Frame) -> str | None:
+        """What is wrong with a message that names another subscription, or a topic that ours doesn't select."""
+        to, topic = message.headers.get("subscription"), message.headers.get("destination", "")
+        if to != self._subscription:
+            return f"{message.body[:100]!r} for subscription {to}"
+        if not topic.startswith("/topic/") or not selects(self._pattern, topic.removeprefix("/topic/")):
+            return f"{message.body[:100]!r} of {topic}"
+        return None

@@ -1,0 +1,146 @@
+"""The client of the transaction workload: whole transactions as single operations, one phase or two (XA).
+
+How an operation ends says what became of the transaction. Until the client has sent COMMIT (with XA: until it has
+decided to commit) it certainly has no effect, whatever else fails: then the operation ends ``fail``, and the connection
+is given up with all that was begun on it.
+"""
+
+from __future__ import annotations
+
+from harness.op import Op
+from workloads.client import StompCluster, decode_body
+from workloads.connection import ConnectionBroken, NotSent, Rejected
+from workloads.decisions import Decisions, xid_of
+from workloads.queue_client import QueueClient
+
+NONE_PREPARED = "none prepared"
+_TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
+
+
+def queues_of(mask: int) -> list[int]:
+    """The queues that a transaction sends to."""
+    return [queue for queue in range(mask.bit_length()) if mask >> queue & 1]
+
+
+class TransactionClient(QueueClient):
+    """One process; ``decisions`` is the coordinator's log, shared by all."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, decisions: Decisions) -> None:
+        super().__init__(cluster, host, first)
+        self._decisions = decisions
+        self._xa = self._options["transactions"] == "xa"
+
+    async def carry_out(self, op: Op) -> Op:
+        """``commit``, ``abort``, ``move``, ``finish``, ``recover``, ``rollback``, or what a queue's client does."""
+        if op.f in ("commit", "abort"):
+            return await self._send_parts(op)
+        if op.f in ("move", "finish"):
+            return await self._move(op)
+        if op.f in ("recover", "rollback"):
+            return await self._recover(op)
+        return await super().carry_out(op)
+
+    async def _send_parts(self, op: Op) -> Op:
+        try:
+            name = await self._begin(op)
+            for queue in queues_of(op.key or 0):
+                await self.send(queue, op.value, transaction=name)
+        except _TROUBLE as error:
+            return await self._give_up(op, error)
+        return await self._end(op, name)
+
+    async def _move(self, op: Op) -> Op:
+        source = op.key or 0
+        await self.subscribe(source)
+        message = await (self.await_drained(source) if op.f == "finish" else self.poll())
+        if message is None:
+            return op.fail("empty")
+        try:
+            name = await self._begin(op)
+            await self.send(source + 1, op.value, transaction=name)
+            await self.request("ACK", {"id": message.headers["ack"], "transaction": name})
+        except _TROUBLE as error:
+            return await self._give_up(op, error)
+        done = await self._end(op, name)
+        # What it took is told whether or not that is known to be final.
+        return done if done.type == "fail" else done._replace(value=decode_body(message.body))
+
+    async def _begin(self, op: Op) -> str:
+        """Begin the transaction; returns the name that its frames carry."""
+        name = f"t{op.value[1]}"
+        headers = {"transaction": name}
+        if self._xa:
+            headers["x-xid"] = self._decisions.begin(op.value)
+        await self.request("BEGIN", headers)
+        return name
+
+    async def _give_up(self, op: Op, error: Exception) -> Op:
+        """The transaction is not going to be committed: nobody has asked for that, and nobody will."""
+        await self.leave()
+        if self._xa:
+            self._decisions.leave(xid_of(op.value))
+        return op.fail(f"not committed: {error or 'no receipt in time'}")
+
+    async def _end(self, op: Op, name: str) -> Op:
+        """Commit, or abort where that is what the operation is for."""
+        if op.f == "abort":
+            return await self._abort(op, name)
+        if self._xa:
+            return await self._two_phases(op, name)
+        try:
+            await self.request("COMMIT", {"transaction": name})
+        except NotSent as error:
+            return await self._give_up(op, error)
+        return op.ok()
+
+    async def _abort(self, op: Op, name: str) -> Op:
+        try:
+            await self.request("ABORT", {"transaction": name})
+        except (NotSent, ConnectionBroken, TimeoutError) as error:
+            return await self._give_up(op, error)
+        if self._xa:
+            self._decisions.leave(xid_of(op.value))
+        return op.ok()
+
+    async def _two_phases(self, op: Op, name: str) -> Op:
+        """Prepare, decide, commit. A client may crash on purpose before or after it has decided."""
+        xid, crash = xid_of(op.value), self._crash(op)
+        try:
+            await self.request("PREPARE", {"transaction": name})
+            if crash == "undecided":
+                await self.leave()
+                return op.info("crashed on purpose, prepared and undecided")
+            self._decisions.commit(xid)
+            if crash == "decided":
+                await self.leave()
+                return op.info("crashed on purpose, decided to commit")
+        except _TROUBLE as error:
+            return await self._give_up(op, error)
+        finally:
+            self._decisions.leave(xid)
+        await self.request("COMMIT", {"x-xid": xid})
+        self._decisions.settled(xid)
+        return op.ok()
+
+    def _crash(self, op: Op) -> str:
+        """Whether to crash in this transaction, and when: depends on the seed and the transaction alone."""
+        rng = self._cluster.test.rng(f"crash/{xid_of(op.value)}")
+        if op.f == "finish" or rng.random() >= self._options["crash_share"]:
+            return ""
+        return rng.choice(("undecided", "decided"))
+
+    async def _recover(self, op: Op) -> Op:
+        """End one branch whose client is gone: commit it (``recover``) or roll it back."""
+        answer = await self.request("RECOVER", {})
+        prepared = answer.get("x-xids", "").split()
+        commits = op.f == "recover"
+        xid = self._decisions.to_commit(prepared) if commits else self._decisions.to_abort(prepared)
+        if xid is None:
+            return op.fail(NONE_PREPARED if not prepared else f"nothing to {'commit' if commits else 'roll back'}")
+        try:
+            await self.request("COMMIT" if commits else "ABORT", {"x-xid": xid})
+        except Rejected:
+            self._decisions.settled(xid)
+            raise
+        self._decisions.settled(xid)
+        return op.ok(self._decisions.value(xid))
