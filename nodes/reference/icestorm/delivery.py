@@ -26,9 +26,10 @@ _READ = 1 << 16
 
 @dataclass(frozen=True)
 class Event:
-    """One event; ``number`` counts this replica's."""
+    """One event; ``number`` counts those of ``replica``, at which it was published."""
 
     number: int
+    replica: str
     topic: str
     headers: Mapping[str, str]
     body: bytes
@@ -36,16 +37,18 @@ class Event:
     def frame(self, subscriber: str) -> bytes:
         """As it goes to a subscriber."""
         headers = {"subscription": subscriber, "message-id": str(self.number), "destination": f"/topic/{self.topic}",
-                   "ack": str(self.number), **self.headers, "content-length": str(len(self.body))}
+                   "ack": str(self.number), "x-replica": self.replica, **self.headers,
+                   "content-length": str(len(self.body))}
         return stomp.encode(Frame("MESSAGE", headers, self.body))
 
 
 class Delivery:
     """All subscribers of this replica's database, each with the events that wait for it."""
 
-    def __init__(self, runtime: Runtime, options: Options, database: Database,
+    def __init__(self, node: str, runtime: Runtime, options: Options, database: Database,
                  failed: Callable[[str, str], None]) -> None:
         """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
+        self._node = node
         self._runtime = runtime
         self._options = options
         self._database = database
@@ -59,7 +62,7 @@ class Delivery:
         An event goes over one link at most, and only over links whose cost is 0 or not below the event's.
         """
         self._events += 1
-        event = Event(self._events, topic, headers, body)
+        event = Event(self._events, self._node, topic, headers, body)
         cost = int(headers.get(COST, "0"))
         targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
                             if limit == 0 or cost <= limit)]
@@ -75,9 +78,12 @@ class Delivery:
                 outbox.stop()
                 del self._outboxes[(topic, ident)]
 
-    def waiting(self) -> int:
-        """Events that are not delivered yet, counted once for each subscriber."""
-        return sum(outbox.waiting for outbox in self._outboxes.values())
+    def waiting(self) -> dict[str, int]:
+        """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
+        counts = {ident: 0 for topic in self._database.topics.values() for ident in topic.subscribers}
+        for (_, ident), outbox in self._outboxes.items():
+            counts[ident] = counts.get(ident, 0) + outbox.waiting
+        return counts
 
     def stop(self) -> None:
         """Deliver nothing more."""
