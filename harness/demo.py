@@ -33,7 +33,16 @@ _COMMON: Mapping[str, Any] = {
     "consumers": 2,
     "partition_kind": "master",
 }
-_TIMES: Mapping[str, float] = {"detection_timeout": 1.0, "idle_timeout": 3.0, "fault_duration": 6.0}
+# Of these the last four are the workload's defaults.
+_TIMES: Mapping[str, float] = {
+    "detection_timeout": 1.0,
+    "idle_timeout": 3.0,
+    "fault_duration": 6.0,
+    "op_timeout": 3.0,
+    "open_timeout": 2.0,
+    "client_heartbeat": 0.3,
+    "settle_timeout": 60.0,
+}
 _GATES: Mapping[str, Mapping[str, Any]] = {UNSAFE: {"both_sides": True}, SAFE: {"majority_ok": 30}}
 
 

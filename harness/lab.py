@@ -29,6 +29,7 @@ from harness.history.seal import seal
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.protocols import Client
 from harness.registry import BACKENDS, DESIGNS, WORKLOADS
+from harness.slowness import SLOW
 from harness.spec import Test
 from harness.store import read_run, update_run
 from nemesis.api import supported_families
@@ -37,7 +38,7 @@ from nemesis.schedule import fault_generator
 
 logger = logging.getLogger("stormproof.lab")
 
-HEALTHY_TIMEOUT = 45.0
+HEALTHY_TIMEOUT = 45.0 * SLOW
 """Seconds that a freshly started cluster has to become healthy."""
 DEAD_POLL = 0.5
 """Seconds between looks for a broker that ended as it started."""

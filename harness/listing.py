@@ -25,6 +25,18 @@ def listing(kind: str) -> dict[str, list[dict[str, Any]]]:
     return {name: _entries(name) for name in kinds if kind in (name, "all")}
 
 
+def fault_matrix() -> list[tuple[str, str, str]]:
+    """(family, backend, how): the family is ``family:kind`` where a backend can inject some kinds only; what it can't
+    inject at all is left out."""
+    rows = []
+    for family in NEMESES:
+        for backend in BACKENDS:
+            for fault, how in backend.load().faults.items():
+                if fault.partition(":")[0] == family.name:
+                    rows.append((fault, backend.name, how))
+    return rows
+
+
 def _entries(kind: str) -> list[dict[str, Any]]:
     if kind == "bugs":
         return [{"name": bug.name, "summary": bug.summary, "options": []} for bug in BUGS.values()]

@@ -184,6 +184,13 @@ class Backend(Protocol):
         was not synced, pieces that it changed."""
         ...
 
+    async def probe_disk(self, node: str) -> str:
+        """What becomes of a small file that is written beside the broker's data and synced.
+
+        ``ok``, ``failed``, ``slow``, or ``unknown`` when it can't be told. It does not count as harm.
+        """
+        ...
+
     async def probe(self, link: Link, timeout: float) -> str:
         """Whether a packet from one node to another passes and is answered within ``timeout`` seconds.
 

@@ -96,6 +96,8 @@ WORKLOADS = Registry(
           "workloads.forward:ForwardWorkload"),
     Entry("events", "publishers of three kinds, subscribers that any replica delivers to",
           "workloads.events:EventsWorkload"),
+    Entry("clustered", "queues spread over several HA servers: sent to one, taken at another",
+          "workloads.clustered:ClusteredWorkload"),
     Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
           "workloads.subscriptions:SubscriptionsWorkload"),
 )

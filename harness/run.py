@@ -25,13 +25,14 @@ from harness.history.seal import HISTORY
 from harness.progress import Event, progress
 from harness.registry import BACKENDS
 from harness.sim.run import simulate
+from harness.slowness import SLOW
 from harness.spec import Test
 from harness.store import Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
 LAB_LOG = "harness.log"
-_LAB_EXIT_TIMEOUT = 30.0
+_LAB_EXIT_TIMEOUT = 30.0 * SLOW
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,9 @@ import typer
 
 from harness.backends.image import registry_answers
 from harness.backends.launch import as_root
-from harness.backends.ssh.prepare import prepare
 from harness.cli import SET_HELP, run_app
-from harness.demo import demo
-from harness.errors import BackendError, UsageError
+from harness.errors import EXIT_ERROR, BackendError, UsageError
+from harness.slowness import VARIABLE
 
 PROJECT = Path(__file__).resolve().parents[1]
 NOTES = PROJECT / ".vagrant" / "stormproof"
@@ -31,7 +31,7 @@ OWN_BOX = "stormproof-host"
 """What ``nodes/image/vagrant/build`` makes: a box for libvirt, an image for Docker."""
 PUBLIC_BOX = "debian/bookworm64"
 SLOWER_EMULATED = 5.0
-SLOWER_HELP = f"stretch all times  [default: 1; {SLOWER_EMULATED:g} where processors are emulated]"
+SLOWER_HELP = f"stretch all times and limits  [default: 1; {SLOWER_EMULATED:g} where processors are emulated]"
 
 _BUILD = PROJECT / "nodes" / "image" / "vagrant" / "build"
 _LIBVIRT_SOCKETS = ("/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock")
@@ -132,6 +132,10 @@ class Vagrant:
             raise BackendError(f"vagrant {' '.join(arguments)} failed: {' '.join(done.stderr.split())}")
         return done.stdout
 
+    def python(self, module: str, *arguments: str) -> int:
+        """Run a module of ours in this environment, its output shown; its exit status."""
+        return subprocess.run([sys.executable, "-m", module, *arguments], env=self.environment, check=False).returncode
+
 
 def ensure_box(provider: Provider, vagrant: Vagrant) -> str | None:
     """The box (or image) of ours to use, built if it must be; None where the public one can be had.
@@ -202,31 +206,38 @@ def vagrant_demo(
     vagrant.environment["VAGRANT_DEFAULT_PROVIDER"] = chosen.name
     if "STORMPROOF_BOX" not in vagrant.environment and (box := ensure_box(chosen, vagrant)):
         vagrant.environment["STORMPROOF_BOX"] = box
+    stretch = slower or (SLOWER_EMULATED if chosen.emulates else 1.0)
+    vagrant.environment[VARIABLE] = str(stretch)
+    options = [f"--set={each}" for each in settings or []]
+    status = EXIT_ERROR
     try:
         vagrant.run("up", f"--provider={chosen.name}")
         files = note_hosts(vagrant, fresh=not before)
-        stretch = slower or (SLOWER_EMULATED if chosen.emulates else 1.0)
-        demo(seed, backend="ssh", store=store, slower=stretch, settings=[*files, *(settings or [])])
+        options += [f"--set={name}={path}" for name, path in files.items()]
+        status = vagrant.python("harness.demo", "--backend=ssh", f"--seed={seed}", f"--store={store}",
+                                f"--slower={stretch}", *options)
     finally:
         if keep or before:
             print(f"the machines stay: vagrant destroy -f removes them; {NOTES / 'ssh-config'} names them", flush=True)
         else:
             vagrant.run("destroy", "-f")
+    raise typer.Exit(status)
 
 
-def note_hosts(vagrant: Vagrant, fresh: bool) -> list[str]:
+def note_hosts(vagrant: Vagrant, fresh: bool) -> dict[str, Path]:
     """Write the SSH configuration and learn the machines' keys; returns the settings that name both files.
 
-    ``fresh`` machines have new keys. Raises StormproofError when a machine can't be reached or prepared.
+    ``fresh`` machines have new keys. Raises BackendError when a machine can't be reached or prepared.
     """
     NOTES.mkdir(parents=True, exist_ok=True)
     config, known = NOTES / "ssh-config", NOTES / "known_hosts"
     config.write_text(vagrant.ask("ssh-config"), encoding="utf-8")
     if fresh:
         known.unlink(missing_ok=True)
-    files = {"ssh_config": config, "known_hosts": known}
-    prepare(files, (), ask=lambda question: True, accept_key=lambda question: True, tell=print)
-    return [f"{name}={path}" for name, path in files.items()]
+    if vagrant.python("harness", "prepare", "--ssh-config", str(config), "--known-hosts", str(known),
+                      "--accept-host-key", "--yes"):
+        raise BackendError("the machines could not be prepared; see above")
+    return {"ssh_config": config, "known_hosts": known}
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 A broker whose disk fails ends rather than confirm what it can't keep; healing sets the disk right and starts it again.
 A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would. Proof: the
-disk's own count of calls that failed or were slow, of dropped caches, of damaged pieces.
+disk's own count of calls that failed or were slow, of dropped caches, of damaged pieces; or a file that was written and
+synced beside the data failed, or took long: a broker that is cut off has nothing to write itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 
-from harness.protocols import DISK_TROUBLES, Backend, Cluster, DiskTrouble, Option
+from harness.protocols import DISK_TROUBLES, Cluster, DiskTrouble, Option
 from harness.undo import DISK
 from nemesis.api import DEAD, MAX_DOWN, RUNNING, Facts, Plan, Proof, await_state, kind_option
 from nemesis.process import plan_nodes
@@ -21,8 +21,6 @@ WHEN_IT_DIES = ("lose-unsynced", "torn")
 """Troubles that show when the broker is killed."""
 WHEN_DEAD = ("corrupt", "empty")
 """Troubles that befall what is stored, while nobody uses it."""
-SHOW_SECONDS = 3.0
-"""How much longer a trouble stays that has not shown yet."""
 REFUSAL_SECONDS = 2.0
 """How long a broker has to find out that its data is damaged."""
 
@@ -53,18 +51,17 @@ class Disk:
         if kind in WHEN_IT_DIES:
             await backend.kill(node)
             await await_state(backend, node, DEAD)
-        harm = await backend.disk_harm(node)
+        harm, probe = await backend.disk_harm(node), await backend.probe_disk(node)
         if kind in WHEN_DEAD:
             await cluster.start_node(node)
             await await_state(backend, node, DEAD, REFUSAL_SECONDS)
         state = await backend.process(node)
-        return Proof({"harm": harm, "broker": state.state}, harm > 0)
+        return Proof({"harm": harm, "probe": probe, "broker": state.state}, harm > 0 or probe in ("failed", "slow"))
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
-        """Read what the trouble did (a broker with nothing to write gets a little more time), set the disk right, start
-        a broker that has ended."""
+        """Read what the trouble did, set the disk right, and start a broker that has ended."""
         backend, (node,) = cluster.backend, plan.targets
-        harm = await _shown(backend, node)
+        harm = await backend.disk_harm(node)
         await backend.set_disk(node, None)
         failing = plan.kind not in ("slow", *WHEN_DEAD)
         state = await (await_state(backend, node, DEAD) if harm and failing else backend.process(node))
@@ -75,13 +72,3 @@ class Disk:
             await cluster.start_node(node)
         after = await await_state(backend, node, RUNNING)
         return Proof({"harm": harm, "broker": state.state, "after": after.state}, harm > 0)
-
-
-async def _shown(backend: Backend, node: str) -> int:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + SHOW_SECONDS
-    while True:
-        harm = await backend.disk_harm(node)
-        if harm or loop.time() >= deadline:
-            return harm
-        await asyncio.sleep(0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.listing import listing
+from harness.listing import fault_matrix, listing
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "names.md"
 
@@ -22,6 +22,9 @@ def names_page() -> str:
                 named = ", ".join(f"`{choice}`" for choice in option["choices"])
                 choices = f" One of {named}." if named else ""
                 lines.append(f"| `{option['name']}` | `{option['default']}` | {option['help']}.{choices} |")
+    lines += ["", "## Faults and backends", "", "A fault that is missing for a backend is refused there.", ""]
+    lines += ["| fault | backend | how |", "| --- | --- | --- |"]
+    lines += [f"| `{fault}` | `{backend}` | {how} |" for fault, backend, how in fault_matrix()]
     return "\n".join(lines) + "\n"
 
 

@@ -16,14 +16,15 @@ from harness.backends.faultless import Faultless
 from harness.backends.shell import Channel, Output, Shell
 from harness.errors import BackendError
 from harness.protocols import Link, ProcessState, Result
+from harness.slowness import SLOW
 from harness.spec import Test
 
 T = TypeVar("T")
 
-CALL_LIMIT = 10.0
+CALL_LIMIT = 10.0 * SLOW
 """Seconds that any call on a node may take unless it says otherwise."""
 
-COPY_LIMIT = 120.0
+COPY_LIMIT = 120.0 * SLOW
 DOWNLOAD_LIMIT = 1 << 28
 """Bytes of the largest file that ``download`` returns."""
 

@@ -54,5 +54,9 @@ class Faultless:
         """Refused."""
         self._refuse("disk faults")
 
+    async def probe_disk(self, node: str) -> str:
+        """Nothing is known."""
+        return "unknown"
+
     def _refuse(self, what: str) -> NoReturn:
         raise BackendError(f"backend {self.name!r} can't do {what}; choose another --backend or --nemesis")

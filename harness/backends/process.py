@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from harness.errors import BackendError
 from harness.protocols import ProcessState
+from harness.slowness import SLOW
 
-SETTLE_S = 3.0
+SETTLE_S = 3.0 * SLOW
 """How long the operating system gets to start, stop, continue or end the processes of a group."""
 
 _STEP_S = 0.01

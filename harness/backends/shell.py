@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.errors import BackendError
+from harness.slowness import SLOW
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of a command's output that are kept unless the caller says otherwise."""
 
 _CHUNK = 1 << 18
-_DESTROY_LIMIT = 5.0
+_DESTROY_LIMIT = 5.0 * SLOW
 _STATUS_LIMIT = 8
-_ANSWER_LIMIT = 1.0
+_ANSWER_LIMIT = 1.0 * SLOW
 
 
 class Channel(Protocol):

@@ -278,6 +278,10 @@ class SimBackend:
         """How often the trouble has shown."""
         return self._node(node).disk.harm
 
+    async def probe_disk(self, node: str) -> str:
+        """What becomes of a write and a sync now."""
+        return self._node(node).disk.probe()
+
     def _dark(self, place: SimNode) -> None:
         place.on = False
         self._net().set_power(place.name, False)

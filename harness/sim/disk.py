@@ -180,6 +180,20 @@ class Disk:
             self.harm += 1
             self.stall(trouble.seconds)
 
+    def probe(self) -> str:
+        """What becomes of a write that is synced: ``ok``, ``failed`` or ``slow``."""
+        harm, room, stall = self.harm, self._room, self.stall
+        waits: list[float] = []
+        self.stall = waits.append
+        try:
+            self.writing(FULL_AFTER + 1)
+            self.syncing()
+        except apsw.Error:
+            return "failed"
+        finally:
+            self.harm, self._room, self.stall = harm, room, stall
+        return "slow" if waits else "ok"
+
     def _corrupt(self) -> int:
         """Turn one page of a database file into noise."""
         for path, file in self._files.items():

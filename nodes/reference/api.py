@@ -200,7 +200,8 @@ class Config:
     ``server`` is the number that other servers know this one by; all replicas of an HA server have the same.
     ``networks`` are what it listens on for other servers: for each the address of every replica, in the order of
     ``peers``. ``servers`` maps the numbers of the others to the addresses of their replicas. ``services`` are run by
-    the master: each a class name followed by its arguments.
+    the master: each a class name followed by its arguments. ``clustered`` maps a destination that is spread over
+    several servers to their numbers; it is the same on all of them.
     """
 
     node: str
@@ -217,6 +218,7 @@ class Config:
     networks: Sequence[Sequence[tuple[str, int]]] = ()
     servers: Mapping[int, Sequence[tuple[str, int]]] = field(default_factory=dict)
     services: Sequence[tuple[str, ...]] = ()
+    clustered: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -76,6 +76,7 @@ def parse_config(content: Any) -> Config:
     _check_server(settings.get("server", 0))
     settings["networks"] = _networks(settings.get("networks", []), max(1, len(settings["peers"])))
     settings["servers"] = _servers(settings.get("servers", {}), settings.get("server", 0))
+    settings["clustered"] = _clustered(settings.get("clustered", {}), settings)
     settings["services"] = _services(settings.get("services", []))
     options = settings.setdefault("options", {})
     if not isinstance(options, dict):
@@ -127,6 +128,18 @@ def _servers(value: Any, own: int) -> dict[int, list[tuple[str, int]]]:
             raise ConfigError(f"{name}: is not a list of [host, port]")
         servers[int(text)] = [_address(name, address) for address in addresses]
     return servers
+
+
+def _clustered(value: Any, settings: Mapping[str, Any]) -> dict[str, list[int]]:
+    if not isinstance(value, dict):
+        raise ConfigError("clustered: is not an object of destinations and lists of server numbers")
+    known = {settings.get("server", 0), *settings["servers"]}
+    for name, servers in value.items():
+        if not name.startswith(("/queue/", "/topic/")):
+            raise ConfigError(f"clustered.{name}: is neither /queue/NAME nor /topic/NAME")
+        if not isinstance(servers, list) or not all(type(each) is int and each in known for each in servers):
+            raise ConfigError(f"clustered.{name}: is not a list of servers that are configured")
+    return value
 
 
 def _services(value: Any) -> list[tuple[str, ...]]:

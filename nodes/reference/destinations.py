@@ -10,10 +10,11 @@ from typing import Any
 
 from nodes.reference.api import Deliver, Effect
 from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
+from nodes.reference.clustered import Clustered
 from nodes.reference.contexts import ACK_MODES, AUTO, Context, Subscription, Transaction
 from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
-from nodes.reference.outside import Outside
+from nodes.reference.outside import MOVED, WANTED, Outside
 from nodes.reference.queues import DURABLE, QUEUE_PREFIX, TRANSIENT, Message, Queue, Shared
 from nodes.reference.state import State
 from nodes.reference.topics import TOPIC_PREFIX
@@ -30,10 +31,11 @@ class Destinations:
     than its limit.
     """
 
-    def __init__(self, state: State, outside: Outside, limits: Limits, bugs: frozenset[str], local: LocalQueue,
-                 too_slow: Callable[[Context, str], None]) -> None:
+    def __init__(self, state: State, outside: Outside, clustered: Clustered, limits: Limits,
+                 bugs: frozenset[str], local: LocalQueue, too_slow: Callable[[Context, str], None]) -> None:
         self._state = state
         self._outside = outside
+        self._clustered = clustered
         self._limits = limits
         self._bugs = bugs
         self._local = local
@@ -58,10 +60,11 @@ class Destinations:
                 count += 1
                 continue
             if destination.startswith(TOPIC_PREFIX):
+                count += len(self._clustered.others(destination))
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
                 continue
-            count += 1
-            name = destination.removeprefix(QUEUE_PREFIX)
+            count += not destination.startswith(WANTED)
+            name = destination.removeprefix(WANTED).removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
             if name not in self._state.queues:
                 fresh[name] = None
         if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
@@ -76,6 +79,13 @@ class Destinations:
             self._local.post(self._outside.send, server, destination, args["headers"], args["body"])
         elif destination.startswith(TOPIC_PREFIX):
             self._local.post(self._publish, destination.removeprefix(TOPIC_PREFIX), args)
+            if "server" not in args:  # what comes from another element has been forwarded to all
+                for other in self._clustered.others(destination):
+                    self._local.post(self._outside.send, other, destination, args["headers"], args["body"])
+        elif destination.startswith(MOVED):
+            self._local.post(self._moved_here, self._queue(destination.removeprefix(MOVED)), args)
+        elif destination.startswith(WANTED):
+            self._local.post(self._wanted, self._queue(destination.removeprefix(WANTED)), args)
         else:
             self._local.post(self._enqueue, self._queue(destination), args)
 
@@ -87,6 +97,14 @@ class Destinations:
 
     def _enqueue(self, queue: Queue, args: Mapping[str, Any]) -> None:
         self._state.add_message(queue, dict(args["headers"]), args["body"])
+        self._touched[queue.id] = queue
+
+    def _moved_here(self, queue: Queue, args: Mapping[str, Any]) -> None:
+        self._clustered.came(queue, args["server"])
+        self._enqueue(queue, args)
+
+    def _wanted(self, queue: Queue, args: Mapping[str, Any]) -> None:
+        self._clustered.wanted(queue, args["server"], int(args["body"]))
         self._touched[queue.id] = queue
 
     def _publish(self, topic: str, args: Mapping[str, Any]) -> None:
@@ -265,6 +283,7 @@ class Destinations:
                     self._state.delivery_table.insert(message.id, message)
                 self._state.context_table.update(context.id, context)
                 effects.append(self.delivery(message))
+            self._clustered.balance(queue)
         self._touched.clear()
 
     def delivery(self, message: Message) -> Deliver:

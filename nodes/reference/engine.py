@@ -12,6 +12,7 @@ from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
 from nodes.reference.bugs import NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
+from nodes.reference.clustered import Clustered
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
 from nodes.reference.limits import Limits
@@ -36,7 +37,10 @@ class StoreEngine:
         self._state = State(database, self._limits.message_cache)
         self.local = LocalQueue()
         self.outside = Outside(database, config, bugs)
-        self._destinations = Destinations(self._state, self.outside, self._limits, bugs, self.local, self._too_slow)
+        clustered = config.clustered if config is not None else {}
+        self._clustered = Clustered(database, self._state, self.outside, clustered, bugs)
+        self._destinations = Destinations(self._state, self.outside, self._clustered, self._limits, bugs,
+                                          self.local, self._too_slow)
         transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
         self._effects: list[Effect] = []
         self._unfiltered: set[str] = set()
@@ -84,8 +88,8 @@ class StoreEngine:
     def _react(self, effects: list[Effect]) -> list[Effect]:
         """What the agents do when a command has been applied."""
         self.local.drain()
-        effects += self.outside.effects()
         self._destinations.dispatch(effects)
+        effects += self.outside.effects()
         return effects
 
     def flush(self) -> None:
@@ -93,6 +97,7 @@ class StoreEngine:
         if STATE_BEHIND_LOG not in self._bugs:
             self._state.flush()
             self.outside.flush()
+            self._clustered.flush()
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Output of a reliable connection beyond what the client says it received, oldest first."""
@@ -122,6 +127,7 @@ class StoreEngine:
         """The whole state as encodable rows; take them all before the next command is applied."""
         self._state.flush()
         self.outside.flush()
+        self._clustered.flush()
         return self._state.rows()
 
     def load(self, rows: Iterable[list[Any]]) -> None:
@@ -133,6 +139,7 @@ class StoreEngine:
         self._destinations.forget()
         self._state.replace(rows)
         self.outside.restore()
+        self._clustered.restore()
 
     # Commands that come from no client.
 
@@ -180,8 +187,7 @@ class StoreEngine:
         effects: list[Effect] = [Opened(context.conn, context.in_seq)]
         self._note_received(context, received)
         effects.extend(self.pending_output(context.conn, received))
-        self._destinations.dispatch(effects)
-        return effects
+        return self._react(effects)
 
     def _apply_to(self, context: Context, command: Command) -> Done:
         seq, args = command.seq, command.args

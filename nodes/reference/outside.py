@@ -23,6 +23,8 @@ NEW, BEGUN, FAILED, DONE = range(4)
 """Phases of the deployment: nothing yet; the first master initialises its services; it failed; all is deployed."""
 
 SERVER_PREFIX = "/server/"
+WANTED, MOVED = "/wanted", "/moved"
+"""Before a queue's name: how many messages one of its elements has room for; a message that it is sent by another."""
 _REMOTE = re.compile(r"/server/([0-9]{1,5})(/.+)", re.DOTALL)
 _STAMP_BITS = 47
 _CACHE_BYTES = 32 << 20

@@ -103,9 +103,22 @@ class Queue:
         """Whether a message and a subscription with room for it are there."""
         return bool(self.with_room) and bool(self.returned or self.fresh)
 
+    def has_waiting(self) -> bool:
+        """Whether there is a message that is not delivered."""
+        return bool(self.returned or self.fresh)
+
+    def room(self) -> int:
+        """How many messages its subscriptions have room for."""
+        having = (self.subscriptions[identity] for identity in self.with_room)
+        return sum(subscription.prefetch - len(subscription.unacked) for subscription in having)
+
+    def pop(self) -> Message:
+        """The next message, for somebody else than a subscription; only when one is waiting."""
+        return heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
+
     def take(self) -> tuple[Message, Subscription]:
         """The next message, and the next subscription in turn; only when ``ready``."""
-        message = heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
+        message = self.pop()
         turn = bisect_right(self.with_room, self.served)
         self.served = self.with_room[turn if turn < len(self.with_room) else 0]
         return message, self.subscriptions[self.served]

@@ -290,6 +290,10 @@ class State:
         self._counter_table.update(0, self.counters)
         return number
 
+    def new_id(self) -> int:
+        """An identifier for something that is kept elsewhere."""
+        return self._next_id()
+
     def _next_message(self) -> int:
         number = self.counters.next_message
         self.counters.next_message += 1

@@ -40,6 +40,8 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
                 "received INTEGER NOT NULL"),
     "outgoing": ("id INTEGER PRIMARY KEY", "server INTEGER NOT NULL", "stamp INTEGER NOT NULL",
                  "destination TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+    "shares": ("id INTEGER PRIMARY KEY", "queue TEXT NOT NULL", "server INTEGER NOT NULL", "wanted INTEGER NOT NULL",
+               "asked INTEGER NOT NULL"),
     "deployment": ("id INTEGER PRIMARY KEY", "phase INTEGER NOT NULL", "note TEXT NOT NULL"),
     "outcomes": ("id INTEGER PRIMARY KEY", "login TEXT NOT NULL", "xid TEXT NOT NULL", "outcome TEXT NOT NULL"),
     "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),

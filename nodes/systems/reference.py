@@ -18,12 +18,14 @@ from typing import Any, cast
 import nodes
 from harness.errors import BackendError
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
+from harness.slowness import SLOW
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
+from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
-from nodes.reference.outside import split
+from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.queues import QUEUE_PREFIX
 from nodes.stomp import ProtocolError
@@ -33,7 +35,7 @@ CLIENT_PORT = 61613
 LINK_PORT = 61614
 NETWORK_PORT = 61615
 LOGIN = "stormproof"
-STATUS_TIMEOUT = 1.0
+STATUS_TIMEOUT = 1.0 * SLOW
 _POLL = 0.1
 _LONGEST_LINE = 300
 
@@ -117,6 +119,7 @@ IceStorm = ReferenceSystem(
     replicated=True,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
+    states=ICESTORM_STATES,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
@@ -242,7 +245,7 @@ class ReferenceCluster:
             if status is None or status.depths is None:
                 return None
             for name, count in status.depths.items():
-                queue = split(name)[1].removeprefix(QUEUE_PREFIX)
+                queue = split(name)[1].removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
                 total[queue] = total.get(queue, 0) + count
         return total
 
@@ -302,7 +305,7 @@ class ReferenceCluster:
             result = await self.backend.exec(
                 node, f"{python} -m zipfile -e {base}/code.zip {part} && {{ mv -T {part} {code} 2>/dev/null; "
                 f"{is_whole(code)} || {{ rm -rf {code}; mv -T {part} {code}; }}; }}; rm -rf {part}; {is_whole(code)}",
-                timeout=30,
+                timeout=30 * SLOW,
             )  # fmt: skip
             if result.status:
                 raise BackendError(f"{node}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
@@ -338,7 +341,9 @@ class ReferenceCluster:
         networks = {each.server: [[self.backend.address(node), NETWORK_PORT] for node in each.nodes]
                     for each in self.groups}
         own = networks.pop(group.server)
-        return {"server": group.server, "networks": [own],
+        clustered = {f"{QUEUE_PREFIX}q{key}": list(range(ha_servers(self.test.options)))
+                     for key in range(int(self.test.options.get("queues", 0))) if "ha_servers" in self.test.options}
+        return {"server": group.server, "networks": [own], "clustered": clustered,
                 "servers": {str(server): addresses for server, addresses in networks.items()}}
 
 

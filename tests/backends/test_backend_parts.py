@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import ipaddress
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -118,8 +119,7 @@ def test_mirror_comes_from_this_machines_apt(tmp_path: Path, monkeypatch: pytest
 
 def test_image_is_named_by_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = image.image_tag()
-    for path in image.RECIPE.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(image.RECIPE, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(image, "RECIPE", tmp_path)
     assert image.image_tag() == before
     (tmp_path / "packages.txt").write_text("python3\n")

@@ -205,6 +205,40 @@ async def test_all_replicas_keep_a_message_until_the_masters_acknowledgement_rea
     outsider.stop()
 
 
+@pytest.mark.requirement("J8", part=True)
+async def test_messages_of_other_servers_take_their_place_among_those_of_clients_on_every_replica(
+    servers: Callable[..., Servers]
+):
+    world = servers(3, 1)
+    world.start()
+    master, local = await world.serving(0), await world.client(await world.serving(1))
+    client = await world.client(master)
+    for number in range(30):
+        for each, destination in ((client, "/queue/q"), (local, HERE)):
+            each.write("SEND", {"destination": destination, "receipt": f"{number}"}, f"{number}".encode())
+
+    async def arrived() -> bool:
+        return await world.depth(master) == 60 and await world.depth("n1.0", HERE) == 0
+
+    await eventually(arrived, "all messages")
+
+    def states() -> list[list[Any]]:
+        found = []
+        for name in world.groups[0]:
+            broker = world.nodes[name].running
+            with broker.transaction():
+                found.append(list(broker.engine.dump()))
+        return found
+
+    async def same() -> bool:
+        first, *others = states()
+        return all(other == first for other in others)
+
+    await eventually(same, "equal states")
+    bodies = [row[-1] for row in states()[0] if row[0] == "messages"]
+    assert sorted(bodies) == sorted(f"{number}".encode() for number in range(30) for _ in range(2))
+
+
 @pytest.mark.requirement("J12", part=True)
 async def test_messages_between_two_ha_servers_and_back(servers: Callable[..., Servers]):
     world = servers(2, 2)

@@ -83,7 +83,9 @@ def test_a_failing_disk_refuses_commits_and_keeps_what_it_had(kind: str) -> None
     disk = Disk(random.Random(1))
     database = opened(disk)
     fill(database, 0, 20)
+    assert disk.probe() == "ok"
     disk.set_trouble(DiskTrouble(kind))
+    assert disk.probe() == "failed" and disk.harm == 0
     with pytest.raises(sqlite3.OperationalError):
         fill(database, 20, 60)
     assert disk.harm > 0

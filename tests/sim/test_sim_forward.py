@@ -51,3 +51,12 @@ def test_without_faults_each_producers_messages_come_in_order(tmp_path: Path):
     assert order.outcome.verdict == "valid"
     log = (run_dir / "logs" / "n4.log").read_text()
     assert "network up" in log and "suspected" not in log
+
+
+@pytest.mark.requirement("J19")
+@pytest.mark.parametrize(("seed", "consumers"), [(1, 3), (2, 1)])
+def test_a_queue_on_two_ha_servers_keeps_its_promises_under_faults(tmp_path: Path, seed: int, consumers: int):
+    test = small_test(seed, workload="clustered", nodes=None, settings={"consumers": consumers})
+    assert [group.nodes for group in Joram.layout(test)] == [("n1", "n2", "n3"), ("n4", "n5", "n6")]
+    verdict = check_run(simulated(test, tmp_path))
+    assert verdict.verdict == "valid", verdict.sentence

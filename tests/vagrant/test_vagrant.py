@@ -13,6 +13,7 @@ import pytest
 from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
 from harness.backends.ssh.hosts import Host, parse_ssh_config
 from harness.errors import BackendError, UsageError
+from harness.slowness import VARIABLE
 from harness.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
 
 needs_vagrant = pytest.mark.skipif(
@@ -138,3 +139,16 @@ def test_the_network_that_the_marker_names_is_taken_before_that_of_ssh(tmp_path:
     assert [str(each.ip) for each in cluster_addresses(hosts, facts, facts[0].network)] == [
         "192.168.56.11", "192.168.56.12"]
     assert str(cluster_addresses(hosts, facts, "")[0].ip) == "172.17.0.11"
+
+
+def test_limits_of_calls_are_stretched_by_a_variable_and_nothing_else_is_taken_for_a_number() -> None:
+    def limit(value: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, VARIABLE: value, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", "from harness.backends.base import CALL_LIMIT; print(CALL_LIMIT)"]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert limit("").stdout == "10.0\n"
+    assert limit("5").stdout == "50.0\n"
+    refused = limit("nan")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr == "stormproof: STORMPROOF_SLOW=nan: give a number from 1 to 100\n"

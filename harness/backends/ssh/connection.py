@@ -25,10 +25,11 @@ import paramiko
 
 from harness.backends.ssh.hosts import Host, own_key
 from harness.errors import BackendError
+from harness.slowness import SLOW
 
-CONNECT_LIMIT = 10.0
+CONNECT_LIMIT = 10.0 * SLOW
 """Seconds that a connection may take, from the first packet to an open shell."""
-SILENCE_LIMIT_MS = 10_000
+SILENCE_LIMIT_MS = round(10_000 * SLOW)
 """How long sent data may stay unacknowledged before the kernel ends a connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 _CHUNK = 1 << 16

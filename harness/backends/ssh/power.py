@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.errors import BackendError, UsageError
+from harness.slowness import SLOW
 
 POWER_LIMIT = 300.0
 """Seconds that a provider's command may take: emulated machines boot slowly."""
 
-ANSWER_LIMIT = 3.0
+ANSWER_LIMIT = 3.0 * SLOW
 """Seconds within which a machine that has power answers."""
 
 # What takes the power, and what gives it: `{machine}` is the machine's name there.

@@ -21,10 +21,11 @@ from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import ANSWER_LIMIT, POWER_LIMIT, parse_power
 from harness.errors import BackendError, HistoryError
+from harness.slowness import SLOW
 from harness.store import REMOTE_FILE, write_json
 from harness.undo import POWER, pending_undos
 
-CLEAN_LIMIT = 20.0
+CLEAN_LIMIT = 20.0 * SLOW
 BOOT_POLL = 0.5
 
 

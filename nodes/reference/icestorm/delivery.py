@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nodes import stomp
-from nodes.reference.api import Runtime
+from nodes.reference.api import Config, Runtime
+from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED, switched_on
 from nodes.reference.icestorm.options import Options
 from nodes.reference.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.stomp import Frame, ProtocolError
@@ -45,10 +46,11 @@ class Event:
 class Delivery:
     """All subscribers of this replica's database, each with the events that wait for it."""
 
-    def __init__(self, node: str, runtime: Runtime, options: Options, database: Database,
+    def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
                  failed: Callable[[str, str], None]) -> None:
         """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
-        self._node = node
+        self._node = config.node
+        self._bugs = switched_on(config.options)
         self._runtime = runtime
         self._options = options
         self._database = database
@@ -95,7 +97,8 @@ class Delivery:
         if outbox is None or outbox.subscriber != subscriber:
             if outbox is not None:
                 outbox.stop()
-            outbox = _Outbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber.ident))
+            outbox = _Outbox(self._runtime, self._options, self._bugs, subscriber,
+                             lambda: self._failed(topic, subscriber.ident))
             self._outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
@@ -103,8 +106,10 @@ class Delivery:
 class _Outbox:
     """The events for one subscriber, and the connection to it."""
 
-    def __init__(self, runtime: Runtime, options: Options, subscriber: Subscriber, failed: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, options: Options, bugs: frozenset[str], subscriber: Subscriber,
+                 failed: Callable[[], None]) -> None:
         self.subscriber = subscriber
+        self._bugs = bugs
         self._runtime = runtime
         self._options = options
         self._failed = failed
@@ -142,12 +147,17 @@ class _Outbox:
             except _Quiet:
                 continue
             except (OSError, TimeoutError, EOFError, ProtocolError) as error:
-                self._queue.extendleft(reversed(self._flying.values()))
+                if FAILED_EVENT_LAST in self._bugs:
+                    self._queue.extend(self._flying.values())
+                else:
+                    self._queue.extendleft(reversed(self._flying.values()))
                 self._flying.clear()
+                if OFFLINE_EVENTS_DISCARDED in self._bugs:
+                    self._queue.clear()
                 self._attempts += 1
                 self._runtime.log("delivery failed", subscriber=self.subscriber.ident, attempt=self._attempts,
                                   error=str(error) or type(error).__name__)
-                if 0 <= self.subscriber.retry_count < self._attempts:
+                if RETRIES_IGNORED in self._bugs or 0 <= self.subscriber.retry_count < self._attempts:
                     self._failed()
                     return
                 await asyncio.sleep(self._options.retry_interval)

@@ -1,0 +1,138 @@
+"""Packet, power, clock and disk faults: whom they hit, and what counts as proof."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+from nemesis_fakes import FakeBackend, FakeCluster
+
+from harness.protocols import Condition, DiskTrouble, Link
+from harness.spec import Test
+from nemesis.api import Facts, Infeasible
+from nemesis.clock import Clock
+from nemesis.disk import Disk
+from nemesis.machine import Power, Reboot
+from nemesis.packets import KINDS, Packets, condition_of
+
+
+def facts(nodes: int = 3, max_down: int = 1, clients: str = "beside", **states: str) -> Facts:
+    names = tuple(f"n{i + 1}" for i in range(nodes))
+    return Facts(
+        nodes=names,
+        hosts={name: f"c{name[1:]}" for name in names},
+        states={name: states.get(name, "running") for name in names},
+        master="n1",
+        max_down=max_down,
+        options={"clients": clients},
+    )
+
+
+class Machines(FakeBackend):
+    """Machines whose faults take effect, unless ``idle``: then nothing of what is asked is done."""
+
+    def __init__(self, test: Test, idle: bool) -> None:
+        super().__init__(test)
+        self.idle = idle
+        self.boots = dict.fromkeys(test.node_names, 1)
+        self.wrong = dict.fromkeys(test.node_names, 0.0)
+        self.rate = dict.fromkeys(test.node_names, 1.0)
+        self.since = 0.0
+        self.conditions: dict[Link, Condition] = {}
+        self.trouble: DiskTrouble | None = None
+
+    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+        self.conditions = dict(conditions)
+
+    async def disturbed(self) -> Mapping[Link, int]:
+        return dict.fromkeys(self.conditions, 0 if self.idle else 3)
+
+    async def power_off(self, nodes: Sequence[str]) -> None:
+        for node in () if self.idle else nodes:
+            self.states[node] = "dead"
+
+    async def power_on(self, nodes: Sequence[str]) -> None:
+        for node in () if self.idle else nodes:
+            self.boots[node] += 1
+
+    async def reboot(self, node: str) -> None:
+        self.states[node] = "dead"  # the broker ends; whether the machine went down is another matter
+        if not self.idle:
+            self.boots[node] += 1
+
+    async def boot(self, node: str) -> str:
+        return str(self.boots[node])
+
+    async def clock(self, node: str) -> float:
+        now = asyncio.get_running_loop().time()
+        return 1e9 + now + self.wrong[node] + (now - self.since) * (self.rate[node] - 1)
+
+    async def set_clock(self, node: str, offset: float, rate: float) -> None:
+        if not self.idle:
+            self.wrong[node], self.rate[node], self.since = offset, rate, asyncio.get_running_loop().time()
+
+    async def set_disk(self, node: str, trouble: DiskTrouble | None) -> None:
+        self.trouble = trouble
+
+    async def disk_harm(self, node: str) -> int:
+        return 0
+
+    async def probe_disk(self, node: str) -> str:
+        return "ok" if self.idle or self.trouble is None else "failed"
+
+
+def cluster(idle: bool) -> FakeCluster:
+    made = FakeCluster(Test("joram", "queue"))
+    made.backend = Machines(made.test, idle)
+    return made
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(Packets, "loss"), (Power, "one"), (Power, "all"), (Reboot, "one"), (Clock, "bump"), (Clock, "strobe"),
+     (Clock, "skew"), (Disk, "full")],
+)  # fmt: skip
+async def test_a_fault_that_did_nothing_is_not_proven(family: type, kind: str, idle: bool) -> None:
+    fault, nodes = family(), cluster(idle)
+    plan = fault.plan(kind, facts(), random.Random(1))
+    injected = await fault.inject(nodes, plan)
+    await asyncio.sleep(0.05)
+    healed = await fault.heal(nodes, plan, injected)
+    assert (injected.proven or healed.proven) is not idle
+
+
+def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_beside_it() -> None:
+    plans = [Packets().plan("loss", facts(), random.Random(seed)) for seed in range(40)]
+    assert {len(plan.targets) for plan in plans} == {1, 3}
+    for plan in plans:
+        ends = {end for link in plan.conditions for end in link}
+        assert ends == {"n1", "n2", "n3", "c1", "c2", "c3"}
+        assert all(link[0][1:] != link[1][1:] for link in plan.conditions)
+        if len(plan.targets) == 1:
+            number = plan.targets[0][1:]
+            assert all(number in (link[0][1:], link[1][1:]) for link in plan.conditions)
+    outside = Packets().plan("loss", facts(clients="outside"), random.Random(1))
+    assert all(end[0] == "n" for link in outside.conditions for end in link)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_packet_fault_is_more_than_nothing(kind: str) -> None:
+    assert all(condition_of(kind, random.Random(seed)) != Condition() for seed in range(50))
+
+
+def test_power_takes_no_more_than_may_go_down_unless_it_takes_all() -> None:
+    for seed in range(40):
+        assert len(Power().plan("minority", facts(5, max_down=2), random.Random(seed)).targets) <= 2
+        assert Power().plan("all", facts(n2="dead"), random.Random(seed)).targets == ("n1", "n2", "n3")
+    with pytest.raises(Infeasible, match="down already"):
+        Power().plan("one", facts(n2="dead"), random.Random(1))
+
+
+def test_two_skewed_clocks_differ_by_less_than_the_fifth_that_joram_promises_to_survive() -> None:
+    for seed in range(200):
+        rates = Clock().plan("skew", facts(5), random.Random(seed)).rates
+        assert max(rates) / min((*rates, 1.0)) < 1.2 and all(rate != 1 for rate in rates)

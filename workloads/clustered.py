@@ -1,0 +1,45 @@
+"""Workload ``clustered``: queues that are spread over several HA servers (HA Joram, 6).
+
+Each producer and each consumer connects to one of the servers, so that messages have to be moved to where the consumers
+are. What the queue workload promises is promised of each queue as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import UsageError
+from harness.protocols import Client, Option
+from workloads.client import StompCluster
+from workloads.forward import Part
+from workloads.queue import QueueWorkload
+from workloads.queue_client import QueueClient
+
+
+class ClusteredWorkload(QueueWorkload):
+    """The queue workload with every queue on ``ha_servers`` servers."""
+
+    name = "clustered"
+    options = (
+        Option("ha_servers", 2, "servers of the design, each with its replicas, that every queue is spread over"),
+        *QueueWorkload.options,
+    )
+
+    @staticmethod
+    def concurrency(options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: as the queue workload, or there is one server only.
+        """
+        if options["ha_servers"] < 2:
+            raise UsageError("--set ha_servers: at least 2; with one, it is the workload `queue`")
+        return QueueWorkload.concurrency(options)
+
+    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
+        """A client of one of the servers: producers and consumers take turns over them."""
+        servers, names = cluster.test.options["ha_servers"], cluster.node_names
+        size = len(names) // servers
+        server = thread % servers
+        return QueueClient(Part(cluster, names[server * size : (server + 1) * size]), host, thread)
