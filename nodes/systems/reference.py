@@ -117,6 +117,7 @@ Joram = ReferenceSystem(
 IceStorm = ReferenceSystem(
     "icestorm",
     replicated=True,
+    states=ICESTORM_STATES,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
     states=ICESTORM_STATES,

@@ -51,6 +51,7 @@ STATES: tuple[State, ...] = (
     State("database-transferred", "a coordinator took over the more recent database of a slave",
           logged("database transfer")),
     State("delivery-failed", "an event could not be delivered at once", logged("delivery failed")),
+    State("event-dropped", "an event was dropped, since too many waited for its subscriber", logged("event dropped")),
     State("subscriber-removed", "a subscriber's attempts were used up", logged("subscriber removed")),
     State("idle-client-closed", "a connection that was not used was closed", logged("idle client closed")),
     *(state for state in BROKER_STATES if state.name == "client-silent"),
