@@ -120,7 +120,6 @@ IceStorm = ReferenceSystem(
     states=ICESTORM_STATES,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
-    states=ICESTORM_STATES,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
