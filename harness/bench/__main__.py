@@ -22,6 +22,7 @@ from harness.bench import elections
 from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.interpreter import operations_per_second
 from harness.bench.simulation import speed
+from harness.bench.ssh import shell_figures
 from harness.errors import StormproofError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
@@ -66,6 +67,11 @@ def figures() -> Iterator[tuple[str, str, str]]:
             if design == "standalone":
                 yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
     yield from election_figures()
+    for backend in (*backends(), "ssh"):
+        shells = shell_figures(backend)
+        if shells is not None:
+            yield f"{backend}: commands on a node, one after the other", f"{shells.commands:,.0f} /s", ""
+            yield f"{backend}: 3 nodes split / healed", f"{shells.cut_ms:.0f} / {shells.heal_ms:.0f} ms", ""
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 10 s"
