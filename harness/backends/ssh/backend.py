@@ -161,7 +161,12 @@ class SshBackend(ShellBackend):
         await gather_all(self._await_back(node, "") for node in nodes)
 
     async def reboot(self, node: str) -> None:
-        """Restart the machine in order and wait until it can be used."""
+        """Restart the machine in order and wait until it can be used.
+
+        Raises:
+            BackendError: the host is not a machine of its own, or does not come back.
+        """
+        self._demand_own_machine(node, "machine can't be restarted")
         before = await self.boot(node)
         self._down.add(node)
         await self._demand(node, "(sleep 0.3; systemctl reboot || reboot) >/dev/null 2>&1 </dev/null &")
@@ -182,16 +187,18 @@ class SshBackend(ShellBackend):
         Raises:
             BackendError: the host shares its clock with others, or the rate is beyond what the kernel's tick can do.
         """
-        facts = self._facts[node]
-        why = own_machine(facts, [each for other, each in self._facts.items() if other != node])
-        if why:
-            raise BackendError(f"{self._noted().nodes[node].label}: its clock can't be set: {why}")
+        self._demand_own_machine(node, "clock can't be set")
         if not abs(rate - 1) <= clock.MOST_SKEW:
             raise BackendError(f"{node}: a clock can't run {rate:g} times as fast, only {1 - clock.MOST_SKEW:g} to "
                                f"{1 + clock.MOST_SKEW:g}")
         self._clocks[node] = (offset, rate)
         if node not in self._down:
             await self._demand(node, clock.set_script(self._pythons[node], offset, rate))
+
+    def _demand_own_machine(self, node: str, failure: str) -> None:
+        why = own_machine(self._facts[node], [each for other, each in self._facts.items() if other != node])
+        if why:
+            raise BackendError(f"{self._noted().nodes[node].label}: its {failure}: {why}")
 
     def _provider(self) -> Power:
         if self._power is None:
