@@ -40,18 +40,22 @@ _POLL = 0.1
 _LONGEST_LINE = 300
 
 
+MESSAGING = frozenset({"queues", "topics", "transactions"})
+
+
 @dataclass(frozen=True)
 class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``replicated`` is false for a design whose nodes know nothing of each other. ``states`` are those whose coverage a
-    run reports.
+    ``replicated`` is false for a design whose nodes know nothing of each other. ``provides`` names what workloads may
+    need of it. ``states`` are those whose coverage a run reports.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    provides: frozenset[str] = MESSAGING
     states: tuple[State, ...] = BROKER_STATES
     min_nodes: int = 1
     max_nodes: int = 64
@@ -115,6 +119,7 @@ IceStorm = ReferenceSystem(
     replicated=True,
     states=ICESTORM_STATES,
     min_nodes=3,
+    provides=frozenset({"topic manager", "events"}),
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
