@@ -94,6 +94,8 @@ WORKLOADS = Registry(
           "workloads.transaction:TransactionWorkload"),
     Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
           "workloads.forward:ForwardWorkload"),
+    Entry("events", "publishers of three kinds, subscribers that any replica delivers to",
+          "workloads.events:EventsWorkload"),
     Entry("clustered", "queues spread over several HA servers: sent to one, taken at another",
           "workloads.clustered:ClusteredWorkload"),
     Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",

@@ -68,6 +68,8 @@ class QueueWorkload:
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
+    needs: tuple[str, ...] = ("queues",)
+    """What it needs of a design."""
     options: tuple[Option, ...] = (
         Option("producers", 3, "threads that send"),
         Option("consumers", 3, "threads that take"),

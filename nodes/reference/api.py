@@ -164,9 +164,10 @@ class Safe:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message waits for another server."""
+    """All messages for another server up to this stamp may be sent."""
 
     server: int
+    stamp: int
 
 
 @dataclass(frozen=True, slots=True)

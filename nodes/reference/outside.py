@@ -130,7 +130,7 @@ class Outside:
         self._cached += len(body)
         self._outgoing.insert(message.id, message)
         self._table.update(server, peer)
-        self._effects.append(Waiting(server))
+        self._effects.append(Waiting(server, peer.sent))
 
     def depths(self) -> dict[str, int]:
         """``/server/N/...`` -> messages that wait here for it."""

@@ -42,18 +42,23 @@ _POLL = 0.1
 _LONGEST_LINE = 300
 
 
+MESSAGING = frozenset({"queues", "topics", "transactions"})
+
+
 @dataclass(frozen=True)
 class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``replicated`` is false for a design whose nodes know nothing of each other. ``states`` are those whose coverage a
-    run reports; ``promises`` and ``modes`` are what the design promises in which mode.
+    ``replicated`` is false for a design whose nodes know nothing of each other. ``provides`` names what workloads may
+    need of it. ``states`` are those whose coverage a run reports; ``promises`` and ``modes`` are what the design
+    promises in which mode.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    provides: frozenset[str] = MESSAGING
     states: tuple[State, ...] = BROKER_STATES
     promises: tuple[Promise, ...] = ()
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -127,6 +132,7 @@ IceStorm = ReferenceSystem(
     replicated=True,
     states=ICESTORM_STATES,
     min_nodes=3,
+    provides=frozenset({"topic manager", "events"}),
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
