@@ -98,22 +98,22 @@ class ReferenceBroker:
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
     async def stop(self) -> None:
-        """End all sessions, then the design, then close the database; at once when the store has failed."""
+        """End all sessions, then the design, then close the database; when the store has failed, the sessions only."""
         if self._server is not None:
             self._server.close()
         self.drop_clients("the broker is shutting down")
         for session in list(self._sessions):
             session.end("the broker is shutting down")
-        if self._store_failed:
-            return  # leaving in order would take a store; the others notice when the process is gone
-        await self.networks.stop()
-        await self.design.stop()
+        if not self._store_failed:  # leaving in order would take a store; the others notice when the process is gone
+            await self.networks.stop()
+            await self.design.stop()
         try:
             async with asyncio.timeout(self.limits.linger):
                 await self._nobody.wait()
         except TimeoutError:
             self.runtime.log("clients did not leave", count=len(self._sessions))
-        self.database.close()
+        if not self._store_failed:
+            self.database.close()
         self.runtime.log("stopped", node=self.config.node)
 
     # What designs are given.
