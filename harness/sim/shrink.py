@@ -27,6 +27,7 @@ _MARGINS = (0.5, 2.0, 4.0)
 _LEAST_RATE = 5.0
 _NO_SCHEDULE = "none"
 
+Run = Callable[[Plan, int, Path, Path, str], SeedResult]
 Progress = Callable[[SeedResult, int], None]
 """Called with each smaller run that fails, and the number of runs so far."""
 
@@ -64,29 +65,34 @@ class Shrunk:
         return "\n".join(lines) + "\n"
 
 
-def shrink(plan: Plan, seed: int, *, jobs: int = 1, progress: Progress = _silent) -> Shrunk:
-    """Shrink the failing run of a seed, with so many processes.
+def shrink(
+    plan: Plan, seed: int, *, jobs: int = 1, progress: Progress = _silent, run: Run = run_seed
+) -> Shrunk:
+    """Shrink the failing run of a seed, with so many processes; ``run`` carries out one candidate.
 
     Raises:
         UsageError: it does not fail, or fails no more once its schedule is written down.
     """
     with workshop(jobs) as (workers, scratch):
-        return _Shrinker(workers, scratch, plan, seed, progress).shrink()
+        return _Shrinker(workers, scratch, plan, seed, progress, run).shrink()
 
 
 class _Shrinker:
-    def __init__(self, workers: Workers, scratch: Path, plan: Plan, seed: int, progress: Progress) -> None:
+    def __init__(
+        self, workers: Workers, scratch: Path, plan: Plan, seed: int, progress: Progress, run: Run
+    ) -> None:
         self._workers = workers
         self._scratch = scratch
         self._plan = plan
         self._seeds = tuple(range(seed, seed + SEEDS_TRIED))
         self._progress = progress
+        self._run = run
         self._runs = 0
         self._wanted: set[str] = set()
 
     def shrink(self) -> Shrunk:
         plan, seed = self._plan, self._seeds[0]
-        _, result = self._workers.first(run_seed, [self._task(plan, seed)], lambda result: True)
+        _, result = self._workers.first(self._run, [self._task(plan, seed)], lambda result: True)
         self._runs += 1
         self._wanted = set(result.broken)
         if not self._wanted:
@@ -105,7 +111,7 @@ class _Shrinker:
     def _first(self, plans: Iterable[Plan]) -> SeedResult | None:
         """The first plan that fails in the same way, and its first seed that does."""
         tasks = (self._task(plan, seed) for plan in plans for seed in self._seeds)
-        number, found = self._workers.first(run_seed, tasks, lambda result: bool(self._wanted & set(result.broken)))
+        number, found = self._workers.first(self._run, tasks, lambda result: bool(self._wanted & set(result.broken)))
         self._runs += number + (found is not None)
         if found is not None:
             self._progress(found, self._runs)

@@ -35,6 +35,7 @@ CLOSE_DROPS_UNACKED = "close-drops-unacked"
 NO_DUPLICATE_FILTER = "no-duplicate-filter"
 FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
+DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -44,6 +45,7 @@ ACK_ON_MASTER_ONLY = "ack-on-master-only"
 VIEW_WITHOUT_AGREEMENT = "view-without-agreement"
 OWN_LOG_WINS = "own-log-wins"
 TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
+TRANSFER_FORGETS_MARKED = "transfer-forgets-marked"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
@@ -58,13 +60,16 @@ COORDINATOR_STAMP_IGNORED = "coordinator-stamp-ignored"
 STALE_COORDINATOR_STAYS = "stale-coordinator-stays"
 CHANGE_BEFORE_SLAVES = "change-before-slaves"
 TRANSFER_SKIPPED = "transfer-skipped"
+FAILED_EVENT_LAST = "failed-event-last"
+OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
+RETRIES_IGNORED = "retries-ignored"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
 
 
-def _icestorm(name: str, summary: str) -> Bug:
-    return Bug(name, summary, design="icestorm", workload="subscriptions")
+def _icestorm(name: str, summary: str, workload: str = "subscriptions") -> Bug:
+    return Bug(name, summary, design="icestorm", workload=workload)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -74,6 +79,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
         Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
+        Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
+            workload="topic"),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
@@ -83,6 +90,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(VIEW_WITHOUT_AGREEMENT, "whoever can reach nobody else makes a view of its own"),
         Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", exercise=_MAJORITY),
         Bug(TRANSFER_MISSES_CHANGES, "a state transfer claims changes that came while it was made",
+            exercise={"log_keep": "5", **_MAJORITY}),
+        Bug(TRANSFER_FORGETS_MARKED, "a state transfer leaves out what changed while it was made",
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
@@ -96,6 +105,9 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(COORDINATOR_STAMP_IGNORED, "the coordinator takes a slave's database even if its own is more recent"),
         _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group"),
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
+        _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
+        _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
+        _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",

@@ -261,6 +261,14 @@ class Destinations:
         if queue.kind == TRANSIENT:
             self._drop(queue)
 
+    def empty_durables(self, login: str) -> None:
+        """Lose what waits for the durable subscriptions of this login that nobody is attached to (a switchable bug)."""
+        for queue in list(self._state.durables.values()):
+            if queue.name.startswith(f"{DURABLE}:{login}:") and not queue.subscriptions:
+                pattern, name = queue.pattern, queue.name
+                self._drop(queue)
+                self._state.add_topic_queue(DURABLE, name, pattern)
+
     def _drop(self, queue: Queue) -> None:
         self._state.remove_topic_queue(queue)
 

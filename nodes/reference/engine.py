@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
-from nodes.reference.bugs import NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
+from nodes.reference.bugs import DURABLE_LOST_AT_FAILOVER, NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
 from nodes.reference.clustered import Clustered
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
@@ -172,7 +172,7 @@ class StoreEngine:
         context = self._state.contexts.get(conn)
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
-                return [Closed(conn, self._state.closed.get(conn, "unknown"))]
+                return [Closed(conn, *self._state.closed.get(conn, ("unknown", None)))]
             return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use")]
@@ -184,6 +184,7 @@ class StoreEngine:
     def _resume(self, context: Context, received: int, moved: bool) -> list[Effect]:
         if moved:  # with the bug filter-lost-at-failover only
             self._unfiltered.add(context.conn)
+        self._failed_over(context)
         effects: list[Effect] = [Opened(context.conn, context.in_seq)]
         self._note_received(context, received)
         effects.extend(self.pending_output(context.conn, received))
@@ -225,13 +226,20 @@ class StoreEngine:
     def _close_by_client(self, context: Context, command: Command) -> None:
         self._close(context, str(command.args.get("reason", "")))
 
+    def _failed_over(self, context: Context) -> None:
+        """Where the switchable bug of a failover bites: its client is back, or its connection is closed."""
+        if DURABLE_LOST_AT_FAILOVER in self._bugs:
+            self._destinations.empty_durables(context.login)
+
     def _close(self, context: Context, reason: str) -> None:
+        if reason == "failover":
+            self._failed_over(context)
         for subscription in list(context.subscriptions.values()):
             self._destinations.end_subscription(subscription)
         self._transactions.close(context)
         self._state.remove_context(context)
         if context.reliable:
-            self._state.remember_closed(context.conn, reason, CLOSED_REMEMBERED)
+            self._state.remember_closed(context, reason, CLOSED_REMEMBERED)
 
     def _too_slow(self, context: Context, reason: str) -> None:
         """Losing messages silently would be worse than ending the connection that does not take them."""

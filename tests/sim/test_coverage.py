@@ -17,6 +17,7 @@ from harness.sim.tally import Tally
 from harness.store import read_run
 from nodes.reference import coverage as broker_coverage
 from nodes.reference.coverage import reached
+from nodes.reference.icestorm import coverage as icestorm_coverage
 from nodes.reference.joram import coverage as joram_coverage
 
 REFERENCE = Path(broker_coverage.__file__).parent
@@ -66,7 +67,7 @@ def test_what_is_no_event_is_passed_over() -> None:
     assert not any(found.values())
 
 
-@pytest.mark.parametrize("module", [broker_coverage, joram_coverage])
+@pytest.mark.parametrize("module", [broker_coverage, joram_coverage, icestorm_coverage])
 def test_every_event_that_a_state_waits_for_is_logged_somewhere(module: ModuleType) -> None:
     sources = [path.read_text() for path in REFERENCE.rglob("*.py") if path.name != "coverage.py"]
     events = list(_events_of(module))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from checkers.run_check import check_run
 from harness.errors import UsageError
 from harness.history.ledger import read_ledger
 from harness.settings import make_test, read_config
-from harness.sim.campaign import Plan, run_seed
+from harness.sim.campaign import Plan, SeedResult, run_seed
 from harness.sim.shrink import faults_of, shrink, with_faults
 from nemesis.given import GivenFault, read_schedule, write_schedule
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
 
 FAMILIES = [Partition(), Pause(), Kill()]
-FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 8.0, 30.0, {
+FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {
     "fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
     "bug": "close-drops-unacked",
 })  # fmt: skip
@@ -64,7 +65,9 @@ def test_the_drawn_schedule_written_down_is_the_same_run(tmp_path: Path) -> None
 def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path: Path) -> None:
     seed = next(seed for seed in range(1, 30) if run_seed(FAILING, seed, tmp_path, tmp_path).failed)
     before = faults_of(FAILING, seed)
-    shrunk = shrink(FAILING, seed, jobs=2)
+    steps: list[int] = []
+    shrunk = shrink(FAILING, seed, progress=lambda result, runs: steps.append(runs))
+    assert steps and steps == sorted(steps) and steps[-1] <= shrunk.runs
     assert len(shrunk.faults) < len(before)
     assert shrunk.plan.time_limit < FAILING.time_limit or shrunk.plan.rate < FAILING.rate
     assert "lost" in shrunk.result.broken
@@ -82,6 +85,29 @@ def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path
     ))  # fmt: skip
     assert verdict.verdict == "invalid"
     assert verdict.sentence == shrunk.result.sentence
+
+
+def pretend(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) -> SeedResult:
+    """A run that takes its time and fails, with seed 7 or 9, under a kill and one of two partitions."""
+    kinds = [(fault.family, fault.seed) for fault in faults_of(plan, seed)]
+    time.sleep(0.01 * (seed % 3))
+    partition = {("partition", 1), ("partition", 2)} & set(kinds)
+    fails = seed in (7, 9) and ("kill", 3) in kinds and partition and plan.time_limit > 8.5 and plan.rate > 9
+    return SeedResult(
+        plan, seed, "invalid" if fails else "valid", "", {}, ("lost",) if fails else (), {}, {}, "", 0.0, 0.0, ""
+    )
+
+
+def test_the_number_of_processes_does_not_change_what_is_left() -> None:
+    faults = [GivenFault("partition", "one", 1, 2, 1), GivenFault("pause", "one", 2, 3, 5),
+              GivenFault("partition", "one", 3, 4, 2), GivenFault("kill", "one", 5, 6, 3),
+              GivenFault("partition", "one", 7, 8, 4)]  # fmt: skip
+    plan = with_faults(Plan("joram", "queue", "partition,pause,kill", 3, 20.0, 30.0), faults)
+    alone, spread = (shrink(plan, 7, jobs=jobs, run=pretend) for jobs in (1, 3))
+    assert (alone.scenario(), alone.runs, alone.faults) == (spread.scenario(), spread.runs, spread.faults)
+    assert [(fault.family, fault.seed) for fault in alone.faults] == [("partition", 2), ("kill", 3)]
+    assert (alone.plan.time_limit, alone.plan.rate) == (10.0, 15.0)
+    assert alone.plan.settings["producers"] == alone.plan.settings["consumers"] == "1"
 
 
 def test_what_does_not_fail_is_not_shrunk(tmp_path: Path) -> None:
