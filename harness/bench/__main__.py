@@ -21,6 +21,7 @@ from harness.backends.probe import choose_backend
 from harness.bench import elections
 from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.interpreter import operations_per_second
+from harness.bench.joram import joram_figures
 from harness.bench.simulation import speed
 from harness.bench.ssh import shell_figures
 from harness.errors import StormproofError
@@ -66,6 +67,7 @@ def figures() -> Iterator[tuple[str, str, str]]:
             yield f"{name}: confirmed sends, {IN_FLIGHT} producers", f"{found.sends_32:,.0f} /s", ratio
             if design == "standalone":
                 yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
+        yield from joram_figures(backend)
     yield from election_figures()
     for backend in (*backends(), "ssh"):
         shells = shell_figures(backend)

@@ -45,6 +45,7 @@ ACK_ON_MASTER_ONLY = "ack-on-master-only"
 VIEW_WITHOUT_AGREEMENT = "view-without-agreement"
 OWN_LOG_WINS = "own-log-wins"
 TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
+TRANSFER_FORGETS_MARKED = "transfer-forgets-marked"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
@@ -89,6 +90,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(VIEW_WITHOUT_AGREEMENT, "whoever can reach nobody else makes a view of its own"),
         Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", exercise=_MAJORITY),
         Bug(TRANSFER_MISSES_CHANGES, "a state transfer claims changes that came while it was made",
+            exercise={"log_keep": "5", **_MAJORITY}),
+        Bug(TRANSFER_FORGETS_MARKED, "a state transfer leaves out what changed while it was made",
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),

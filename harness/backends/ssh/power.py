@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.backends.ssh.hosts import Host
 from harness.errors import BackendError, UsageError
 from harness.slowness import SLOW
 
@@ -53,6 +55,15 @@ class Power:
         if done.returncode:
             why = " ".join((done.stderr or done.stdout).split())[-300:]
             raise BackendError(f"{what} failed: {why or f'status {done.returncode}'}")
+
+
+def takes_connections(host: Host) -> bool:
+    """Whether something answers at the host's port within ``ANSWER_LIMIT``. Blocks."""
+    try:
+        socket.create_connection((host.address, host.port), timeout=ANSWER_LIMIT).close()
+    except OSError:
+        return False
+    return True
 
 
 def parse_power(text: str) -> Power | None:
