@@ -29,8 +29,8 @@ def done(f: str, key: int, kind: str = "ok", value: str = "0/1", **rest: Any) ->
         (done("commit", 0b11, "fail", error="not committed: late"), "; it had no effect (not committed: late)."),
         (done("abort", 0b111), "1.000 s: sent to queues 0, 1 and 2 in one transaction by process 3 through n1; it was "
                                "aborted, as intended."),
-        (done("move", 3, "info", error="late"), "1.000 s: moved from queue 3 to queue 4 in one transaction by process 3 "
-                                                "through n1; no receipt came (late): it may or may not have been"),
+        (done("move", 3, "info", error="late"), "1.000 s: moved from queue 3 to queue 4 in one transaction by process "
+                                                "3 through n1; no receipt came (late): it may or may not have been"),
         (done("recover", -1), "1.000 s: prepared transaction looked for, and committed by process 3"),
     ],
 )  # fmt: skip
