@@ -104,6 +104,15 @@ async def check_refusals() -> None:
     assert "power=nuclear" in await refused(plan(power="nuclear"))
 
 
+async def check_ssh_config() -> None:
+    """An OpenSSH configuration is enough; that it waives the check of host keys changes nothing."""
+    config = plan(hosts="", ssh_config=str(FOLDER / "ssh_config"))
+    async with provisioned(config) as backend:
+        assert (await backend.exec("n3", "hostname; id -u")).output == "n3\n0\n"
+    with changed("known_hosts", ""):
+        assert "its host key ssh-ed25519 SHA256:" in await refused(config)
+
+
 async def check_lacks() -> None:
     """Hosts without marker, Python or sudo; the farm was started so."""
     with changed("hosts.list", trio("n1")):

@@ -44,7 +44,7 @@ def test_it_passes_what_every_backend_passes(ssh_farm: Farm, tmp_path: Path, che
 
 
 @pytest.mark.parametrize("checks", [
-    ("refusals", "outside"),
+    ("refusals", "ssh_config", "outside"),
     ("machine_faults", "power_provider"),
     ("one_run_a_host", "unreachable_host_is_healed_later", "control_is_never_cut"),
     ("code_is_reused",),
@@ -68,9 +68,21 @@ def test_hosts_that_lack_something_and_how_they_are_prepared(tmp_path: Path) -> 
         assert child(farm, CHILD, str(tmp_path), *checks).split() == checks
 
 
+def test_the_command_line_refuses_an_unknown_host_in_one_line(ssh_farm: Farm, tmp_path: Path) -> None:
+    known = f"known_hosts={tmp_path / 'none'}"
+    words = ["test", "--hosts", ssh_farm.options["hosts"], "--set", known, "--store", "runs"]
+    done = subprocess.run([*ssh_farm.enter, sys.executable, "-m", "harness", *words], cwd=tmp_path, text=True,
+                          env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, check=False,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("stormproof: ")]
+    assert "(tester@10.78.0.1" in line and "its host key" in line and "stormproof prepare" in line
+    assert not list(tmp_path.glob("runs/*/remote.json"))
+
+
 def own_folder(farm: Farm, tmp_path: Path) -> Path:
     """The farm's files with the first three hosts, which a check may change."""
-    for name in ("key", "known_hosts", "hosts.list"):
+    for name in ("key", "known_hosts", "hosts.list", "ssh_config"):
         shutil.copy(farm.folder / name, tmp_path)
     hosts = tmp_path / "hosts.list"
     hosts.write_text("\n".join(hosts.read_text().splitlines()[:3]) + "\n")
