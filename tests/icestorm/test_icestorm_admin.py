@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loopback import free_ports
 
 from harness.admin import replica_lines
 
@@ -22,14 +22,6 @@ SHORT = {"election_timeout": 0.3, "master_timeout": 0.3, "response_timeout": 0.5
 def stormproof(*words: str) -> subprocess.CompletedProcess[str]:
     code = "from harness.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Replicas:

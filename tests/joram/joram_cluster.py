@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from loopback import free_ports
 
 from nodes.reference.api import Config
 from nodes.reference.broker import ReferenceBroker
@@ -25,17 +25,6 @@ from nodes.systems.admin import AdminConnection
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 QUEUE = "/queue/q"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, below those that the system gives to outgoing connections."""
-    found: dict[int, None] = {}
-    while len(found) < count:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as probe:
-            if port not in found and probe.connect_ex(("127.0.0.1", port)) != 0:
-                found[port] = None
-    return list(found)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

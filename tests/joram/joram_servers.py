@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from joram_cluster import Client, Closed, free_ports, status
+from joram_cluster import Client, Closed, status
+from loopback import free_ports
 
 from nodes.reference.api import Config
 from nodes.reference.broker import ReferenceBroker

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from joram_cluster import PATIENCE, QUEUE, ROOT, Client, free_ports, status
+from joram_cluster import PATIENCE, QUEUE, ROOT, Client, status
+from loopback import free_ports
 
 from nodes.reference.__main__ import main
 from nodes.reference.api import ConfigError

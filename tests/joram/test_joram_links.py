@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joram_cluster import free_ports, until
+from joram_cluster import until
+from loopback import free_ports
 
 from nodes.reference.api import Config
 from nodes.reference.joram.messages import Ack, Append, Heartbeat, Leave, Promise, StateChunk, pack, unpack
