@@ -20,7 +20,7 @@ vagrant-demo: setup ## the demo on machines that Vagrant makes (docs/vagrant.md)
 test: ## set-up, ruff, mypy, and all tests
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
-	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup
+	@$(PY) -m pytest -n auto --maxprocesses 4
 
 lint: ## ruff and mypy (strict)
 	@$(PY) -m ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,29 @@ from harness.bench.farm import Farm, running_farm, why_not
 
 OUTCOMES = "stormproof/outcomes"
 
-# Runs of whole clusters wait more than they compute, and are at their best when no other cluster runs beside them: one
-# process of `make test` takes these, one after the other, while the others do the rest.
-CLUSTERS = "clusters"
-CLUSTER_FOLDERS = ("backends", "e2e", "ssh")
-# What else is for one process: these fixtures cost more than the tests that share them.
-SHARED_FIXTURES = {"spark": "spark", "shared_broker": "broker", "browser": "browser"}
+# Tests that one process of `make test` takes, one after the other, while the others do the rest. Runs of whole clusters
+# wait more than they compute, and are at their best when no other cluster runs beside them; the other two share what is
+# dear to start.
+TOGETHER = {
+    "tests/backends/test_backends_real": "clusters",
+    "tests/e2e/": "clusters",
+    "tests/ssh/test_ssh_backend": "clusters",
+    "tests/checkers/test_check_spark": "spark",
+    "tests/checkers/test_linearizable.py::test_spark": "spark",
+    "tests/reports/test_report_browser": "browser",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests are given to processes one by one, the tests of a group all to the same."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # --dist loadgroup groups nothing with pytest 9.2 (pytest-xdist's issue 1386)
+        def _split_scope(self, nodeid: str) -> str:
+            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
+
+    return Groups(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,34 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Outcomes())
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Soak tests run only when asked for by ``-m soak``; tests that share something go to the same process."""
+    """Soak tests run only when asked for by ``-m soak``."""
     if "soak" not in (config.option.markexpr or ""):
         kept = [item for item in items if not item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
-    for item in items:
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
     path = os.environ.get("STORMPROOF_COLLECTED")
     if path:
         with Path(path).open("w") as file:
             for item in items:
                 for mark in item.iter_markers("requirement"):
                     file.write(f"{mark.args[0]}\t{mark.kwargs.get('part', False)}\t{item.nodeid}\n")
-
-
-def _group(item: pytest.Item) -> str | None:
-    if item.path.parent.name in CLUSTER_FOLDERS:
-        return CLUSTERS
-    fixtures = getattr(item, "fixturenames", ())
-    return next((group for fixture, group in SHARED_FIXTURES.items() if fixture in fixtures), None)
-
-
-def _as_collected(nodeid: str) -> str:
-    """Without the group that pytest-xdist writes behind the name of a test."""
-    return nodeid.rpartition("@")[0] if nodeid.rfind("@") > nodeid.rfind("]") else nodeid
 
 
 class Outcomes:
@@ -63,7 +65,7 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if "requirement" in report.keywords and (report.when == "call" or report.outcome != "passed"):
-            self.fresh[_as_collected(report.nodeid)] = report.outcome
+            self.fresh[report.nodeid] = report.outcome
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         cache = session.config.cache
