@@ -42,7 +42,8 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     """
     work = WORKLOADS.load(test.workload)
     # Time is free in simulation, so there a cluster that takes too long has no excuse.
-    promises = [*work.promises, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
+    kept = work.promised(test.options) if hasattr(work, "promised") else work.promises
+    promises = [*kept, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
     return Store(runs or store).create(
         test,
         backend={"name": test.backend, "why": why},

@@ -210,7 +210,9 @@ class Leader:
         if self.serving:
             self._outbox += effects
             self._release()
-        elif replica.committed >= self._epoch_start:
+            return
+        replica.broker.observe(effects)
+        if replica.committed >= self._epoch_start:
             self.serving = True
             replica.runtime.log("promoted: serving as master", epoch=round_of(self.epoch), committed=replica.committed)
             replica.broker.began_serving()
