@@ -182,7 +182,7 @@ class ReferenceBroker:
             if isinstance(effect, Deployed):
                 self.services.decided(effect.phase)
                 continue
-            if self._tell_thread(effect) and effect.conn not in self._waiting:
+            if self._tell_thread(effect):
                 continue
             if isinstance(effect, Opened):
                 self._attach(effect)
@@ -273,6 +273,9 @@ class ReferenceBroker:
     def open(self, session: Session, greeting: Greeting) -> None:
         """Open or resume a connection context for a session; the answer comes as an effect."""
         conn = greeting.resume
+        if conn is not None and is_collocated(conn):
+            session.end("connection closed", {"x-closed": "unknown"})  # nobody outside has such a connection
+            return
         args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
         if conn is None:
             conn = self._new_id()

@@ -81,7 +81,7 @@ BUGS: Mapping[str, Bug] = {
             workload="topic"),
         Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
             workload="reaction"),
-        Bug(PREPARED_FORGOTTEN, "a new master forgets what the prepared transactions of those that it serves again send",
+        Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
             workload="reaction", exercise={"quality": "exactly-once"}),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),

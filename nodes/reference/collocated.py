@@ -1,8 +1,8 @@
 """Collocated clients (HA Joram, 1.2, 4.3, 5.2): clients that run inside the broker, one on every replica.
 
-A *thread* of the same name runs on every replica, as a task of the broker's event loop. It reaches the replicated state
-through its replica's ``Channel``: what it sends is multicast by the master and dropped by a slave, and the replies reach
-the threads on all replicas, since all of them apply the same commands.
+A *thread* of the same name runs on every replica, as a task of the broker's event loop. It reaches the replicated
+state through its replica's ``Channel``: what it sends is multicast by the master and dropped by a slave, and the
+replies reach the threads on all replicas, since all of them apply the same commands.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ChannelHost(Protocol):
 class Channel:
     """The HA channel of one replica, as the thread of one name sees it.
 
-    ``master`` tells whether this replica is the master; ``term`` counts the times that it became that. ``dropped`` counts
-    what the thread sent on a slave, ``witnessed`` the replies that came to it there.
+    ``master`` tells whether this replica is the master; ``term`` counts the times that it became that. ``dropped``
+    counts what the thread sent on a slave, ``witnessed`` the replies that came to it there.
     """
 
     def __init__(self, host: ChannelHost, name: str) -> None:
