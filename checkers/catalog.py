@@ -16,6 +16,7 @@ MESSAGES = "messages"
 TOPICS = "topics"
 TRANSACTIONS = "transactions"
 METADATA = "metadata"
+EVENTS = "events"
 ANY = "any"
 
 
@@ -94,6 +95,12 @@ CHECKS: tuple[Check, ...] = (
     Check("tx-phantom", "delivered though no transaction had sent it there",
           "only what a transaction sent to a queue is delivered from it",
           "checkers.checks.tx_phantom:check", anomaly="tx-phantom", decides=True, subjects=(TRANSACTIONS,)),
+    Check("event-lost", "confirmed by a replica that lived on, but never delivered to a subscriber",
+          "a replica delivers what it confirmed to every subscriber, as long as its process lives",
+          "checkers.checks.event_lost:check", anomaly="event-lost", subjects=(EVENTS,)),
+    Check("event-order", "delivered to a subscriber after a later event of a publisher that had not moved",
+          "a publisher's events come in order while it stays on one replica",
+          "checkers.checks.event_order:check", anomaly="event-order", subjects=(EVENTS,)),
     Check("metadata", "subscriptions and topics that did not exist, or not exist, for all alike",
           "each subscription and topic is linearizable: it exists or not, once", "checkers.checks.metadata:check",
           anomaly="metadata", subjects=(METADATA,)),

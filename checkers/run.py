@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkers import kernels
-from checkers.catalog import ANY, MESSAGES, TOPICS, TRANSACTIONS
+from checkers.catalog import ANY, EVENTS, MESSAGES, TOPICS, TRANSACTIONS
 from checkers.folder import LEDGER_FILE
 from checkers.history import ROLES, History, dense_keys, read_history
 from checkers.kernels import Int8s, Int32s, Int64s
@@ -110,6 +110,9 @@ class Run:
         named = {ROLES[name] for name in h.f.names if name in ROLES}
         used = {role for role in named if (h.role == role).any()}
         found = {name for name, roles in _SUBJECTS.items() if used & roles}
+        if self.test.get("workload") == EVENTS:
+            # Published and received like messages on topics, with other promises.
+            found = {EVENTS}
         if not found and used & _QUEUE_ROLES:
             found = {MESSAGES}
         return frozenset({*found, ANY})

@@ -40,6 +40,7 @@ LoginOption = Annotated[str, typer.Option(help="user name")]
 PasscodeOption = Annotated[str, typer.Option(envvar="STORMPROOF_PASSCODE", help="password", show_default=False)]
 NameArgument = Annotated[str, typer.Argument(help="name of a topic")]
 
+_POLL = 0.2
 _SERVER, _LOGIN, _PASSCODE = "127.0.0.1:61613", "guest", "guest"
 
 
@@ -51,6 +52,41 @@ def replica(server: ServerOption = _SERVER, login: LoginOption = _LOGIN, passcod
     """
     for line in replica_lines(asyncio.run(_statuses(server, login, passcode))):
         print(line)
+
+
+@app.command("add-replica", short_help="Let a joram group grow while it runs.")
+def add_replica(
+    name: Annotated[str, typer.Argument(help="name of the new replica, which must be running")],
+    links: Annotated[str, typer.Argument(help="host:port of its links")],
+    clients: Annotated[str, typer.Argument(help="host:port of its clients")],
+    server: Annotated[str, typer.Option("--server", help="host:port of the master")] = _SERVER,
+    login: LoginOption = _LOGIN, passcode: PasscodeOption = _PASSCODE,
+) -> None:
+    """Have the master take in a replica: it learns the state first, and then belongs to the group.
+
+    The new replica's configuration lists all replicas in `peers`, itself last, and has the option `join: true`.
+    """
+    _address(clients)
+    asyncio.run(_add_replica(server, login, passcode, name, _address(links), clients))
+    print(f"{name} is one of the replicas")
+
+
+async def _add_replica(
+    server: str, login: str, passcode: str, name: str, links: tuple[str, int], clients: str
+) -> None:
+    admin = AdminConnection(*_address(server), login, passcode)
+    try:
+        await admin.add_replica(name, links, clients, ANSWER_SECONDS)
+        while name not in (status := await admin.status(ANSWER_SECONDS))["replicas"]:
+            if name not in status["learners"]:
+                raise BackendError(f"{server} is no longer master, {name} was not added; ask the master again")
+            await asyncio.sleep(_POLL)
+    except ProtocolError as error:
+        raise UsageError(f"{name} was not added: {error}") from None
+    except (OSError, TimeoutError, EOFError) as error:
+        raise BackendError(f"{server} does not answer ({error or type(error).__name__}); is it running?") from None
+    finally:
+        admin.close()
 
 
 def replica_lines(statuses: Mapping[int, Mapping[str, Any] | None]) -> list[str]:

@@ -204,6 +204,39 @@ def mutants(
     raise typer.Exit(run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json))
 
 
+@app.command(short_help="What a design promises, beside what runs have shown.")
+def promises(
+    design: Annotated[str, typer.Option(help=DESIGN_HELP)] = "joram",
+    store: Annotated[Path | None, typer.Option(help="folder whose runs are counted")] = None,
+    seeds: Annotated[int, typer.Option(help="simulate each mode with so many seeds instead")] = 0,
+    jobs: Annotated[int, typer.Option(help="processes for the simulation")] = 1,
+    page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal")] = None,
+) -> None:
+    """Compare what a design promises in each mode with what a store's runs, or simulated ones, have shown.
+
+    Status 1 when something that is promised was broken.
+    """
+    from harness.promises import compare, read_store, simulate_modes
+    from harness.promises import page as make_page
+    from nodes.reference.promises import KEPT
+
+    if (store is None) == (seeds < 1):
+        raise UsageError("say where runs come from: --store FOLDER, or --seeds NUMBER to simulate them")
+    if store is not None:
+        counted, source = read_store(design, store), f"the runs under faults in the store `{store}`"
+    else:
+        report = Console(stderr=True, highlight=False).print
+        counted = simulate_modes(design, range(1, seeds + 1), jobs, report)
+        source = f"{seeds} simulated runs of each mode under partition, pause and kill"
+    text = make_page(design, counted, source)
+    if page is not None:
+        page.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    defects = [line for line in compare(design, counted) if line.standing == KEPT and line.seen.broken]
+    raise typer.Exit(1 if defects else 0)
+
+
 @app.command(short_help="Check recorded runs again with PySpark.")
 def check(
     runs: RunsArgument = None,

@@ -8,6 +8,7 @@ import shlex
 from importlib import metadata
 from pathlib import Path
 
+from harness.promises import promises_of
 from harness.registry import BACKENDS, WORKLOADS
 from harness.spec import Test
 from harness.store import Store
@@ -42,12 +43,13 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     """
     work = WORKLOADS.load(test.workload)
     # Time is free in simulation, so there a cluster that takes too long has no excuse.
-    kept = work.promised(test.options) if hasattr(work, "promised") else work.promises
-    promises = [*kept, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
+    wanted = [*work.promises, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
+    promises, standings = promises_of(test, wanted)
     return Store(runs or store).create(
         test,
         backend={"name": test.backend, "why": why},
         promises=promises,
+        standings=standings,
         gates=work.gates(test.options),
         command=command_line(test, store),
         versions=versions(),

@@ -103,8 +103,8 @@ def make_test(
     families = tuple(name.strip() for name in nemesis.split(",") if name.strip() not in ("", "none"))
     if len(set(families)) != len(families):
         raise UsageError(f"--nemesis {nemesis}: a family is named twice")
-    DESIGNS.entry(design)
     work = WORKLOADS.load(workload)
+    _check_fits(DESIGNS.load(design), work)
     for name in families:
         NEMESES.entry(name)
     if not 1 <= time_limit <= 86400:
@@ -145,6 +145,17 @@ def _nodes(design: str, nodes: int | None, options: Mapping[str, Any]) -> int:
         takes += f" and {local} local servers" if local else ""
         raise UsageError(f"--nodes {nodes}: design {design} takes {takes}")
     return nodes
+
+
+def _check_fits(system: Any, work: Any) -> None:
+    """Raises UsageError when a design lacks what a workload needs; names those that have it."""
+    missing = [need for need in work.needs if need not in system.provides]
+    if missing:
+        fitting = [entry.name for entry in DESIGNS if set(work.needs) <= entry.load().provides]
+        raise UsageError(
+            f"--workload {work.name} needs {' and '.join(missing)}, which design {system.name} has not; "
+            f"choose --design {' or '.join(fitting)}"
+        )
 
 
 def _check_bugs(options: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ CLIENT_COMMANDS: Final = frozenset({
     "CONNECT", "STOMP", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK", "BEGIN", "COMMIT", "ABORT",
     "DISCONNECT", "PREPARE", "RECOVER", "RECEIVED",
 })
-SERVER_COMMANDS: Final = frozenset({"CONNECTED", "MESSAGE", "RECEIPT", "ERROR"})
+SERVER_COMMANDS: Final = frozenset({"CONNECTED", "MESSAGE", "RECEIPT", "ERROR", "SAFE"})
 _COMMANDS: Final = CLIENT_COMMANDS | SERVER_COMMANDS
 # For compatibility with STOMP 1.0 these two carry their headers as they are.
 _UNESCAPED: Final = frozenset({"CONNECT", "CONNECTED"})

@@ -25,6 +25,12 @@ SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots
 
 FILES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl", "undo.jsonl")
 
+NOUNS = {"queue": "queue", "forward": "queue", "transaction": "queue", "topic": "subscription"}
+"""What the key of an anomaly numbers, by workload."""
+
+_SEND_LATENCIES = ("enqueue", "publish", "commit")
+"""Functions of which the first that there is stands for sending, at the top of the page."""
+
 STATUS_SENTENCES = {
     "running": "This run has no verdict yet: it was still running, or was cut off, when this page was written.",
     "recorded": "This run is recorded but not checked yet: stormproof check decides it.",
@@ -72,7 +78,7 @@ def write_report(run_dir: Path) -> Path:
 def run_report(folder: RunFolder) -> str:
     """The page's text."""
     history = folder.history
-    noun = "queue" if folder.test.get("workload") == "queue" else "object"
+    noun = NOUNS.get(str(folder.test.get("workload")), "object")
     spans = pair_spans(history) if history is not None else None
     teller = Teller.of(history, spans, folder.faults, noun) if history is not None and spans is not None else None
     verdict = folder.verdict or {}
@@ -153,7 +159,8 @@ def headline_facts(
         facts.append(("Operations", plain(ops), f"{plain(ok)} ok" if ok is not None else ""))
     if (confirmed := number(figures.get("enqueue_ok"))) is not None:
         facts.append(("Confirmed sends", plain(confirmed), "with receipt"))
-    latency = mapping(mapping(figures.get("latency_ms")).get("enqueue"))
+    latencies = mapping(figures.get("latency_ms"))
+    latency = next((found for name in _SEND_LATENCIES if (found := mapping(latencies.get(name)))), {})
     if (p99 := number(latency.get("p99"))) is not None:
         median = number(latency.get("p50"))
         facts.append(("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else ""))

@@ -17,7 +17,7 @@ LEAST_BUCKETS = 30
 LEAST_PER_BUCKET = 15
 """Operations a bucket of a sparse run holds on average: fewer make noise of a curve."""
 MAX_FUNCTIONS = 4
-FINAL_FUNCTIONS = frozenset({"drain", "depth"})
+FINAL_FUNCTIONS = frozenset({"drain", "depth", "finish"})
 """Left out: their burst at the end would flatten the rest."""
 QUIET_ERROR = "empty"
 """The error of a poll that found nothing: no failure worth a line in a plot."""

@@ -15,10 +15,15 @@ OPEN_CODE = 4
 """``type`` of a span whose completion is not in the history."""
 TYPE_WORDS = ("invoke", "ok", "fail", "info", "open")
 
-PAIR_FUNCTIONS = frozenset({"enqueue", "dequeue", "drain"})
+PAIR_FUNCTIONS = frozenset({
+    "enqueue", "dequeue", "drain", "publish", "receive", "commit", "abort", "move", "finish", "recover", "rollback",
+})
 """Functions whose values are (producer, sequence) pairs; producer 0's pairs look like plain integers."""
 
-FUNCTION_ORDER = ("enqueue", "publish", "send", "write", "dequeue", "receive", "read", "drain", "depth")
+FUNCTION_ORDER = (
+    "enqueue", "publish", "send", "write", "commit", "abort", "move", "finish", "dequeue", "receive", "read", "drain",
+    "depth",
+)
 """Order, and with it colour, of functions that are known here."""
 
 

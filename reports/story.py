@@ -30,8 +30,19 @@ MAX_ANOMALIES = 50
 _SHOWN_ELSEWHERE = frozenset({"faults", "picture"})
 """Details that the story names or the check links to."""
 
-SENDS = frozenset({"enqueue", "publish", "send"})
+SENDS = frozenset({"enqueue", "publish", "send", "commit", "abort", "move", "finish"})
 TAKES = frozenset({"dequeue", "drain", "receive"})
+_MOVES = frozenset({"move", "finish"})
+_TRANSACTIONS = _MOVES | {"commit", "abort"}
+_OTHERS = {
+    "attach": "durable subscription {key} asked for",
+    "listen": "transient subscription {key} asked for",
+    "detach": "subscription {key} left, to come back",
+    "delete": "subscription {key} deleted",
+    "recover": "prepared transaction looked for, and committed",
+    "rollback": "prepared transaction looked for, and rolled back",
+}
+"""What functions do that neither send nor take; others go by their names."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,11 @@ class Operation:
     error: str
     faults: tuple[str, ...]
     proof: bool
+
+    @property
+    def sends(self) -> bool:
+        """Whether it puts a message somewhere."""
+        return self.f in SENDS
 
     @property
     def latency_ms(self) -> float | None:
@@ -80,6 +96,7 @@ class Anomaly:
     def title(self) -> str:
         """What a person calls it."""
         where = f" on {self.noun} {self.key}" if self.key is not None and self.key >= 0 else ""
+        where = where or next((f" for subscription {text}" for name, text in self.detail if name == "subscription"), "")
         if self.value:
             return f"{self.kind}: message {self.value}{where}"
         return f"{self.kind}: {self.detail[0][1]}{where}" if self.detail else f"{self.kind}{where}"
@@ -155,15 +172,15 @@ class Teller:
             ),
             operations=operations,
             left_off=len(together) - len(shown),
-            story=tuple(tell(operations, encoded is not None)),
+            story=tuple(tell(operations, encoded is not None, value)),
             noun=self.noun,
         )
 
 
-def tell(operations: Iterable[Operation], is_message: bool) -> list[str]:
-    """Sentences about a message's operations, in order of time."""
+def tell(operations: Iterable[Operation], is_message: bool, about: str = "") -> list[str]:
+    """Sentences about a message's operations, in order of time; those of another message than ``about`` name it."""
     told = list(operations)
-    sentences = [_sentence(op) for op in told]
+    sentences = [_sentence(op, f" message {op.value}" if about and op.value != about else "") for op in told]
     sends = [op for op in told if op.f in SENDS]
     taken = [op for op in told if op.f in TAKES and op.type in ("ok", "info")]
     if is_message and sends and not taken:
@@ -173,23 +190,38 @@ def tell(operations: Iterable[Operation], is_message: bool) -> list[str]:
     return sentences
 
 
-def _sentence(op: Operation) -> str:
+def _sentence(op: Operation, which: str) -> str:
     where = f"process {op.process}" + (f" through {op.node}" if op.node else "")
     during = f", during {' and '.join(op.faults)}" if op.faults else ""
     reason = f" ({op.error})" if op.error else ""
     after = f" after {op.latency_ms:,.1f} ms" if op.latency_ms is not None else ""
     if op.f in SENDS:
         outcome = {
-            "ok": f"the receipt came{after}",
+            "ok": "it was aborted, as intended" if op.f == "abort" else f"the receipt came{after}",
             "info": f"no receipt came{reason}: it may or may not have been accepted",
-            "fail": f"it was refused{reason}",
+            "fail": f"it had no effect{reason}" if op.f in _TRANSACTIONS else f"it was refused{reason}",
         }.get(op.type, "its outcome is not in the history")
-        return f"{op.start:.3f} s: sent by {where}{during}; {outcome}."
+        return f"{op.start:.3f} s: {_sent(op, which)} by {where}{during}; {outcome}."
     if op.f in TAKES and op.type in ("ok", "info") and op.end is not None:
         outcome = "the receipt of its ACK came" if op.type == "ok" else f"its ACK was never confirmed{reason}"
         how = " in the final drain" if op.f == "drain" else ""
-        return f"{op.end:.3f} s: delivered to {where}{how}{during}; {outcome}."
-    return f"{op.start:.3f} s: {op.f} by {where}{during}: {op.type}{reason}."
+        of = f" for subscription {op.key}" if op.f == "receive" else ""
+        return f"{op.end:.3f} s: delivered{which} to {where}{of}{how}{during}; {outcome}."
+    what = _OTHERS.get(op.f, op.f).format(key=op.key)
+    return f"{op.start:.3f} s: {what} by {where}{during}: {op.type}{reason}."
+
+
+def _sent(op: Operation, which: str) -> str:
+    """What an operation that sends did, before its outcome is told."""
+    if op.f == "publish":
+        return f"published{which} to topic {op.key}"
+    if op.f in _MOVES:
+        return f"moved{which} from queue {op.key} to queue {op.key + 1} in one transaction"
+    if op.f in _TRANSACTIONS:
+        queues = [str(queue) for queue in range(op.key.bit_length()) if op.key >> queue & 1]
+        listed = f"{', '.join(queues[:-1])} and {queues[-1]}" if len(queues) > 1 else "".join(queues)
+        return f"sent{which} to queues {listed} in one transaction"
+    return f"sent{which}"
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:

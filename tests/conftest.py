@@ -1,12 +1,15 @@
-"""Remembers the last outcome of every test that proves a requirement, for ``make requirements``."""
+"""Remembers the last outcome of every test that proves a requirement, for ``make requirements``; hosts with sshd."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harness.bench.farm import Farm, running_farm, why_not
 
 OUTCOMES = "stormproof/outcomes"
 
@@ -44,6 +47,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     fresh = session.config.stash[_KEY]
     if cache is not None and fresh:
         cache.set(OUTCOMES, {**cache.get(OUTCOMES, {}), **fresh})
+
+
+@pytest.fixture(scope="session")
+def ssh_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """Six hosts with sshd on this machine."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with running_farm(tmp_path_factory.mktemp("farm"), 6) as farm:
+        yield farm
 
 
 _KEY: pytest.StashKey[dict[str, str]] = pytest.StashKey()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +12,13 @@ from harness.protocols import Backend
 from harness.spec import Test
 from nodes.stomp import Frame
 from workloads.connection import Connection, ConnectionBroken, NotSent, Rejected, Settings
+
+logger = logging.getLogger("stormproof.client")
+
+_SETTLING: set[asyncio.Task[None]] = set()
+"""Keeps the tasks of closed clients alive."""
+_SETTLE_SECONDS = 60.0
+"""How long a closed client tries to bring back what came undone."""
 
 
 class StompCluster(Protocol):
@@ -71,6 +79,7 @@ class StompClient:
             login=cluster.login,
             passcode=cluster.passcode,
             local_host=cluster.backend.address(host),
+            reliable=bool(options.get("reliable", True)),
             heartbeat=float(options["client_heartbeat"]),
         )
         self._connection = Connection(self._addresses, self._settings)
@@ -84,8 +93,40 @@ class StompClient:
         await self._connection.open(float(self._options["open_timeout"]))
 
     async def close(self) -> None:
-        """Disconnect."""
-        await self._connection.close()
+        """Disconnect; a client with messages that were confirmed early lives on, unseen, until they are safe."""
+        if self._connection.unsafe:
+            task = asyncio.create_task(self._settle(), name="settling")
+            _SETTLING.add(task)
+            task.add_done_callback(_SETTLING.discard)
+        else:
+            await self._connection.close()
+
+    async def _settle(self) -> None:
+        """Wait until what was confirmed is safe, and send again what came undone."""
+        try:
+            while self._connection.unsafe:
+                try:
+                    await self._connection.settled()
+                except ConnectionBroken as error:
+                    if not self._connection.undone:
+                        # The broker has forgotten the connection: nobody can tell what became of them.
+                        logger.warning("messages that were confirmed early are given up: %s", error)
+                        return
+                    await self._renew(_SETTLE_SECONDS)
+        except ConnectionBroken as error:
+            logger.warning("messages that were confirmed early are given up: %s", error)
+        finally:
+            await self._connection.close()
+
+    async def _renew(self, timeout: float) -> None:
+        """Go on with a new connection, as an application does when high availability is broken.
+
+        Raises:
+            ConnectionBroken: nobody let us in within ``timeout`` seconds.
+        """
+        await self._connection.abort()
+        self._connection = Connection(self._addresses, self._settings, self._connection.undone)
+        await self._connection.open(timeout)
 
     async def invoke(self, op: Op) -> Op:
         """Carry out an operation and say how it ended."""
@@ -158,10 +199,8 @@ class StompClient:
 
     async def _open_again(self) -> None:
         self.reset()
-        await self._connection.abort()
-        self._connection = Connection(self._addresses, self._settings)
         try:
-            await self.open()
+            await self._renew(float(self._options["open_timeout"]))
         except ConnectionBroken as error:
             raise NotSent(str(error)) from None
 

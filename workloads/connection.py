@@ -4,6 +4,9 @@ After HA Joram 5.1.1 to 5.1.6 (J1, J15, J17): frames are sent and received async
 TCP connection fails, the client tries the same replica for a set time, then the next in the list, round and
 round; once it is back it re-emits the frames whose receipts it has not seen, and discards the messages that it
 already had. It also works without the numbering, against any STOMP 1.2 broker.
+
+Where the broker confirms early (asynchronous propagation, 2.2), a frame stays in the buffer after its receipt until
+the broker says that it is safe, and is re-emitted with the others after a failure.
 """
 
 from __future__ import annotations
@@ -56,28 +59,47 @@ class Settings:
 
 @dataclass
 class _Pending:
-    """A frame that waits for its receipt; ``seq`` is given when it is first written."""
+    """A frame that waits for its receipt, or to be safe; ``seq`` is given when it is first written.
+
+    ``done``: its receipt has come. ``told``: the application believes that it is confirmed.
+    """
 
     frame: Frame
     future: asyncio.Future[Mapping[str, str]]
     seq: int = 0
+    done: bool = False
+    told: bool = False
 
 
 @dataclass
 class _State:
-    """What survives a reconnection."""
+    """What survives a reconnection.
+
+    ``early`` when receipts don't say that a frame is safe; ``safe`` is the highest number of which the broker says
+    so; ``final`` that number at the connection's end, if the broker could tell it.
+    """
 
     connection_id: str | None = None
+    early: bool = False
     sent: int = 0
+    safe: int = 0
+    final: int | None = None
     received: int = 0
     receipts: int = 0
     pending: dict[str, _Pending] = field(default_factory=dict)
+
+    def forget_safe(self) -> None:
+        """Drop the frames whose receipts are there and which are safe."""
+        for receipt, pending in list(self.pending.items()):
+            if pending.done and (not self.early or pending.seq <= self.safe):
+                del self.pending[receipt]
 
 
 class Connection:
     """One reliable connection to a replicated broker. Open it, send frames, take messages, close it."""
 
-    def __init__(self, addresses: Sequence[Address], settings: Settings) -> None:
+    def __init__(self, addresses: Sequence[Address], settings: Settings, undone: Sequence[Frame] = ()) -> None:
+        """``undone`` is what came undone with an earlier connection; it is sent first."""
         self.settings = settings
         self.messages: deque[Frame] = deque()
         self.peer: Address | None = None
@@ -92,7 +114,11 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._arrived = asyncio.Event()
+        self._settled = asyncio.Event()
         self._broken: Exception | None = None
+        for frame in undone:
+            pending = self._enqueue(frame.command, frame.headers, frame.body)
+            pending.told = True
 
     async def open(self, timeout: float) -> None:
         """Connect to the first replica in the list that lets us in.
@@ -123,22 +149,51 @@ class Connection:
         """
         if self.over:
             raise NotSent(str(self._broken))
-        self._state.receipts += 1
-        receipt = f"r{self._state.receipts}"
-        frame = Frame(command, {**headers, "receipt": receipt}, body)
-        pending = _Pending(frame, asyncio.get_running_loop().create_future())
-        self._state.pending[receipt] = pending
+        pending = self._enqueue(command, headers, body)
         self._write_pending(pending)
         try:
             answer = await asyncio.wait_for(pending.future, timeout)
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
-                del self._state.pending[receipt]
+                del self._state.pending[pending.frame.headers["receipt"]]
                 raise NotSent(str(error) or "no connection") from None
             # A frame that was sent stays in line: without it the numbers that follow would have a gap.
             raise
-        del self._state.pending[receipt]
         return answer
+
+    def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes) -> _Pending:
+        self._state.receipts += 1
+        receipt = f"r{self._state.receipts}"
+        frame = Frame(command, {**headers, "receipt": receipt}, body)
+        pending = self._state.pending[receipt] = _Pending(frame, asyncio.get_running_loop().create_future())
+        return pending
+
+    async def settled(self) -> None:
+        """Wait until everything that was confirmed is safe.
+
+        Raises:
+            ConnectionBroken: the connection ended for good before.
+        """
+        while self.unsafe:
+            if self.over:
+                raise self._end()
+            self._settled.clear()
+            await self._settled.wait()
+
+    @property
+    def unsafe(self) -> int:
+        """How many frames were confirmed and are not safe yet."""
+        return sum(pending.told for pending in self._state.pending.values())
+
+    @property
+    def undone(self) -> list[Frame]:
+        """Of a broken connection: the frames that were confirmed and certainly have no effect (any more), in order.
+
+        To send them again, on a new connection, is up to the application.
+        """
+        final = self._state.final
+        told = [pending for pending in self._state.pending.values() if pending.told]
+        return [each.frame for each in told if each.seq == 0 or (final is not None and each.seq > final)]
 
     async def next_message(self, timeout: float) -> Frame | None:
         """The next message delivered, or None when none came within ``timeout``."""
@@ -209,10 +264,16 @@ class Connection:
             self._drop_socket()
             self._ready.set()
             self._arrived.set()
-            broken = ConnectionBroken(str(self._broken or "closed"))
+            self._settled.set()
             for pending in list(self._state.pending.values()):
                 if not pending.future.done():
-                    pending.future.set_exception(broken)
+                    pending.future.set_exception(self._end())
+                    pending.future.exception()  # Nobody may be waiting for it, which is no defect.
+
+    def _end(self) -> ConnectionBroken:
+        """Why the connection is over."""
+        broken = self._broken
+        return broken if isinstance(broken, ConnectionBroken) else ConnectionBroken(str(broken or "closed"))
 
     async def _connect(self, address: Address) -> asyncio.StreamReader:
         local = (self.settings.local_host, 0) if self.settings.local_host else None
@@ -250,14 +311,32 @@ class Connection:
         if frame.command == "ERROR":
             reason = frame.headers.get("message", "refused")
             if "x-closed" in frame.headers:
-                raise ConnectionBroken(reason)
+                raise self._closed_by_broker(reason, frame.headers)
             raise _Refused(reason)
         if frame.command != "CONNECTED":
             raise ProtocolError(f"{frame.command} where CONNECTED was expected")
-        self._state.connection_id = frame.headers.get("x-connection-id")
+        state = self._state
+        state.connection_id = frame.headers.get("x-connection-id")
+        if "x-early" in frame.headers:
+            state.early = True
+        self._safe(int(frame.headers.get("x-received", 0)))
         server_beat = int(frame.headers.get("heart-beat", "0,0").split(",")[0])
         self._silence = max(server_beat / 1000, self.settings.heartbeat) * _SILENCE_FACTOR
         self._replicas(frame.headers.get("x-replicas", ""))
+
+    def _safe(self, seq: int) -> None:
+        """Frames up to this number are safe."""
+        self._state.safe = max(self._state.safe, seq)
+        self._state.forget_safe()
+        self._settled.set()
+
+    def _closed_by_broker(self, reason: str, headers: Mapping[str, str]) -> ConnectionBroken:
+        """The connection can't be resumed: "the high availability is broken" (5.1.6)."""
+        if "x-received" in headers:
+            self._state.final = int(headers["x-received"])
+            self._safe(self._state.final)
+        idle = headers["x-closed"] == "idle"
+        return ConnectionBroken(f"{reason} for idleness: high availability is broken" if idle else reason)
 
     def _replicas(self, text: str) -> None:
         """Take over the server's list of replicas (J17), keeping our place in it."""
@@ -287,8 +366,14 @@ class Connection:
     def _take(self, frame: Frame) -> None:
         if frame.command == "RECEIPT":
             pending = self._state.pending.get(frame.headers.get("receipt-id", ""))
-            if pending and not pending.future.done():
-                pending.future.set_result(frame.headers)
+            if pending:
+                pending.done = True
+                if not pending.future.done():
+                    pending.future.set_result(frame.headers)
+                    pending.told = True
+                self._state.forget_safe()
+        elif frame.command == "SAFE":
+            self._safe(int(frame.headers["x-safe"]))
         elif frame.command == "MESSAGE":
             number = int(frame.headers.get("x-seq", 0))
             if number and number <= self._state.received:

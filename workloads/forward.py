@@ -52,6 +52,8 @@ class ForwardWorkload(QueueWorkload):
     """The queue workload with ``local_servers`` between producers and the HA server."""
 
     name = "forward"
+    needs: tuple[str, ...] = ("queues",)
+    """What it needs of a design."""
     options = (
         Option("local_servers", 2, "servers, not replicated, that the producers send to; each is one node more"),
         *QueueWorkload.options,

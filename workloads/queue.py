@@ -68,6 +68,8 @@ class QueueWorkload:
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
+    needs: tuple[str, ...] = ("queues",)
+    """What it needs of a design."""
     options: tuple[Option, ...] = (
         Option("producers", 3, "threads that send"),
         Option("consumers", 3, "threads that take"),
@@ -76,6 +78,7 @@ class QueueWorkload:
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
         Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),

@@ -13,7 +13,7 @@ from typing import Any
 from harness.op import Op
 from harness.protocols import Client, Option
 from nodes.reference.collocated import PREFIX
-from nodes.reference.reaction import AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
+from nodes.reference.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
 from nodes.stomp import Frame
 from workloads.client import StompCluster, acknowledge, decode_body
 from workloads.forward import Part
@@ -107,14 +107,8 @@ class ReactionWorkload(QueueWorkload):
         *QueueWorkload.options,
     )
 
-    @staticmethod
-    def promised(options: Mapping[str, Any]) -> tuple[str, ...]:
-        """Checks whose violation makes a run with these options invalid."""
-        return {
-            AT_MOST_ONCE: ("phantom", "duplicated", "at-most-once", "depth"),
-            DUPLICATE_OKAY: ("lost", "phantom", "duplicate-okay", "depth"),
-            EXACTLY_ONCE: ("lost", "phantom", "duplicated", "at-most-once", "depth"),
-        }[options["quality"]]
+    promises = ("lost", "phantom", "duplicated", "at-most-once", "depth")
+    """Checks that make a run invalid, but for those that the design does not promise with this quality of service."""
 
     def __init__(self) -> None:
         self._outputs = Outputs()

@@ -192,7 +192,8 @@ class SubscriptionsWorkload:
     """Clients that change the set and clients that look at it; at the end everything is looked at once more."""
 
     name = "subscriptions"
-    needs = ("topic manager",)
+    needs: tuple[str, ...] = ("topic manager",)
+    """What it needs of a design."""
     options = (
         Option("changers", 4, "threads that subscribe, unsubscribe, create and destroy"),
         Option("lookers", 3, "threads that look"),

@@ -110,6 +110,8 @@ class TopicWorkload:
     """Producers send with receipts; each subscriber holds one subscription and acknowledges each message."""
 
     name = "topic"
+    needs: tuple[str, ...] = ("topics",)
+    """What it needs of a design."""
     options = (
         Option("producers", 2, "threads that publish"),
         Option("durables", 2, "durable subscriptions, a thread each"),

@@ -119,6 +119,8 @@ class TransactionWorkload:
     """Writers, consumers of their parts; producers, movers, consumers of what was moved; with XA a recoverer."""
 
     name = "transaction"
+    needs: tuple[str, ...] = ("queues", "transactions")
+    """What it needs of a design."""
     options = (
         Option("transactions", "plain", "one phase (plain) or prepare and commit (xa)", ("plain", "xa")),
         Option("writers", 2, "threads that send to several queues in one transaction"),

@@ -91,6 +91,8 @@ class TransactionClient(QueueClient):
             await self.request("COMMIT", {"transaction": name})
         except NotSent as error:
             return await self._give_up(op, error)
+        except (ConnectionBroken, TimeoutError) as error:
+            return _unconfirmed(op, error)
         return op.ok()
 
     async def _abort(self, op: Op, name: str) -> Op:
@@ -118,7 +120,10 @@ class TransactionClient(QueueClient):
             return await self._give_up(op, error)
         finally:
             self._decisions.leave(xid)
-        await self.request("COMMIT", {"x-xid": xid})
+        try:
+            await self.request("COMMIT", {"x-xid": xid})
+        except _TROUBLE as error:  # whatever it was: the decision stands, and the recoverer carries it out
+            return _unconfirmed(op, error)
         self._decisions.settled(xid)
         return op.ok()
 
@@ -144,3 +149,7 @@ class TransactionClient(QueueClient):
             raise
         self._decisions.settled(xid)
         return op.ok(self._decisions.value(xid))
+
+
+def _unconfirmed(op: Op, error: Exception) -> Op:
+    return op.info(f"commit unconfirmed: {error or 'no receipt in time'}")

@@ -32,6 +32,7 @@ FAULTS: Mapping[str, str] = {
     "partition": "packets of each cut link dropped by an nftables table of its own on the node, with counters",
     "pause": "SIGSTOP to the broker's process group, checked in /proc",
     "kill": "SIGKILL to the broker's process group, checked in /proc",
+    "membership": "an administrator's command to the master",
 }
 
 

@@ -37,7 +37,7 @@ def probe_all() -> list[Capability]:
     """All capabilities, always in the same order; takes tenths of a second and never raises."""
     probes: Mapping[str, Callable[[], list[Capability]]] = {
         "python": _python, "tools": _tools, "namespaces": _namespaces, "docker": _docker,
-        "netem": _netem, "java": _java, "chromium": _browser,
+        "ssh": _ssh, "netem": _netem, "java": _java, "chromium": _browser,
     }
     with ThreadPoolExecutor(len(probes)) as pool:
         running = [(name, pool.submit(probe)) for name, probe in probes.items()]
@@ -139,6 +139,16 @@ def _docker() -> list[Capability]:
         return [Capability("docker", False, f"Docker failed: {' '.join(str(error).split())}", "restart it")]
     finally:
         client.close()
+
+
+def _ssh() -> list[Capability]:
+    from harness.backends.ssh.hosts import default_known_hosts, own_key
+
+    known = default_known_hosts()
+    count = sum(bool(line.strip()) for line in known.read_text().splitlines()) if known.exists() else 0
+    key = f"key {own_key()}" if own_key().exists() else "no key of our own"
+    detail = f"hosts over SSH, if they are named and prepared ({count} known, {key})"
+    return [Capability("ssh", True, detail)]
 
 
 def _netem() -> list[Capability]:

@@ -18,9 +18,12 @@ from porcupine import bench
 from checkers.prepare import prepare
 from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
+from harness.bench import elections
 from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.interpreter import operations_per_second
+from harness.bench.joram import joram_figures
 from harness.bench.simulation import speed
+from harness.bench.ssh import shell_figures
 from harness.errors import StormproofError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
@@ -64,10 +67,29 @@ def figures() -> Iterator[tuple[str, str, str]]:
             yield f"{name}: confirmed sends, {IN_FLIGHT} producers", f"{found.sends_32:,.0f} /s", ratio
             if design == "standalone":
                 yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
+        yield from joram_figures(backend)
+    yield from election_figures()
+    for backend in (*backends(), "ssh"):
+        shells = shell_figures(backend)
+        if shells is not None:
+            yield f"{backend}: commands on a node, one after the other", f"{shells.commands:,.0f} /s", ""
+            yield f"{backend}: 3 nodes split / healed", f"{shells.cut_ms:.0f} / {shells.heal_ms:.0f} ms", ""
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 10 s"
     yield from porcupine_figures()
+
+
+def election_figures() -> Iterator[tuple[str, str, str]]:
+    """Elections of design icestorm: against the size of the group, and after faults against the time-outs."""
+    for size in elections.SIZES:
+        start, again = elections.convergence(size)
+        what = f"icestorm, {size} replicas, simulated: normal after start / after the coordinator's kill"
+        yield what, f"{start:.2f} / {again:.2f} s", "time-outs 1 s"
+    for timeout in (1.0, 0.3):
+        for fault, seconds in elections.after_faults("local", timeout).items():
+            yield f"icestorm, 3 replicas on local: normal again after {fault} of the coordinator", (
+                f"{seconds:.2f} s"), f"time-outs {timeout:g} s"
 
 
 def porcupine_figures(size: float = 1.0) -> Iterator[tuple[str, str, str]]:

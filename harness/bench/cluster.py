@@ -67,8 +67,8 @@ async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -
         if not await cluster.await_healthy(60):
             raise StormproofError(f"not healthy: {await cluster.describe()}")
         up = time.perf_counter() - start
-        alone = await _sends_a_second(test, cluster, 1)
-        together = await _sends_a_second(test, cluster, IN_FLIGHT)
+        alone = await sends_a_second(test, cluster, 1)
+        together = await sends_a_second(test, cluster, IN_FLIGHT)
         driven = await _interpreter_ops(test, cluster, run_dir)
         start = time.perf_counter()
         await cluster.stop()
@@ -77,7 +77,8 @@ async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -
     return ClusterFigures(up, time.perf_counter() - start, alone, together, driven)
 
 
-async def _sends_a_second(test: Test, cluster: StompCluster, producers: int) -> float:
+async def sends_a_second(test: Test, cluster: StompCluster, producers: int) -> float:
+    """Confirmed sends a second of so many producers, each of which waits for its receipt."""
     from harness.op import INVOKE, Op
 
     work = QueueWorkload()

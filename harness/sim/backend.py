@@ -81,6 +81,7 @@ class SimBackend:
         "reboot": "the broker is stopped in order, the machine is gone for a while, its clock starts anew",
         "clock": "the time of day jumps; a wrong rate is one of the monotonic clock and its timers, too",
         "disk": "SQLite's own files: calls fail or take longer, un-synced writes are lost or torn, a page is noise",
+        "membership": "an administrator's command to the master",
     }
 
     def __init__(self) -> None:

@@ -41,7 +41,10 @@ class SimFile:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write into the page cache."""
-        _write(self.data, offset, data)
+        image = self.data
+        if offset > len(image):
+            image.extend(bytes(offset - len(image)))
+        image[offset : offset + len(data)] = data
         self.pending.append((offset, data))
 
     def truncate(self, size: int) -> None:
@@ -302,7 +305,7 @@ class _Handle:
     def xWrite(self, data: bytes, offset: int) -> None:
         if not self.dead:
             self._disk.writing(len(data))
-            self._file.write(offset, bytes(data))
+            self._file.write(offset, data)
 
     def xTruncate(self, size: int) -> None:
         if not self.dead:
@@ -367,18 +370,14 @@ def _translated(error: apsw.Error) -> sqlite3.Error:
     return sqlite3.OperationalError(str(error))
 
 
-def _write(image: bytearray, offset: int, data: bytes) -> None:
-    if offset > len(image):
-        image.extend(bytes(offset - len(image)))
-    image[offset : offset + len(data)] = data
-
-
 def _apply(image: bytearray, change: tuple[int, bytes | None]) -> None:
     offset, data = change
     if data is None:
         del image[offset:]
-    else:
-        _write(image, offset, data)
+        return
+    if offset > len(image):
+        image.extend(bytes(offset - len(image)))
+    image[offset : offset + len(data)] = data
 
 
 def _torn(change: tuple[int, bytes | None], rng: random.Random) -> tuple[int, bytes | None]:

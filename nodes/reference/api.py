@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from nodes.reference.outside import Outside
@@ -141,17 +141,33 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The connection context is gone; its session, if any, is ended with the reason."""
+    """The connection context is gone; its session, if any, is ended with the reason.
+
+    ``received`` is the highest input counter that was applied to it, None where that is not known.
+    """
 
     conn: str
     reason: str
+    received: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Safe:
+    """What a reliable client sent up to this number is as safe as the design can make it.
+
+    Only a design that confirms earlier than that tells (``Admission.early``).
+    """
+
+    conn: str
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message waits for another server."""
+    """All messages for another server up to this stamp may be sent."""
 
     server: int
+    stamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +193,23 @@ class Deployed:
     phase: int
 
 
-ClientEffect = Deliver | Done | Refused | Opened | Closed
+ClientEffect = Deliver | Done | Refused | Opened | Closed | Safe
 Effect = ClientEffect | Waiting | Arrived | Declined | Deployed
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Whether ordinary clients are let in now; if not, why, and where the master is if that is known."""
+    """Whether ordinary clients are let in now; if not, why, and where the master is if that is known.
+
+    ``early``: messages are confirmed before they are safe, which ``Safe`` tells later. ``replicas``: where clients
+    may connect, as the group has it now; None for what the configuration says.
+    """
 
     accepted: bool
     reason: str = ""
     master: str | None = None
+    early: bool = False
+    replicas: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -323,4 +345,17 @@ class Design(Protocol):
 
     def status(self) -> dict[str, Any]:
         """``role``, ``serving``, ``epoch``, ``view`` (list of names) and whatever else helps a person."""
+        ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A design whose group takes more replicas while it runs."""
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Begin to take in a replica: its name, the address of its links, ``host:port`` for clients.
+
+        Raises:
+            ConfigError: not here, or not now.
+        """
         ...

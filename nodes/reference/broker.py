@@ -21,6 +21,7 @@ from nodes.reference.api import (
     Design,
     Effect,
     Engine,
+    Growing,
     Opened,
     Refused,
     Runtime,
@@ -104,24 +105,25 @@ class ReferenceBroker:
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
     async def stop(self) -> None:
-        """End all sessions, then the design, then close the database; at once when the store has failed."""
+        """End all sessions, then the design, then close the database; when the store has failed, the sessions only."""
         if self._server is not None:
             self._server.close()
         for thread in self._threads:
             thread.cancel()
-        self.drop_clients("the broker is shutting down")
+        self._serving = False
         for session in list(self._sessions):
             session.end("the broker is shutting down")
-        if self._store_failed:
-            return  # leaving in order would take a store; the others notice when the process is gone
-        await self.networks.stop()
-        await self.design.stop()
+        self.drop_clients("the broker is shutting down")
+        if not self._store_failed:  # leaving in order would take a store; the others notice when the process is gone
+            await self.networks.stop()
+            await self.design.stop()
         try:
             async with asyncio.timeout(self.limits.linger):
                 await self._nobody.wait()
         except TimeoutError:
             self.runtime.log("clients did not leave", count=len(self._sessions))
-        self.database.close()
+        if not self._store_failed:
+            self.database.close()
         self.runtime.log("stopped", node=self.config.node)
 
     # What designs are given.
@@ -140,8 +142,10 @@ class ReferenceBroker:
             yield
             self.engine.flush()
             self.database.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             self._store_failed = True
+            # Whoever called may survive the exception (one peer's connection, say); the broker must not.
+            self.runtime.spawn(_fail(error), "store")
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
             raise
@@ -218,7 +222,7 @@ class ReferenceBroker:
         headers = master_header(self.design.admission())
         for session in list(self._sessions):
             if not session.admin:
-                session.end(reason, headers)
+                session.depose(reason, headers)
 
     # What sessions need.
 
@@ -255,6 +259,16 @@ class ReferenceBroker:
         channel = Channel(self, name)
         self._collocated[name] = channel, thread
         return channel
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow by one replica.
+
+        Raises:
+            ConfigError: the design can't, or not now.
+        """
+        if not isinstance(self.design, Growing):
+            raise ConfigError(f"design {self.config.design} takes no more replicas at run time")
+        self.design.add_replica(name, link, client)
 
     def crowded(self) -> bool:
         """Whether there are more sessions than allowed."""
@@ -417,3 +431,7 @@ def _network_timeout(options: Mapping[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
         raise ConfigError(f"options.network_timeout: {value!r} is not a number of seconds between 0 and 3600")
     return float(value)
+
+
+async def _fail(error: BaseException) -> None:
+    raise error

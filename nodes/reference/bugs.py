@@ -47,6 +47,7 @@ ACK_ON_MASTER_ONLY = "ack-on-master-only"
 VIEW_WITHOUT_AGREEMENT = "view-without-agreement"
 OWN_LOG_WINS = "own-log-wins"
 TRANSFER_MISSES_CHANGES = "transfer-misses-changes"
+TRANSFER_FORGETS_MARKED = "transfer-forgets-marked"
 CONFLICTING_TAIL_KEPT = "conflicting-tail-kept"
 MAJORITY_TOO_SMALL = "majority-too-small"
 COMMIT_UNMATCHED = "commit-unmatched"
@@ -61,13 +62,16 @@ COORDINATOR_STAMP_IGNORED = "coordinator-stamp-ignored"
 STALE_COORDINATOR_STAYS = "stale-coordinator-stays"
 CHANGE_BEFORE_SLAVES = "change-before-slaves"
 TRANSFER_SKIPPED = "transfer-skipped"
+FAILED_EVENT_LAST = "failed-event-last"
+OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
+RETRIES_IGNORED = "retries-ignored"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
 
 
-def _icestorm(name: str, summary: str) -> Bug:
-    return Bug(name, summary, design="icestorm", workload="subscriptions")
+def _icestorm(name: str, summary: str, workload: str = "subscriptions") -> Bug:
+    return Bug(name, summary, design="icestorm", workload=workload)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -93,6 +97,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(OWN_LOG_WINS, "a new master does not adopt the most complete log", exercise=_MAJORITY),
         Bug(TRANSFER_MISSES_CHANGES, "a state transfer claims changes that came while it was made",
             exercise={"log_keep": "5", **_MAJORITY}),
+        Bug(TRANSFER_FORGETS_MARKED, "a state transfer leaves out what changed while it was made",
+            exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
@@ -105,6 +111,9 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(COORDINATOR_STAMP_IGNORED, "the coordinator takes a slave's database even if its own is more recent"),
         _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group"),
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
+        _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
+        _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
+        _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",

@@ -179,7 +179,7 @@ class StoreEngine:
         context = self._state.contexts.get(conn)
         if args.get("resume"):
             if context is None or not context.reliable or context.login != args["login"]:
-                return [Closed(conn, self._state.closed.get(conn, "unknown"))]
+                return [Closed(conn, *self._state.closed.get(conn, ("unknown", None)))]
             return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use")]
@@ -261,7 +261,7 @@ class StoreEngine:
         self._transactions.close(context)
         self._state.remove_context(context)
         if context.reliable:
-            self._state.remember_closed(context.conn, reason, CLOSED_REMEMBERED)
+            self._state.remember_closed(context, reason, CLOSED_REMEMBERED)
 
     def _too_slow(self, context: Context, reason: str) -> None:
         """Losing messages silently would be worse than ending the connection that does not take them."""

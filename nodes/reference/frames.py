@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ VERSION = "1.2"
 SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
+ADMIN_ADD_REPLICA = "/admin/add-replica"
 TOPIC_MANAGER = "/topic-manager"
 """Where requests to the topic manager go, in designs that have one."""
 MAX_NAME = 200
@@ -109,6 +111,22 @@ def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -
     return Command(kind, conn, seq, args)
 
 
+def new_replica(frame: Frame) -> tuple[str, tuple[str, int], str]:
+    """The replica that an administrator wants to add: its name, the address of its links, and where clients connect.
+
+    Raises:
+        FrameError: the body is not JSON of that form.
+    """
+    try:
+        asked = json.loads(frame.body)
+        name, (host, port), client = asked["name"], asked["link"], asked["client"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FrameError('SEND: the body is not {"name": NAME, "link": [HOST, PORT], "client": "HOST:PORT"}') from error
+    if not (all(isinstance(text, str) and text for text in (name, host, client)) and type(port) is int):
+        raise FrameError("SEND: name, host and client must be texts, the port a number")
+    return name, (host, port), client
+
+
 def message(delivery: Deliver, reliable: bool) -> bytes:
     """The MESSAGE frame, encoded."""
     headers = {
@@ -134,6 +152,11 @@ def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
     if headers:
         return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))
     return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
+
+
+def safe(seq: int) -> bytes:
+    """The SAFE frame, encoded."""
+    return b"SAFE\nx-safe:%d\n\n\0" % seq
 
 
 def error(reason: str, headers: Mapping[str, str]) -> bytes:

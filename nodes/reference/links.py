@@ -1,24 +1,26 @@
 """Persistent all-to-all TCP links between the brokers of one group.
 
 A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in
-each direction (protocol, cluster, name of the node); of two nodes the one that comes first in the configured
-order dials. Any byte received proves that the peer lives. A link that is silent for ``silence`` seconds, or on
-which more than ``MAX_UNSENT`` bytes wait, is cut and dialled again: after a partition TCP would
-take much longer to find out that a connection is dead.
+each direction (protocol, cluster, name of the node, a number used once) and a proof in each direction that both
+know the same secret (HMAC-SHA256 over names and numbers); what follows is neither encrypted nor signed. Of two
+nodes the one that comes first in the configured order dials. Any byte received proves that the peer lives. A
+link that is silent for ``silence`` seconds, or on which more than ``MAX_UNSENT`` bytes wait, is cut and dialled
+again: after a partition TCP would take much longer to find out that a connection is dead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nodes.reference import wire
 from nodes.reference.api import Runtime
 
-PROTOCOL = "stormproof-link/1"
+PROTOCOL = "stormproof-link/2"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096
@@ -89,22 +91,30 @@ def encode_frame(value: Any) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-def check_hello(hello: Any, cluster: str, allowed: Sequence[str]) -> str:
-    """The name of the peer that said hello.
+def check_hello(hello: Any, cluster: str, allowed: Collection[str]) -> tuple[str, bytes]:
+    """The name of the peer that said hello, and its number.
 
     Raises:
         LinkError: it speaks another protocol, belongs to another cluster, or isn't expected on this link.
     """
-    if not (isinstance(hello, list) and len(hello) == 3 and all(isinstance(part, str) for part in hello)):
+    if not (isinstance(hello, list) and hello and isinstance(hello[0], str)):
         raise LinkError("no hello of a broker")
-    protocol, its_cluster, name = hello
-    if protocol != PROTOCOL:
-        raise LinkError(f"protocol is {protocol!r}, not {PROTOCOL!r}")
+    if hello[0] != PROTOCOL:
+        raise LinkError(f"protocol is {hello[0]!r}, not {PROTOCOL!r}")
+    if list(map(type, hello)) != [str, str, str, bytes]:
+        raise LinkError("no hello of a broker")
+    _, its_cluster, name, number = hello
     if its_cluster != cluster:
         raise LinkError(f"cluster is {its_cluster!r}, not {cluster!r}")
     if name not in allowed:
         raise LinkError(f"node {name!r} isn't expected here")
-    return str(name)
+    return str(name), bytes(number)
+
+
+def proof(secret: str, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> bytes:
+    """What only somebody with the secret can say: of the side (``dial`` or ``accept``), for these two nodes."""
+    said = wire.encode([side, *names, *numbers])
+    return hmac.digest(secret.encode(), said, "sha256")
 
 
 async def read_hello(reader: asyncio.StreamReader) -> Any:
@@ -137,6 +147,7 @@ class Links:
         cluster: links between nodes of differently named clusters are refused.
         silence: seconds after which a link without any input is cut.
         retry: seconds between attempts to connect.
+        secret: links between nodes with different secrets are refused.
     """
 
     def __init__(
@@ -148,6 +159,7 @@ class Links:
         cluster: str,
         silence: float,
         retry: float,
+        secret: str = "",
     ) -> None:
         self._runtime = runtime
         self._events = events
@@ -156,10 +168,12 @@ class Links:
         self._cluster = cluster
         self._silence = silence
         self._retry = retry
+        self._secret = secret
         order = list(peers)
         rank = order.index(node)
         self._dialled = order[rank + 1 :]
         self._dialling_us = order[:rank]
+        self._refused: dict[str, str] = {}
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -173,7 +187,19 @@ class Links:
         host, port = self._addresses[self._node]
         self._server = await self._runtime.serve(self._accept, host, port)
         for peer in self._dialled:
-            self._tasks.append(self._runtime.spawn(self._dial(peer), f"link to {peer}"))
+            self._begin_to_dial(peer)
+
+    def add(self, peer: str, address: tuple[str, int], dial: bool) -> None:
+        """One more peer, which this node dials, or which dials it; nothing if the peer is known already."""
+        if peer in self._addresses:
+            return
+        self._addresses[peer] = address
+        (self._dialled if dial else self._dialling_us).append(peer)
+        if dial and self._server is not None:
+            self._begin_to_dial(peer)
+
+    def _begin_to_dial(self, peer: str) -> None:
+        self._tasks.append(self._runtime.spawn(self._dial(peer), f"link to {peer}"))
 
     async def stop(self) -> None:
         """Flush what can be flushed at once, close every link and the listener."""
@@ -244,7 +270,7 @@ class Links:
                     link = await self._open(peer, host, port)
             except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
                 if isinstance(error, LinkError):
-                    self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
+                    self._refuse(peer, error)
             else:
                 await self._run(peer, link)
             await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random() / 2))
@@ -252,8 +278,12 @@ class Links:
     async def _open(self, peer: str, host: str, port: int) -> _Link:
         reader, writer = await self._runtime.connect(host, port)
         try:
-            writer.write(self._hello())
-            check_hello(await read_hello(reader), self._cluster, [peer])
+            number = self._number()
+            writer.write(self._hello(number))
+            _, its_number = check_hello(await read_hello(reader), self._cluster, [peer])
+            names, numbers = (self._node, peer), (number, its_number)
+            self._check_proof(await read_hello(reader), "accept", names, numbers)
+            writer.write(encode_frame(proof(self._secret, "dial", names, numbers)))
         except BaseException:
             writer.transport.abort()
             raise
@@ -264,15 +294,18 @@ class Links:
         try:
             async with asyncio.timeout(max(self._silence, 0.1)):
                 hello = await read_hello(reader)
-            peer = check_hello(hello, self._cluster, self._dialling_us)
+                peer, its_number = check_hello(hello, self._cluster, self._dialling_us)
+                number = self._number()
+                names, numbers = (peer, self._node), (its_number, number)
+                writer.write(self._hello(number) + encode_frame(proof(self._secret, "accept", names, numbers)))
+                self._check_proof(await read_hello(reader), "dial", names, numbers)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
-                self._runtime.log("link refused", level="warning", reason=str(error))
+                self._refuse("", error)
             writer.transport.abort()
             return
         finally:
             del self._handshakes[writer]
-        writer.write(self._hello())
         task = asyncio.current_task()
         if task is not None:
             self._accepted[task] = None
@@ -282,8 +315,22 @@ class Links:
             if task is not None:
                 del self._accepted[task]
 
-    def _hello(self) -> bytes:
-        return encode_frame([PROTOCOL, self._cluster, self._node])
+    def _refuse(self, peer: str, error: LinkError) -> None:
+        """Log why there is no link; what is tried again and again is told once."""
+        if self._refused.get(peer) != str(error):
+            self._refused[peer] = str(error)
+            self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
+
+    def _number(self) -> bytes:
+        return self._runtime.random.getrandbits(128).to_bytes(16, "big")
+
+    def _hello(self, number: bytes) -> bytes:
+        return encode_frame([PROTOCOL, self._cluster, self._node, number])
+
+    def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
+        if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self._secret, side, names, numbers)):
+            other = names[side == "accept"]
+            raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
 
     async def _run(self, peer: str, link: _Link) -> None:
         if self._stopping:

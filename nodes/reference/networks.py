@@ -84,6 +84,8 @@ class Networks:
         self._outward: dict[int, _Connection] = {}
         self._inward: dict[int, _Connection] = {}
         self._to_acknowledge: dict[int, int] = {}
+        # The state may be ahead of what is safe, so what it holds is not sent before the design says so.
+        self._may_send: dict[int, int] = {}
         self._accepting: dict[asyncio.StreamWriter, None] = {}
 
     # Life.
@@ -119,6 +121,7 @@ class Networks:
         self.close()
         self._open = True
         for server in self._wanted:
+            self._may_send[server] = self._outside().peer(server).sent
             self._tasks.append(self._runtime.spawn(self._send_to(server), f"network to server {server}"))
             if self._waits(server):
                 self._wanted[server].set()
@@ -141,6 +144,7 @@ class Networks:
             return
         if isinstance(effect, Waiting):
             if effect.server in self._wanted:
+                self._may_send[effect.server] = effect.stamp
                 self._wanted[effect.server].set()
         elif isinstance(effect, Arrived):
             self._to_acknowledge[effect.server] = effect.stamp
@@ -168,7 +172,7 @@ class Networks:
 
     def _waits(self, server: int) -> bool:
         peer = self._outside().peer(server)
-        return peer.sent > peer.acked
+        return self._may_send[server] > peer.acked
 
     async def _send_to(self, server: int) -> None:
         """Keep a connection to another server as long as there is something for it."""
@@ -197,7 +201,7 @@ class Networks:
         reader, writer = await self._runtime.connect(*address)
         try:
             peer = self._outside().peer(server)
-            writer.write(encode_frame([PROTOCOL, self._config.server, server, peer.acked + 1, peer.sent]))
+            writer.write(encode_frame([PROTOCOL, self._config.server, server, peer.acked + 1, self._may_send[server]]))
             answer = await read_hello(reader)
             if answer != ["welcome"]:
                 raise _refusal(answer)
@@ -228,7 +232,8 @@ class Networks:
         """Send what the window has room for."""
         outside = self._outside()
         peer = outside.peer(server)
-        while connection.sent < peer.sent and len(connection.sizes) < WINDOW and connection.bytes < WINDOW_BYTES:
+        upto = self._may_send[server]
+        while connection.sent < upto and len(connection.sizes) < WINDOW and connection.bytes < WINDOW_BYTES:
             connection.sent += 1
             message = peer.outgoing.get(connection.sent)
             if message is None:  # safe there already: an earlier connection's acknowledgement has been applied

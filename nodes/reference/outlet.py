@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import socket
+import struct
+import termios
 from collections.abc import Callable
 
 from nodes.reference.limits import Limits
@@ -57,6 +61,26 @@ class Outlet:
     def waiting(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return self._writer.transport.get_write_buffer_size()
+
+    def unconfirmed(self) -> int:
+        """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""
+        waiting, connection = self.waiting(), self._writer.get_extra_info("socket")
+        if connection is None:
+            return waiting
+        try:
+            answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        except OSError:
+            return waiting
+        return waiting + int(struct.unpack("i", answer)[0])
+
+    def reset(self) -> None:
+        """Reset the connection: what the client has not got yet, it never gets."""
+        self._watching = False
+        connection = self._writer.get_extra_info("socket")
+        if connection is not None and not self._writer.transport.is_closing():
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
 
     def finish(self, last: bytes) -> None:
         """Write a last frame and end our side; the connection is cut off after the ``linger`` time at most.

@@ -88,6 +88,7 @@ class Outside:
         self._bugs = bugs
         self._database = database
         self._cached = 0
+        self._depths: dict[str, int] = {}
         self._effects: list[Effect] = []
         self._with: dict[int, Correspondence] = {}
         self.deployment = Deployment()
@@ -127,19 +128,15 @@ class Outside:
         peer.sent += 1
         message = Outgoing(server, peer.sent, destination, len(body), (dict(headers), body))
         peer.outgoing[message.stamp] = message
+        self._count(message, 1)
         self._cached += len(body)
         self._outgoing.insert(message.id, message)
         self._table.update(server, peer)
-        self._effects.append(Waiting(server))
+        self._effects.append(Waiting(server, peer.sent))
 
     def depths(self) -> dict[str, int]:
         """``/server/N/...`` -> messages that wait here for it."""
-        depths: dict[str, int] = {}
-        for peer in self._with.values():
-            for message in peer.outgoing.values():
-                name = f"/server/{message.server}{message.destination}"
-                depths[name] = depths.get(name, 0) + 1
-        return depths
+        return dict(self._depths)
 
     # What networks ask.
 
@@ -189,6 +186,7 @@ class Outside:
         upto = min(args["stamp"], peer.sent)
         for stamp in range(peer.acked + 1, upto + 1):
             message = peer.outgoing.pop(stamp)
+            self._count(message, -1)
             self._cached -= message.size if message.content is not None else 0
             self._outgoing.remove(message.id)
         if upto > peer.acked:
@@ -199,6 +197,12 @@ class Outside:
         self.deployment = Deployment(args["phase"], args["note"])
         self._deployment.update(0, self.deployment)
         self._effects.append(Deployed(args["phase"]))
+
+    def _count(self, message: Outgoing, change: int) -> None:
+        name = f"{SERVER_PREFIX}{message.server}{message.destination}"
+        count = self._depths.pop(name, 0) + change
+        if count:
+            self._depths[name] = count
 
     def _peer(self, server: int) -> Correspondence:
         peer = self._with.get(server)
@@ -224,12 +228,14 @@ class Outside:
         self._outgoing.forget()
         self._deployment.forget()
         self._cached = 0
+        self._depths.clear()
         self._effects.clear()
         self._with = {row[0]: Correspondence(*row) for row in read_rows(self._database, "servers")}
         for _, server, stamp, destination, size in read_rows(
             self._database, "outgoing", "id, server, stamp, destination, length(body)"
         ):
-            self._with[server].outgoing[stamp] = Outgoing(server, stamp, destination, size, None)
+            message = self._with[server].outgoing[stamp] = Outgoing(server, stamp, destination, size, None)
+            self._count(message, 1)
         self.deployment = Deployment()
         for _, phase, note in read_rows(self._database, "deployment"):
             self.deployment = Deployment(phase, note)

@@ -11,7 +11,19 @@ from typing import Any, Protocol
 
 from nodes import stomp
 from nodes.reference import frames
-from nodes.reference.api import Admission, ClientEffect, Closed, Command, Config, Deliver, Done, Opened, Refused
+from nodes.reference.api import (
+    Admission,
+    ClientEffect,
+    Closed,
+    Command,
+    Config,
+    ConfigError,
+    Deliver,
+    Done,
+    Opened,
+    Refused,
+    Safe,
+)
 from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
 from nodes.reference.frames import FrameError, Greeting
 from nodes.reference.limits import Limits
@@ -22,6 +34,7 @@ HEART_BEAT_MS = 100
 """Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
 
 _MISSED_BEATS = 3
+_IDLE_PARTS = 4
 _CHUNK = 1 << 16
 _HIGH_OUTPUT = 1 << 18
 
@@ -44,6 +57,9 @@ class Hub(Protocol):
     def status(self) -> dict[str, Any]:
         """For an administrator."""
         ...
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow; raises ConfigError when the design can't."""
 
     def crowded(self) -> bool:
         """Whether there are as many sessions as allowed."""
@@ -78,6 +94,7 @@ class Session:
                                                 hub.limits.max_body))
         self._outlet = Outlet(writer, hub.limits, self._all_written, self._stuck)
         self._greeting: Greeting | None = None
+        self._admission: Admission | None = None
         self._open = False
         self._leaving = False
         self._outstanding: deque[int] = deque()
@@ -184,7 +201,7 @@ class Session:
             self.admin = True
             self._greet({"session": f"{config.node}-admin"})
             return
-        admission = self._hub.admission()
+        admission = self._admission = self._hub.admission()
         if not admission.accepted:
             raise FrameError(admission.reason or "not master", master_header(admission))
         if self._hub.crowded():
@@ -198,16 +215,23 @@ class Session:
             raise RuntimeError("greeted before CONNECT")
         answer = {"version": frames.VERSION, "server": frames.SERVER,
                   "heart-beat": f"{HEART_BEAT_MS},{HEART_BEAT_MS}", **headers}
-        replicas = ",".join(self._hub.config.client_addresses.values())
+        admission = self._admission or self._hub.admission()
+        listed = admission.replicas
+        replicas = ",".join(self._hub.config.client_addresses.values() if listed is None else listed)
         if replicas:
             answer["x-replicas"] = replicas
+        if admission.early and self.reliable:
+            answer["x-early"] = "true"
         self._outlet.add(stomp.encode(Frame("CONNECTED", answer)))
         self._open = True
         self._timers.pop("connect").cancel()
         if greeting.wants_beat:
             self._beat(max(greeting.wants_beat, HEART_BEAT_MS) / 1000)
         if greeting.can_beat:
-            self._listen(max(greeting.can_beat, HEART_BEAT_MS) / 1000, 0.0, 0)
+            interval = max(greeting.can_beat, HEART_BEAT_MS) / 1000
+            self._listen("listen", interval, _MISSED_BEATS, lambda: self.end("no heart-beat from the client"))
+        if self.reliable:
+            self._listen("idle", self._hub.limits.idle_timeout / _IDLE_PARTS, _IDLE_PARTS, self._idle)
         self._may_go_on.set()
         if self.admin:
             self._outlet.flush()
@@ -236,6 +260,9 @@ class Session:
             if self.reliable:
                 headers |= {"x-connection-id": effect.conn, "x-received": str(effect.received)}
             self._greet(headers)
+        elif isinstance(effect, Safe):
+            if self.reliable:
+                self._outlet.add(frames.safe(effect.seq))
         elif isinstance(effect, Refused):
             headers = {} if effect.receipt is None else {"receipt-id": effect.receipt}
             if self.reliable:
@@ -255,7 +282,8 @@ class Session:
             self.conn = None
             self._outlet.finish(b"")
         else:
-            self._context_gone("connection closed", {"x-closed": effect.reason})
+            headers = {} if effect.received is None else {"x-received": str(effect.received)}
+            self._context_gone("connection closed", {"x-closed": effect.reason, **headers})
 
     def _context_gone(self, reason: str, headers: Mapping[str, str]) -> None:
         self.conn = None
@@ -270,6 +298,22 @@ class Session:
         self._outlet.finish(frames.error(reason, headers if headers is not None else {}))
         self._hub.leave(self)
         self._may_go_on.set()
+
+    def depose(self, reason: str, headers: Mapping[str, str]) -> None:
+        """End it because this node no longer serves.
+
+        What was written may be waiting in this system for a network that is down, and could reach the client when
+        another node has long delivered the same to somebody else. So a client that has not taken everything gets no
+        ERROR but a reset, of which it can conclude no more than of any lost connection.
+        """
+        if not self.ended and self._outlet.unconfirmed():
+            self.ended = True
+            self._hub.log("client reset", conn=self.conn or "", reason=reason)
+            self._hub.leave(self)
+            self._may_go_on.set()
+            self._outlet.reset()
+        else:
+            self.end(reason, headers)
 
     def _stuck(self, reason: str) -> None:
         self.end(f"client does not read: {reason}")
@@ -291,8 +335,14 @@ class Session:
                        "content-type": "application/json"}
             body = json.dumps(self._hub.status()).encode()
             self._outlet.add(stomp.encode(Frame("MESSAGE", headers, body)))
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_ADD_REPLICA:
+            try:
+                self._hub.add_replica(*frames.new_replica(frame))
+            except ConfigError as error:
+                raise FrameError(str(error)) from error
         else:
-            raise FrameError(f"an administrator may SEND to {frames.ADMIN_STATUS} and DISCONNECT")
+            raise FrameError(
+                f"an administrator may SEND to {frames.ADMIN_STATUS} and {frames.ADMIN_ADD_REPLICA}, and DISCONNECT")
         asked = frame.headers.get("receipt")
         if asked is not None:
             self._outlet.add(frames.receipt(asked))
@@ -316,20 +366,30 @@ class Session:
             idle = 0.0
         self._timer("beat", max(interval * 0.75 - idle, interval * 0.25), lambda: self._beat(interval))
 
-    def _listen(self, interval: float, heard: float, missed: int) -> None:
-        """Count the intervals in which nothing was read; ``heard`` is the last reading known so far.
+    def _listen(self, name: str, interval: float, most: int, silent: Callable[[], None]) -> None:
+        """Call ``silent`` after so many intervals in which nothing was read.
 
         Intervals are counted, not time, because this process may have stood still: what came meanwhile gets
-        read before the next call.
+        read before the next count.
         """
-        if self._last_read != heard or not self._reading:
-            heard, missed = self._last_read, 0
-        elif missed + 1 == _MISSED_BEATS:
-            self.end("no heart-beat from the client")
-            return
-        else:
-            missed += 1
-        self._timer("listen", interval, lambda: self._listen(interval, heard, missed))
+
+        def count(heard: float, missed: int) -> None:
+            if self._last_read != heard or not self._reading:
+                heard, missed = self._last_read, 0
+            elif missed + 1 == most:
+                silent()
+                return
+            else:
+                missed += 1
+            self._timer(name, interval, lambda: count(heard, missed))
+
+        count(0.0, 0)
+
+    def _idle(self) -> None:
+        """Nothing came, not even a heart-beat: the connection, not just its TCP connection, is closed (5.1.3)."""
+        if self.conn is not None and not self.ended:
+            self._hub.log("idle connection closed", conn=self.conn)
+            self._hub.submit(Command("close", self.conn, 0, {"reason": "idle"}))
 
 
 def master_header(admission: Admission) -> dict[str, str]:

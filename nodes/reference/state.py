@@ -49,7 +49,7 @@ class State:
         self.routes = Routes()
         self.messages: dict[int, Message] = {}
         self.contexts: dict[str, Context] = {}
-        self.closed: dict[str, str] = {}
+        self.closed: dict[str, tuple[str, int]] = {}
         self._closed_ids: dict[str, int] = {}
         self.branches: dict[tuple[str, str], Transaction] = {}
         self.prepared: dict[tuple[str, str], Transaction] = {}
@@ -69,8 +69,8 @@ class State:
             lambda t: (t.id, t.context.id if t.context is not None else 0, t.name, t.login, t.xid, t.prepared))
         self._item_table: Table[Item] = Table(
             "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
-        self._closed_table: Table[tuple[str, str]] = Table(
-            "closed", lambda c: (self._closed_ids[c[0]], c[0], c[1]))
+        self._closed_table: Table[str] = Table(
+            "closed", lambda conn: (self._closed_ids[conn], conn, *self.closed[conn]))
         self._outcome_table: Table[tuple[str, str]] = Table(
             "outcomes", lambda key: (self._outcome_ids[key], *key, self.outcomes[key]))
         self._tables: tuple[Table[Any], ...] = (
@@ -179,11 +179,12 @@ class State:
         del self.contexts[context.conn]
         self.context_table.remove(context.id)
 
-    def remember_closed(self, conn: str, reason: str, count: int) -> None:
-        """Keep the reason why a reliable connection was closed, for the latest ``count`` of them."""
-        self.closed[conn] = reason
+    def remember_closed(self, context: Context, reason: str, count: int) -> None:
+        """Keep why a reliable connection was closed and how far its input went, for the latest ``count`` of them."""
+        conn = context.conn
+        self.closed[conn] = (reason, context.in_seq)
         self._closed_ids[conn] = self._next_id()
-        self._closed_table.insert(self._closed_ids[conn], (conn, reason))
+        self._closed_table.insert(self._closed_ids[conn], conn)
         if len(self.closed) > count:
             oldest = next(iter(self.closed))
             del self.closed[oldest]
@@ -315,8 +316,8 @@ class State:
         for _, next_id, next_message in read_rows(self._database, "counters"):
             self.counters = Counters(next_id, next_message)
         self.closed, self._closed_ids = {}, {}
-        for identity, conn, reason in read_rows(self._database, "closed"):
-            self.closed[conn] = reason
+        for identity, conn, reason, in_seq in read_rows(self._database, "closed"):
+            self.closed[conn] = (reason, in_seq)
             self._closed_ids[conn] = identity
         queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
         self.queues = {queue.name: queue for queue in queues.values() if queue.kind == PLAIN}

@@ -44,9 +44,14 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
                "asked INTEGER NOT NULL"),
     "deployment": ("id INTEGER PRIMARY KEY", "phase INTEGER NOT NULL", "note TEXT NOT NULL"),
     "outcomes": ("id INTEGER PRIMARY KEY", "login TEXT NOT NULL", "xid TEXT NOT NULL", "outcome TEXT NOT NULL"),
-    "closed": ("id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL"),
+    "closed": (
+        "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL", "in_seq INTEGER NOT NULL",
+    ),
 }
+TABLES = tuple(_SCHEMA)
+"""Names of the tables; each has a whole number ``id`` as its key, which is its first column."""
 _LOAD_BATCH = 1000
+_SLICE = 1000
 
 
 class Table(Generic[T]):
@@ -109,6 +114,16 @@ def create_tables(database: sqlite3.Connection) -> None:
 def read_rows(database: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[Row]:
     """The rows of a table in order of their keys, read as they are asked for."""
     yield from database.execute(f"SELECT {columns} FROM {table} ORDER BY id")
+
+
+def read_slice(
+    database: sqlite3.Connection, table: str, after: int | None = None, most: int = _SLICE, upto: int | None = None
+) -> Iterator[list[Any]]:
+    """Rows of a table as ``[table, column...]``: ``most`` of those whose key is above ``after``, up to ``upto``."""
+    query = f"SELECT * FROM {table} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+    lowest, highest = -(1 << 63), (1 << 63) - 1
+    for row in database.execute(query, (lowest if after is None else after, highest if upto is None else upto, most)):
+        yield [table, *row]
 
 
 def read_all(database: sqlite3.Connection) -> Iterator[list[Any]]:

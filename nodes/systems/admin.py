@@ -8,6 +8,8 @@ from typing import Any
 
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 
+ADD_REPLICA = "/admin/add-replica"
+
 
 class AdminConnection:
     """A STOMP connection marked ``x-admin``, which every node admits in every state.
@@ -31,16 +33,34 @@ class AdminConnection:
         Raises:
             OSError, TimeoutError, EOFError, ProtocolError: the node did not answer within ``timeout`` seconds.
         """
+        answer = await self._ask(Frame("SEND", {"destination": "/admin/status"}), "MESSAGE", timeout)
+        return dict(json.loads(answer.body))
+
+    async def add_replica(self, name: str, link: tuple[str, int], client: str, timeout: float) -> None:
+        """Have the node, which must be the master, take a replica into its group; ``status`` tells when it has.
+
+        Args:
+            link: host and port of the new replica's links.
+            client: its ``host:port`` for clients.
+
+        Raises:
+            OSError, TimeoutError, EOFError: the node did not answer within ``timeout`` seconds.
+            ProtocolError: it refused; the text says why.
+        """
+        body = json.dumps({"name": name, "link": list(link), "client": client}).encode()
+        await self._ask(Frame("SEND", {"destination": ADD_REPLICA, "receipt": "add"}, body), "RECEIPT", timeout)
+
+    async def _ask(self, question: Frame, answer: str, timeout: float) -> Frame:
         async with self._lock:
             try:
                 async with asyncio.timeout(timeout):
                     if self._writer is None:
                         await self._connect()
-                    self._write(Frame("SEND", {"destination": "/admin/status"}))
+                    self._write(question)
                     while True:
                         frame = await self._read()
-                        if frame.command == "MESSAGE" and frame.headers.get("destination") == "/admin/status":
-                            return dict(json.loads(frame.body))
+                        if frame.command == answer:
+                            return frame
                         if frame.command == "ERROR":
                             raise ProtocolError(frame.headers.get("message", "error"))
             except BaseException:

@@ -10,7 +10,7 @@ import json
 import secrets
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,9 +24,11 @@ from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
 from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
+from nodes.reference.joram import promises as joram
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
+from nodes.reference.promises import Promise
 from nodes.reference.queues import QUEUE_PREFIX
 from nodes.reference.reaction import REACTION
 from nodes.reference.services import DEFAULT_SERVICES
@@ -42,19 +44,26 @@ _POLL = 0.1
 _LONGEST_LINE = 300
 
 
+MESSAGING = frozenset({"queues", "topics", "transactions"})
+
+
 @dataclass(frozen=True)
 class ReferenceSystem:
     """One design of the reference broker.
 
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
-    ``replicated`` is false for a design whose nodes know nothing of each other. ``states`` are those whose coverage a
-    run reports.
+    ``replicated`` is false for a design whose nodes know nothing of each other. ``provides`` names what workloads may
+    need of it. ``states`` are those whose coverage a run reports; ``promises`` and ``modes`` are what the design
+    promises in which mode.
     """
 
     name: str
     replicated: bool
     options: tuple[Option, ...] = ()
+    provides: frozenset[str] = MESSAGING
     states: tuple[State, ...] = BROKER_STATES
+    promises: tuple[Promise, ...] = ()
+    modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     min_nodes: int = 1
     max_nodes: int = 64
 
@@ -101,11 +110,19 @@ Joram = ReferenceSystem(
     replicated=True,
     states=JORAM_STATES,
     min_nodes=2,
+    promises=joram.PROMISES,
+    modes=joram.MODES,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
                ("primary-partition", "unspecified")),
         Option("ack", "all", "which replicas must have a command before it is confirmed", ("all", "majority")),
+        Option("propagation", "synchronous", "asynchronous: a message is confirmed once the master has it on disk",
+               ("synchronous", "asynchronous")),
+        Option("sync_interval", 0.05, "seconds between synchronisations of the replicas (asynchronous propagation)"),
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("transfer", "two-step", "how the whole state is sent to a replica that comes new or late",
+               ("two-step", "held-back")),
+        Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         BUG,
@@ -117,6 +134,7 @@ IceStorm = ReferenceSystem(
     replicated=True,
     states=ICESTORM_STATES,
     min_nodes=3,
+    provides=frozenset({"topic manager", "events"}),
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
@@ -260,6 +278,32 @@ class ReferenceCluster:
     def _healthy(self, statuses: list[NodeStatus]) -> bool:
         return all(status.reachable for status in statuses) and all(_agree(statuses, group) for group in self.groups)
 
+    def spares(self) -> tuple[str, ...]:
+        """The nodes that don't belong to the group at the beginning."""
+        count = int(self.test.options.get("spares", 0))
+        names = self.groups[0].nodes
+        return names[len(names) - count :]
+
+    async def group(self) -> tuple[str, ...]:
+        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        master = await self.master()
+        status = await self.status(master) if master else None
+        return _members_of(status, ()) if status else ()
+
+    async def add_node(self, node: str) -> str | None:
+        """Ask the serving node to take a node into the group; None if it will, otherwise why not."""
+        master = await self.master()
+        if master is None:
+            return "nobody serves"
+        address = self.backend.address(node)
+        try:
+            await self._admins[master].add_replica(
+                node, (address, LINK_PORT), f"{address}:{CLIENT_PORT}", STATUS_TIMEOUT
+            )
+        except (OSError, TimeoutError, EOFError, ProtocolError) as error:
+            return str(error) or type(error).__name__
+        return None
+
     async def describe(self) -> str:
         """One line on every node, for an error message."""
         parts = []
@@ -314,8 +358,10 @@ class ReferenceCluster:
         return f"{self.backend.code_dir(node)}/{hashlib.sha256(node_hashes().encode()).hexdigest()[:16]}"
 
     def _config(self, node: str) -> dict[str, Any]:
+        spare = node in self.spares()
         group = self._group_of[node]
-        names, system = group.nodes, group.system
+        system = group.system
+        names = tuple(name for name in group.nodes if name == node or name not in self.spares())
         address = {name: self.backend.address(name) for name in names}
         return {
             "node": node,
@@ -327,7 +373,8 @@ class ReferenceCluster:
             "passcode": self.passcode,
             "peers": {name: [address[name], LINK_PORT] for name in names} if system.replicated else {},
             "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
-            "options": {option.name: self.test.options[option.name] for option in system.options},
+            "options": {option.name: self.test.options[option.name] for option in system.options}
+            | ({"secret": f"links of {self.passcode}", "join": spare} if system is Joram else {}),
             "services": reactions(self.test.options),
             **self._neighbours(group),
         }
@@ -379,8 +426,16 @@ def _agree(statuses: list[NodeStatus], group: Group) -> bool:
     serving = [status for status in found if status.serving]
     if not group.system.replicated:
         return len(serving) == len(found)
-    views = {(status.epoch, status.view) for status in found}
-    return len(views) == 1 and len(serving) == 1 and set(found[0].view) == set(group.nodes)
+    if len(serving) != 1:
+        return False
+    members = set(_members_of(serving[0], group.nodes))
+    views = {(status.epoch, status.view) for status in found if status.node in members}
+    return len(views) == 1 and set(serving[0].view) == members
+
+
+def _members_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Who belongs to a node's group, if it tells."""
+    return tuple((status.detail or {}).get("replicas", default))
 
 
 def _node_status(node: str, answer: Mapping[str, Any]) -> NodeStatus:

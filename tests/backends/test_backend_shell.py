@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 
 import pytest
 from hypothesis import given, settings
@@ -142,6 +143,21 @@ async def test_no_shell_to_be_had() -> None:
 
     with pytest.raises(BackendError, match=r"n1: .*nobody there"):
         await Shell("n1", connect).run("true", 5)
+
+
+async def test_a_silent_shell_that_does_not_answer_is_replaced_before_its_next_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr("harness.backends.shell._ANSWER_LIMIT", 0.2)
+    count = tmp_path_factory.mktemp("shell") / "count"
+    opener = Opener()
+    shell = Shell("n1", opener, silence=0.0)
+    assert (await shell.run("echo one", 10)).text == "one\n"
+    assert (await shell.run("echo two", 10)).text == "two\n" and len(opener.channels) == 1, "it answered"
+    opener.channels[0].process.send_signal(signal.SIGSTOP)
+    assert (await shell.run(f"echo x >> '{count}'; echo three", 10)).text == "three\n" and len(opener.channels) == 2
+    assert count.read_text() == "x\n", "the command went to the new one only"
+    await shell.close()
 
 
 def test_text_tells_what_is_missing() -> None:

@@ -74,7 +74,7 @@ async def test_received_is_for_reliable_connections_only(shared_broker: BrokerPr
     assert "not reliable" in (await client.refused()).headers["message"]
 
 
-@pytest.mark.requirement("J16", part=True)
+@pytest.mark.requirement("J16")
 async def test_an_abandoned_connection_is_closed_and_its_client_is_told(start_broker: Start) -> None:
     broker = start_broker(idle_timeout=0.2)
     client = await RawClient.connect(broker.port, x_reliable="true")

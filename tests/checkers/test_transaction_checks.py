@@ -295,7 +295,7 @@ def compare(rows: list[Row]) -> None:
             assert anomaly.value is None or tuple(map(int, anomaly.value.split("/"))) in named
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories())
 def test_the_checks_agree_with_the_definitions(rows: list[Row]) -> None:
     compare(rows)

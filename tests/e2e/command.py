@@ -8,25 +8,64 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from harness.bench.farm import Farm
 
 STORMPROOF = [sys.executable, "-m", "harness"]
 QUICK = ["--set", "idle_timeout=1", "--set", "min_ok=20", "--seed", "7"]
 
 
-def stormproof(*words: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run([*STORMPROOF, *words], capture_output=True, text=True, timeout=timeout, check=False)
+@dataclass(frozen=True)
+class Where:
+    """A backend to run on: what goes before the command, what goes into it, and the hosts, if they outlive a run."""
+
+    words: Sequence[str]
+    within: Sequence[str] = ()
+    farm: Farm | None = None
+
+    def stormproof(self, *words: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        argv = [*self.within, *STORMPROOF, *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
+
+    def start_test(self, store: Path, *words: str) -> subprocess.Popen[str]:
+        """Start ``stormproof test`` in the background, its output in ``store/out``."""
+        store.mkdir(parents=True, exist_ok=True)
+        with (store / "out").open("w") as out:
+            argv = [*self.within, *STORMPROOF, "test", "--store", str(store), *QUICK, *self.words, *words]
+            return subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, text=True)
+
+    def left_behind(self, run: Path) -> list[str]:
+        """What of a run is still there, on this machine and on hosts that outlive it."""
+        found = left_behind(run)
+        if self.farm is not None:
+            found += ["the note of its hosts"] if (run / "remote.json").exists() else []
+            for number in range(1, self.farm.count + 1):
+                look = f"ls -d /var/lib/stormproof/runs/{run.name} /var/lib/stormproof/busy; nft list tables inet"
+                inside = [*self.farm.inside(number), "sh", "-c", look]
+                done = subprocess.run(inside, capture_output=True, text=True, check=False)
+                found += [f"n{number}: {line}" for line in done.stdout.splitlines()]
+            ours = [*self.farm.enter, "ip", "-4", "-o", "address", "show", "secondary"]
+            found += subprocess.run(ours, capture_output=True, text=True, check=False).stdout.splitlines()
+        return found
 
 
-def start_test(store: Path, *words: str) -> subprocess.Popen[str]:
-    """Start ``stormproof test`` in the background, its output in ``store/out``."""
-    store.mkdir(parents=True, exist_ok=True)
-    with (store / "out").open("w") as out:
-        argv = [*STORMPROOF, "test", "--store", str(store), *QUICK, *words]
-        return subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, text=True)
+def on(backend: str, farm: Farm | None = None, first: int = 1) -> Where:
+    """A backend; ``ssh`` takes the hosts of a farm from number ``first`` on."""
+    if farm is None:
+        return Where(["--backend", backend])
+    hosts = farm.folder / f"from-{first}.list"
+    hosts.write_text("\n".join((farm.folder / "hosts.list").read_text().splitlines()[first - 1 :]) + "\n")
+    return Where(["--hosts", str(hosts), "--set", f"known_hosts={farm.folder / 'known_hosts'}"], farm.enter, farm)
+
+
+def stormproof(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end that needs no nodes."""
+    return Where(()).stormproof(*words)
 
 
 def only_run(store: Path) -> Path:

@@ -7,17 +7,19 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import await_fault, children, docker_works, left_behind, only_run, run_info, start_test, stormproof
+from command import Where, await_fault, children, docker_works, on, only_run, run_info, stormproof
 from playwright.sync_api import sync_playwright
 
+from harness.bench.farm import Farm
 from harness.history.ledger import read_ledger
 
-BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker)]
+SSH = pytest.param("ssh", marks=pytest.mark.requirement("H2", part=True))
+BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker), SSH]
 MASTER_CUT = ["--nemesis", "partition", "--set", "partition_kind=master", "--set", "fault_duration=3.5"]
 
 
@@ -27,18 +29,24 @@ def _docker_if_asked(request: pytest.FixtureRequest) -> None:
         pytest.skip("no Docker daemon answers here")
 
 
+@pytest.fixture
+def where(backend: str, request: pytest.FixtureRequest) -> Where:
+    """The backend of a test's parameter."""
+    return on(backend, request.getfixturevalue("ssh_farm") if backend == "ssh" else None)
+
+
 @pytest.mark.requirement("H15")
 @pytest.mark.requirement("J6")
 @pytest.mark.requirement("J9")
 @pytest.mark.requirement("J14")
 @pytest.mark.parametrize(
     "backend", [pytest.param("local", marks=pytest.mark.requirement("H3")),
-                pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")])],
+                pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")]), SSH],
 )  # fmt: skip
-def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, tmp_path: Path) -> None:
-    done = stormproof(
+def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, where: Where, tmp_path: Path) -> None:
+    done = where.stormproof(
         "test", "--design", "joram", "--workload", "queue", "--nemesis", "partition,pause,kill",
-        "--backend", backend, "--time-limit", "14", "--rate", "150", "--seed", "5", "--store", str(tmp_path),
+        *where.words, "--time-limit", "14", "--rate", "150", "--seed", "5", "--store", str(tmp_path),
         "--set", "fault_duration=2.2", "--set", "fault_gap=0.5", "--set", "idle_timeout=1", "--set", "min_ok=20",
         "--json",
     )  # fmt: skip
@@ -53,27 +61,71 @@ def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, t
     assert all(window.proven and window.end for window in windows)
     assert {log.name for log in (run / "logs").iterdir()} == {"n1.log", "n2.log", "n3.log"}
     assert f"backend {backend}" in done.stderr
-    assert left_behind(run) == []
+    assert where.left_behind(run) == []
+
+
+Twins = tuple[Path, dict[str, Any]]
+
+
+def run_twins(store: Path, unsafe: Where, safe: Where) -> Twins:
+    """The two halves of the demo, shortened, at once where they have hosts of their own: partitions -> ``--json``."""
+    both = (("unspecified", "both_sides=true", unsafe), ("primary-partition", "majority_ok=20", safe))
+    with ThreadPoolExecutor(2 if unsafe.farm else 1) as pool:
+        running = {
+            partitions: pool.submit(
+                place.stormproof, "test", "--design", "joram", *MASTER_CUT, *place.words, "--time-limit", "9",
+                "--rate", "120", "--seed", "11", "--store", str(store), "--set", f"partitions={partitions}",
+                "--set", gate, "--set", "producers=4", "--set", "consumers=2", "--set", "idle_timeout=1",
+                "--set", "min_ok=20", "--json",
+            )
+            for partitions, gate, place in both
+        }  # fmt: skip
+    results = {}
+    for partitions, future in running.items():
+        done = future.result()
+        results[partitions] = {"exit": done.returncode, **json.loads(done.stdout or "{}"), "stderr": done.stderr}
+    return store, results
+
+
+@pytest.mark.requirement("H6", part=True)
+@pytest.mark.parametrize(
+    ("workload", "held"),
+    [pytest.param(["topic"], "owed to durable subscriptions came", marks=pytest.mark.requirement("J5")),
+     pytest.param(["transaction", "--set", "transactions=xa", "--set", "crash_share=0.2"], "moved exactly once",
+                  marks=pytest.mark.requirement("J4", part=True))],
+    ids=["topic", "transaction"],
+)  # fmt: skip
+def test_topics_and_transactions_survive_the_masters_death(workload: list[str], held: str, tmp_path: Path) -> None:
+    done = stormproof(
+        "test", "--design", "joram", "--workload", *workload, "--nemesis", "kill", "--set", "kill_kind=master",
+        "--backend", "local", "--time-limit", "4.5", "--rate", "120", "--seed", "4", "--store", str(tmp_path),
+        "--set", "fault_duration=1.5", "--set", "fault_gap=0.3", "--set", "idle_timeout=1", "--set", "min_ok=10",
+        "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "valid" and held in result["sentence"]
+    assert all(window.proven for window in read_ledger(only_run(tmp_path) / "ledger.jsonl"))
 
 
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The two halves of the demo, shortened: partitions -> what ``--json`` printed."""
-    store = tmp_path_factory.mktemp("twins")
-    results = {}
-    for partitions, gate in (("unspecified", "both_sides=true"), ("primary-partition", "majority_ok=20")):
-        done = stormproof(
-            "test", "--design", "joram", *MASTER_CUT, "--backend", "local", "--time-limit", "9", "--rate", "120",
-            "--seed", "11", "--store", str(store), "--set", f"partitions={partitions}", "--set", gate,
-            "--set", "producers=4", "--set", "consumers=2", "--set", "idle_timeout=1", "--set", "min_ok=20", "--json",
-        )  # fmt: skip
-        results[partitions] = {"exit": done.returncode, **json.loads(done.stdout or "{}"), "stderr": done.stderr}
-    yield store, results
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
+    """The halves on ``local``."""
+    return run_twins(tmp_path_factory.mktemp("twins"), on("local"), on("local"))
+
+
+@pytest.mark.requirement("H2", part=True)
+def test_the_twins_come_out_alike_over_ssh(ssh_farm: Farm, tmp_path: Path) -> None:
+    unsafe, safe = on("ssh", ssh_farm), on("ssh", ssh_farm, first=4)
+    test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(run_twins(tmp_path, unsafe, safe))
+    plans = [read_ledger(path) for path in tmp_path.glob("*/ledger.jsonl")]
+    assert len(plans) == 2 and all(window.proven for plan in plans for window in plan)
+    assert [path for path in tmp_path.glob("*/run.json") if unsafe.left_behind(path.parent)] == []
 
 
 @pytest.mark.requirement("J20")
 @pytest.mark.requirement("H16")
-def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: tuple[Path, dict[str, Any]]) -> None:
+def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: Twins) -> None:
     _, results = twins
     unsafe, safe = results["unspecified"], results["primary-partition"]
     assert (unsafe["exit"], unsafe["verdict"]) == (1, "invalid"), unsafe
@@ -82,7 +134,7 @@ def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: tuple[Path, di
 
 
 @pytest.mark.requirement("H9", part=True)
-def test_stored_runs_are_checked_again_alike(twins: tuple[Path, dict[str, Any]]) -> None:
+def test_stored_runs_are_checked_again_alike(twins: Twins) -> None:
     store, results = twins
     done = stormproof("check", "--all", "--store", str(store), "--json")
     assert done.returncode == 1, done.stderr
@@ -94,7 +146,7 @@ def test_stored_runs_are_checked_again_alike(twins: tuple[Path, dict[str, Any]])
     assert one.returncode == 0 and one.stdout.startswith("valid")
 
 
-def test_a_person_clicks_from_the_index_to_the_run_to_the_lost_message(twins: tuple[Path, dict[str, Any]]) -> None:
+def test_a_person_clicks_from_the_index_to_the_run_to_the_lost_message(twins: Twins) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium here: scripts/setup test installs one")
@@ -117,7 +169,7 @@ def test_a_person_clicks_from_the_index_to_the_run_to_the_lost_message(twins: tu
     assert complaints == []
 
 
-def test_the_plan_repeats_from_the_seed(twins: tuple[Path, dict[str, Any]]) -> None:
+def test_the_plan_repeats_from_the_seed(twins: Twins) -> None:
     store, results = twins
     plans = []
     for result in results.values():
@@ -129,8 +181,8 @@ def test_the_plan_repeats_from_the_seed(twins: tuple[Path, dict[str, Any]]) -> N
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_ctrl_c_heals_keeps_the_history_and_cleans_up(backend: str, tmp_path: Path) -> None:
-    process = start_test(tmp_path, *MASTER_CUT, "--backend", backend, "--time-limit", "30")
+def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Path) -> None:
+    process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, (tmp_path / "out").read_text()
@@ -138,15 +190,16 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(backend: str, tmp_path: Pa
     assert info["status"] == "broken" and info["failure"] == "interrupted"
     (window,) = read_ledger(run / "ledger.jsonl")
     assert window.end is not None, "the fault was healed"
-    assert left_behind(run) == []
-    assert stormproof("check", run.name, "--store", str(tmp_path)).returncode == 2
+    assert where.left_behind(run) == []
+    if where.farm is None:  # it knows nothing of where the nodes were
+        assert stormproof("check", run.name, "--store", str(tmp_path)).returncode == 2
     assert "interrupted" in (tmp_path / "out").read_text()
 
 
 @pytest.mark.requirement("H15")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(backend: str, tmp_path: Path) -> None:
-    process = start_test(tmp_path, *MASTER_CUT, "--backend", backend, "--time-limit", "30")
+def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where: Where, tmp_path: Path) -> None:
+    process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
     victims = [process.pid, *children(process.pid)]
     for pid in victims:
@@ -155,25 +208,30 @@ def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(backe
         except ProcessLookupError:
             continue
     process.wait(10)
-    assert stormproof("heal", "--store", str(tmp_path)).returncode == 0
-    assert left_behind(run) == []
+    healed = where.stormproof("heal", "--store", str(tmp_path))
+    assert healed.returncode == 0
+    assert "still be in force" not in healed.stdout
+    assert where.left_behind(run) == []
     recovered = stormproof("recover", "--store", str(tmp_path))
     assert recovered.returncode == 0 and "recovered" in recovered.stdout
     assert "nothing to recover" in stormproof("recover", "--store", str(tmp_path)).stdout
+    if where.farm is not None:
+        return  # the check knows nothing of where the nodes were
     checked = stormproof("check", "latest", "--store", str(tmp_path), "--json")
     assert checked.returncode == 2, checked.stdout + checked.stderr
     assert json.loads(checked.stdout)["verdict"] == "unknown"
 
 
-def test_a_parent_that_is_killed_does_not_take_the_history_along(tmp_path: Path) -> None:
-    process = start_test(tmp_path, *MASTER_CUT, "--backend", "local", "--time-limit", "30")
+@pytest.mark.parametrize("backend", ["local", SSH])
+def test_a_parent_that_is_killed_does_not_take_the_history_along(where: Where, tmp_path: Path) -> None:
+    process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
     lab = [pid for pid in children(process.pid) if b"harness.lab" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     process.kill()
     process.wait(10)
     for pid in lab:
         _await_end(pid)
-    assert left_behind(run) == []
+    assert where.left_behind(run) == []
     assert run_info(run)["status"] == "broken", "the child healed, sealed and left by itself"
     assert (run / "history.parquet").exists()
 

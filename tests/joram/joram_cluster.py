@@ -20,6 +20,7 @@ from nodes.reference.broker import ReferenceBroker
 from nodes.reference.joram.design import Joram
 from nodes.reference.runtime import RealRuntime
 from nodes.stomp import Frame, Parser, encode
+from nodes.systems.admin import AdminConnection
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
@@ -149,6 +150,15 @@ async def status(port: int, **headers: str) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads((await client.frame()).body)
     client.abort()
     return answer
+
+
+async def add_replica(port: int, name: str, link_port: int, client_port: int) -> None:
+    """What `stormproof admin add-replica` does; raises ProtocolError when it is refused."""
+    admin = AdminConnection("127.0.0.1", port, "guest", "guest")
+    try:
+        await admin.add_replica(name, ("127.0.0.1", link_port), f"127.0.0.1:{client_port}", PATIENCE)
+    finally:
+        admin.close()
 
 
 class Proxy:
@@ -325,9 +335,11 @@ class _Watched(RealRuntime):
 class Processes:
     """Nodes as processes of the operating system."""
 
-    def __init__(self, folder: Path, nodes: int = 3, **options: Any) -> None:
+    def __init__(self, folder: Path, nodes: int = 3, newcomers: int = 0, **options: Any) -> None:
         self.folder = folder
-        self.names = [f"n{number + 1}" for number in range(nodes)]
+        self.names = [f"n{number + 1}" for number in range(nodes + newcomers)]
+        self.first = self.names[:nodes]
+        nodes += newcomers
         self.options = options
         ports = free_ports(2 * nodes)
         self.link_ports = dict(zip(self.names, ports, strict=False))
@@ -335,12 +347,13 @@ class Processes:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, *names: str) -> None:
-        for name in names or self.names:
+        for name in names or self.first:
+            known = dict.fromkeys([*self.first, name])
             config = {
                 "node": name, "design": "joram", "data": str(self.folder / name), "port": self.ports[name],
-                "peers": {other: ["127.0.0.1", port] for other, port in self.link_ports.items()},
-                "client_addresses": {other: f"127.0.0.1:{port}" for other, port in self.ports.items()},
-                "options": self.options,
+                "peers": {other: ["127.0.0.1", self.link_ports[other]] for other in known},
+                "client_addresses": {other: f"127.0.0.1:{self.ports[other]}" for other in known},
+                "options": {**self.options, "join": name not in self.first},
             }
             path = self.folder / f"{name}.json"
             path.write_text(json.dumps(config))
@@ -358,6 +371,10 @@ class Processes:
         for process in self._processes.values():
             process.kill()
             process.wait(PATIENCE)
+
+    async def add(self, newcomer: str, at: str) -> None:
+        """Ask a node to take another one into the group."""
+        await add_replica(self.ports[at], newcomer, self.link_ports[newcomer], self.ports[newcomer])
 
     def log_text(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -383,7 +400,7 @@ class Processes:
 
     async def settled(self, *names: str) -> list[str]:
         """The view, master first, once it consists of these nodes (all of them if none is named)."""
-        members = list(names or self.names)
+        members = list(names or self.first)
 
         def master(states: dict[str, dict[str, Any]]) -> str | None:
             for name in members:
@@ -409,6 +426,12 @@ async def running(folder: Path, *names: str, nodes: int = 3, **options: Any) -> 
     async with Cluster(folder, nodes, **options) as cluster:
         await cluster.start(*names)
         yield cluster
+
+
+async def is_deposed(action: Awaitable[Any]) -> bool:
+    """Whether the broker told that it is no longer master, or reset a connection whose output it had not got rid of."""
+    reason = await fails(action)
+    return reason == "not master" or "reset" in reason
 
 
 async def fails(action: Awaitable[Any]) -> str:

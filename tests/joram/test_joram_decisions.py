@@ -41,7 +41,7 @@ def test_epochs_of_different_nodes_are_never_equal_and_later_rounds_are_newer():
     assert [round_of(epoch) for epoch in epochs[:: MAX_MEMBERS]] == [1, 2, 3]
 
 
-@pytest.mark.requirement("J7", part=True)
+@pytest.mark.requirement("J7")
 @pytest.mark.requirement("J6")
 @pytest.mark.parametrize(("acked", "view", "ack", "primary", "index"), [
     ({"n1": 9, "n2": 7, "n3": 5}, ["n1", "n2", "n3"], "all", True, 5),

@@ -11,7 +11,7 @@ from joram_cluster import free_ports, until
 
 from nodes.reference.api import Config
 from nodes.reference.joram.messages import Ack, Append, Heartbeat, Leave, Promise, StateChunk, pack, unpack
-from nodes.reference.links import PROTOCOL, FrameParser, LinkError, Links, check_hello, encode_frame
+from nodes.reference.links import PROTOCOL, FrameParser, LinkError, Links, check_hello, encode_frame, proof
 from nodes.reference.runtime import RealRuntime
 
 
@@ -32,13 +32,14 @@ def test_junk_is_refused(junk: bytes):
 
 
 @pytest.mark.parametrize("hello", [
-    None, [], [PROTOCOL, "c"], [PROTOCOL, "c", 1], ["stormproof-link/9", "c", "n2"], [PROTOCOL, "other", "n2"],
-    [PROTOCOL, "c", "n3"], [PROTOCOL, "c", "n2", "more"],
+    None, [], [PROTOCOL, "c"], [PROTOCOL, "c", 1, b""], ["stormproof-link/9", "c", "n2", b""],
+    [PROTOCOL, "other", "n2", b""],
+    [PROTOCOL, "c", "n3", b""], [PROTOCOL, "c", "n2", "more"], [PROTOCOL, "c", "n2", b"", 1],
 ])
 def test_a_hello_that_does_not_fit_is_refused(hello: Any):
     with pytest.raises(LinkError):
         check_hello(hello, "c", ["n2"])
-    assert check_hello([PROTOCOL, "c", "n2"], "c", ["n2"]) == "n2"
+    assert check_hello([PROTOCOL, "c", "n2", b"7"], "c", ["n2"]) == ("n2", b"7")
 
 
 @pytest.mark.parametrize("message", [
@@ -57,6 +58,9 @@ def test_messages_survive_the_link(message: Any):
 def test_frames_that_are_no_messages_are_refused(frame: Any):
     with pytest.raises(LinkError):
         unpack(frame)
+
+
+SECRET = "between us"
 
 
 class Recorder:
@@ -79,7 +83,7 @@ class Recorder:
 class Pair:
     """Two nodes with a link."""
 
-    def __init__(self, folder: Path, silence: float = 5.0) -> None:
+    def __init__(self, folder: Path, silence: float = 5.0, secrets: tuple[str, str] = (SECRET, SECRET)) -> None:
         ports = free_ports(2)
         peers = {"n1": ("127.0.0.1", ports[0]), "n2": ("127.0.0.1", ports[1])}
         self.address = peers["n2"]
@@ -87,9 +91,9 @@ class Pair:
         self.links = {
             name: Links(
                 RealRuntime(Config(name, "joram", str(folder)), (folder / f"{name}.log").open("w")),
-                self.events[name], name, peers, "c", silence, retry=0.02,
+                self.events[name], name, peers, "c", silence, retry=0.02, secret=secret,
             )
-            for name in peers
+            for name, secret in zip(peers, secrets, strict=True)
         }
 
     async def __aenter__(self) -> Pair:
@@ -132,8 +136,13 @@ async def test_a_silent_link_is_cut_and_comes_back(tmp_path: Path):
 async def test_the_newest_link_counts(tmp_path: Path):
     async with Pair(tmp_path) as pair:
         reader, writer = await asyncio.open_connection(*pair.address)
-        writer.write(encode_frame([PROTOCOL, "c", "n1"]))
-        await reader.readexactly(4)
+        parser, frames = FrameParser(), []
+        writer.write(encode_frame([PROTOCOL, "c", "n1", b"1"]))
+        while len(frames) < 2:
+            frames += parser.feed(await reader.read(1000))
+        numbers = (b"1", frames[0][3])
+        assert frames[1] == proof(SECRET, "accept", ("n1", "n2"), numbers)
+        writer.write(encode_frame(proof(SECRET, "dial", ("n1", "n2"), numbers)))
         await until(lambda: pair.events["n2"].events[:3] == [("up", "n1"), ("down", "n1"), ("up", "n1")], "new")
         writer.transport.abort()
         await until(lambda: pair.links["n2"].connected("n1") and pair.links["n1"].connected("n2"), "a link again")
@@ -146,3 +155,32 @@ async def test_own_stand_still_is_not_counted_as_silence_of_the_peer(tmp_path: P
         assert pair.links["n1"].silent_for("n2") < 0.05
         pair.links["n1"].forget("n2")
         assert pair.links["n1"].silent_for("n2") == float("inf")
+
+
+async def test_nodes_with_different_secrets_have_no_link_and_say_so(tmp_path: Path):
+    pair = Pair(tmp_path, secrets=(SECRET, "another"))
+    try:
+        for links in pair.links.values():
+            await links.start()
+        log = tmp_path / "n1.log"
+        await until(lambda: "link refused" in log.read_text(), "a refusal")
+        assert "n2 has another secret" in log.read_text()
+        assert not pair.links["n1"].connected("n2") and not pair.links["n2"].connected("n1")
+    finally:
+        for links in pair.links.values():
+            await links.stop()
+
+
+async def test_who_knows_the_names_but_not_the_secret_gets_no_link(tmp_path: Path):
+    async with Pair(tmp_path) as pair:
+        reader, writer = await asyncio.open_connection(*pair.address)
+        parser, frames = FrameParser(), []
+        writer.write(encode_frame([PROTOCOL, "c", "n1", b"1"]))
+        while len(frames) < 2:
+            frames += parser.feed(await reader.read(1000))
+        # What the node said itself is no proof, nor is one that was made for other numbers.
+        writer.write(encode_frame(frames[1]))
+        assert await reader.read() == b""
+        assert "n1 has another secret" in (tmp_path / "n2.log").read_text()
+        assert pair.events["n2"].events == [("up", "n1")]
+        writer.close()

@@ -103,9 +103,9 @@ def test_a_new_state_keeps_the_tail_that_fits_and_drops_one_that_does_not(databa
     for number in range(1, 11):
         log.append(64, entry(number))
     write(database, log)
-    log.reset(LogId(64, 8), ["n1"])
+    log.reset(LogId(64, 8), ["n1"], [])
     assert (log.base, log.last, log.applied) == (8, 10, 8)
-    log.reset(LogId(129, 9), ["n2"])
+    log.reset(LogId(129, 9), ["n2"], [])
     assert (log.base, log.last, log.applied, log.view) == (9, 9, 9, ["n2"])
     log.append(129, entry(10))
     write(database, log)

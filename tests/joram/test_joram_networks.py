@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from joram_servers import Servers, eventually
 
+from nodes.reference.api import Command
 from nodes.reference.links import FrameParser, encode_frame
 from nodes.reference.networks import PROTOCOL
 
@@ -278,4 +279,29 @@ async def test_a_silent_server_is_dialled_again(servers: Callable[..., Servers])
 
     await eventually(redialled, "another connection with the same message")
     assert outsider.links[1][1] == outsider.links[0][1]
+    outsider.stop()
+
+
+@pytest.mark.requirement("J12", part=True)
+async def test_what_the_design_has_not_released_is_not_sent(servers: Callable[..., Servers]):
+    """A design may apply commands before they are safe; other servers must not hear of them until then."""
+    world, outsider = servers(1, 1), Outsider()
+    world.start("n0.0")
+    client = await world.client(await world.serving(0))
+    await outsider.start(world.networks["n1.0"])
+    await client.publish("released", THERE)
+
+    async def came(count: int) -> bool:
+        return [len(link) for link in outsider.links] == [1 + count]
+
+    await eventually(lambda: came(1), "the message")
+    broker = world.nodes["n0.0"].running
+    with broker.transaction():
+        effects = broker.engine.apply(Command("external", "", 0, {
+            "server": 1, "stamp": 1, "destination": THERE, "headers": {}, "body": b"early"}))
+    broker.networks.flush()
+    await asyncio.sleep(0.3)
+    assert await came(1)
+    broker.release(effects)
+    await eventually(lambda: came(2), "the message that has been released")
     outsider.stop()

@@ -224,7 +224,7 @@ async def test_a_connection_closed_for_idleness_is_an_error(tmp_path: Path) -> N
     proxy.cut()
     await asyncio.sleep(1.5)
     proxy.refusing = False
-    with pytest.raises((ConnectionBroken, NotSent), match="closed"):
+    with pytest.raises((ConnectionBroken, NotSent), match="high availability is broken"):
         await send(connection, b"1")
     await connection.abort()
     await proxy.stop()

@@ -21,6 +21,7 @@ class Silent:
 
     peer = None
     over = False
+    unsafe = 0
 
     def __init__(self, connected: bool) -> None:
         self.connected = connected

@@ -7,6 +7,7 @@ is noted in the run's folder first, and everything is taken away at the end.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,10 @@ class SshBackend(ShellBackend):
         """The broker's state; ``dead`` on a machine without power."""
         return ProcessState("dead") if node in self._down else await super().process(node)
 
+    async def probe(self, link: Link, timeout: float) -> str:
+        """Whether a packet passes and is answered; ``unknown`` from a machine without power."""
+        return "unknown" if link[0] in self._down else await super().probe(link, timeout)
+
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut the power of these machines at the same moment.
 
@@ -151,20 +156,27 @@ class SshBackend(ShellBackend):
         await machines.switch(self._provider(), hosts, on=False)
         await gather_all(self._forget(node) for node in nodes)
         for host in hosts:
-            if await machines.answers(host, Path(self._noted().known_hosts)):
+            if await machines.has_power(host):
                 raise BackendError(f"{host.label} still answers after its power was cut")
 
     async def power_on(self, nodes: Sequence[str]) -> None:
         """Give these machines power, wait until they can be used, and let them suffer what they did before."""
-        remote = self._noted()
-        await machines.switch(self._provider(), [remote.nodes[node] for node in nodes], on=True)
+        hosts = [self._noted().nodes[node] for node in nodes]
+        off = [host for host, powered in zip(hosts, await gather_all(map(machines.has_power, hosts)), strict=True)
+               if not powered]  # some may have kept it, when its provider failed
+        await machines.switch(self._provider(), off, on=True)
         await gather_all(self._await_back(node, "") for node in nodes)
 
     async def reboot(self, node: str) -> None:
-        """Restart the machine in order and wait until it can be used."""
+        """Restart the machine in order and wait until it can be used.
+
+        Raises:
+            BackendError: the host is not a machine of its own, or does not come back.
+        """
+        self._demand_own_machine(node, "machine can't be restarted")
         before = await self.boot(node)
-        self._down.add(node)
         await self._demand(node, "(sleep 0.3; systemctl reboot || reboot) >/dev/null 2>&1 </dev/null &")
+        self._down.add(node)
         await self._forget(node)
         await self._await_back(node, before)
 
@@ -173,7 +185,9 @@ class SshBackend(ShellBackend):
         return (await self._demand(node, "cat /proc/sys/kernel/random/boot_id")).strip()
 
     async def clock(self, node: str) -> float:
-        """The node's time of day, seconds since 1970."""
+        """The node's time of day, seconds since 1970; ours for a machine without power, which proves nothing of it."""
+        if node in self._down:
+            return time.time()
         return float(await self._demand(node, "date +%s.%N"))
 
     async def set_clock(self, node: str, offset: float, rate: float) -> None:
@@ -182,16 +196,18 @@ class SshBackend(ShellBackend):
         Raises:
             BackendError: the host shares its clock with others, or the rate is beyond what the kernel's tick can do.
         """
-        facts = self._facts[node]
-        why = own_machine(facts, [each for other, each in self._facts.items() if other != node])
-        if why:
-            raise BackendError(f"{self._noted().nodes[node].label}: its clock can't be set: {why}")
+        self._demand_own_machine(node, "clock can't be set")
         if not abs(rate - 1) <= clock.MOST_SKEW:
             raise BackendError(f"{node}: a clock can't run {rate:g} times as fast, only {1 - clock.MOST_SKEW:g} to "
                                f"{1 + clock.MOST_SKEW:g}")
         self._clocks[node] = (offset, rate)
         if node not in self._down:
             await self._demand(node, clock.set_script(self._pythons[node], offset, rate))
+
+    def _demand_own_machine(self, node: str, failure: str) -> None:
+        why = own_machine(self._facts[node], [each for other, each in self._facts.items() if other != node])
+        if why:
+            raise BackendError(f"{self._noted().nodes[node].label}: its {failure}: {why}")
 
     def _provider(self) -> Power:
         if self._power is None:
@@ -223,15 +239,17 @@ class SshBackend(ShellBackend):
     async def _await_back(self, node: str, before: str) -> None:
         """Wait for another boot than ``before``; then make network and clock as wrong as they should be."""
         host, known_hosts = self._noted().nodes[node], Path(self._noted().known_hosts)
-        async with asyncio.timeout(POWER_LIMIT):
-            while True:
-                await in_thread(lambda _: None, await_host, host, known_hosts)
-                try:
-                    if await self.boot(node) != before:
-                        break
-                except BackendError:
-                    pass  # it was still on its way down
-                await asyncio.sleep(BOOT_POLL)
+        deadline = time.monotonic() + POWER_LIMIT
+        while True:
+            await in_thread(lambda _: None, await_host, host, known_hosts)
+            try:
+                if await self.boot(node) != before:
+                    break
+            except BackendError:
+                pass  # it was still on its way down
+            if time.monotonic() > deadline:
+                raise BackendError(f"{host.label} did not boot within {POWER_LIMIT:g} s")
+            await asyncio.sleep(BOOT_POLL)
         await self._demand(node, f"rm -f {self._pid_file(node)}")
         self._down.discard(node)
         async with self._network_lock:

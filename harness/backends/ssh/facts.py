@@ -146,10 +146,10 @@ def own_machine(facts: Facts, others: Sequence[Facts]) -> str | None:
 
     ``others`` are the facts of the other nodes. Who shares a kernel shares its clock: this machine is looked at, too.
     """
-    if facts.container:
-        return f"it is a container ({facts.container})"
     if facts.boot == this_boot():
         return "it shares this machine's kernel"
+    if facts.container:
+        return f"it is a container ({facts.container})"
     if any(other.boot == facts.boot for other in others):
         return "it shares its kernel with another node"
     return None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from harness.backends.base import gather_all
-from harness.backends.ssh.connection import dial, hang_up, in_thread
+from harness.backends.ssh.connection import in_thread
 from harness.backends.ssh.facts import Facts, own_machine
 from harness.backends.ssh.hosts import Host
-from harness.backends.ssh.power import ANSWER_LIMIT, HELP, Power
+from harness.backends.ssh.power import HELP, Power, takes_connections
 from harness.errors import BackendError
 
 FAULTS: Mapping[str, str] = {
@@ -51,13 +50,9 @@ async def switch(power: Power, hosts: Sequence[Host], on: bool) -> None:
     await gather_all(calls)
 
 
-async def answers(host: Host, known_hosts: Path) -> bool:
-    """Whether a host that should be off still lets us in."""
-    try:
-        hang_up(await in_thread(hang_up, dial, host, known_hosts, ANSWER_LIMIT))
-    except BackendError:
-        return False
-    return True
+async def has_power(host: Host) -> bool:
+    """Whether a host takes connections: its kernel does, however slow its sshd may be."""
+    return await in_thread(_nothing, takes_connections, host)
 
 
 def _nothing(_: object) -> None:

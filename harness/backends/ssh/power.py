@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from harness.backends.ssh.hosts import Host
 from harness.errors import BackendError, UsageError
 from harness.slowness import SLOW
 
@@ -38,7 +41,9 @@ class Power:
         """Cut or give power. Blocks. Raises BackendError when the provider fails or takes too long."""
         named = self.provider in ("virsh", "docker") and self.argument
         machine = self.argument.replace("{host}", host) if named else host
-        template = _PROVIDERS[self.provider][on]
+        domain = _libvirt_domain(self.argument, host) if self.provider == "vagrant" else None
+        template = _PROVIDERS["virsh" if domain else self.provider][on]
+        machine = domain or machine
         command = [word.replace("{machine}", machine).replace("{argument}", self.argument) for word in template]
         environment = {**os.environ, **({"VAGRANT_CWD": self.argument} if self.provider == "vagrant" and self.argument
                                         else {})}
@@ -53,6 +58,24 @@ class Power:
         if done.returncode:
             why = " ".join((done.stderr or done.stdout).split())[-300:]
             raise BackendError(f"{what} failed: {why or f'status {done.returncode}'}")
+
+
+def takes_connections(host: Host) -> bool:
+    """Whether something answers at the host's port within ``ANSWER_LIMIT``. Blocks."""
+    try:
+        socket.create_connection((host.address, host.port), timeout=ANSWER_LIMIT).close()
+    except OSError:
+        return False
+    return True
+
+
+def _libvirt_domain(folder: str, host: str) -> str | None:
+    """The domain that vagrant-libvirt made, None for another provider's machine.
+
+    Its `vagrant halt --force` asks the machine to shut down in order first, which is no loss of power.
+    """
+    note = Path(folder, ".vagrant", "machines", host, "libvirt", "id")
+    return note.read_text(encoding="utf-8").strip() if note.exists() else None
 
 
 def parse_power(text: str) -> Power | None:

@@ -19,7 +19,7 @@ from harness.backends.ssh.clock import right_script
 from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_root_shell
 from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
-from harness.backends.ssh.power import ANSWER_LIMIT, POWER_LIMIT, parse_power
+from harness.backends.ssh.power import POWER_LIMIT, parse_power, takes_connections
 from harness.errors import BackendError, HistoryError
 from harness.slowness import SLOW
 from harness.store import REMOTE_FILE, write_json
@@ -137,12 +137,14 @@ def _give_power(run_dir: Path, remote: Remote) -> list[str]:
     lines = []
     for node in sorted(off & remote.nodes.keys()):
         host = remote.nodes[node]
+        if takes_connections(host):
+            continue
         try:
-            hang_up(dial(host, Path(remote.known_hosts), ANSWER_LIMIT))
-        except BackendError:
             power.switch(host.name, on=True)
             await_host(host, Path(remote.known_hosts))
             lines.append(f"{host.label}: has power again")
+        except BackendError as error:
+            lines.append(f"{host.label}: has no power: {error}")
     return lines
 
 
@@ -165,7 +167,7 @@ def await_host(host: Host, known_hosts: Path) -> None:
     deadline = time.monotonic() + POWER_LIMIT
     while True:
         try:
-            return hang_up(dial(host, known_hosts, ANSWER_LIMIT))
+            return hang_up(dial(host, known_hosts))
         except BackendError as error:
             if time.monotonic() > deadline:
                 raise BackendError(f"{host.label} did not come back within {POWER_LIMIT:g} s: {error}") from None

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nodes import stomp
-from nodes.reference.api import Runtime
+from nodes.reference.api import Config, Runtime
+from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED, switched_on
 from nodes.reference.icestorm.options import Options
 from nodes.reference.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.stomp import Frame, ProtocolError
@@ -26,9 +27,10 @@ _READ = 1 << 16
 
 @dataclass(frozen=True)
 class Event:
-    """One event; ``number`` counts this replica's."""
+    """One event; ``number`` counts those of ``replica``, at which it was published."""
 
     number: int
+    replica: str
     topic: str
     headers: Mapping[str, str]
     body: bytes
@@ -36,16 +38,19 @@ class Event:
     def frame(self, subscriber: str) -> bytes:
         """As it goes to a subscriber."""
         headers = {"subscription": subscriber, "message-id": str(self.number), "destination": f"/topic/{self.topic}",
-                   "ack": str(self.number), **self.headers, "content-length": str(len(self.body))}
+                   "ack": str(self.number), "x-replica": self.replica, **self.headers,
+                   "content-length": str(len(self.body))}
         return stomp.encode(Frame("MESSAGE", headers, self.body))
 
 
 class Delivery:
     """All subscribers of this replica's database, each with the events that wait for it."""
 
-    def __init__(self, runtime: Runtime, options: Options, database: Database,
+    def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
                  failed: Callable[[str, str], None]) -> None:
         """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
+        self._node = config.node
+        self._bugs = switched_on(config.options)
         self._runtime = runtime
         self._options = options
         self._database = database
@@ -59,7 +64,7 @@ class Delivery:
         An event goes over one link at most, and only over links whose cost is 0 or not below the event's.
         """
         self._events += 1
-        event = Event(self._events, topic, headers, body)
+        event = Event(self._events, self._node, topic, headers, body)
         cost = int(headers.get(COST, "0"))
         targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
                             if limit == 0 or cost <= limit)]
@@ -75,9 +80,12 @@ class Delivery:
                 outbox.stop()
                 del self._outboxes[(topic, ident)]
 
-    def waiting(self) -> int:
-        """Events that are not delivered yet, counted once for each subscriber."""
-        return sum(outbox.waiting for outbox in self._outboxes.values())
+    def waiting(self) -> dict[str, int]:
+        """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
+        counts = {ident: 0 for topic in self._database.topics.values() for ident in topic.subscribers}
+        for (_, ident), outbox in self._outboxes.items():
+            counts[ident] = counts.get(ident, 0) + outbox.waiting
+        return counts
 
     def stop(self) -> None:
         """Deliver nothing more."""
@@ -89,7 +97,8 @@ class Delivery:
         if outbox is None or outbox.subscriber != subscriber:
             if outbox is not None:
                 outbox.stop()
-            outbox = _Outbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber.ident))
+            outbox = _Outbox(self._runtime, self._options, self._bugs, subscriber,
+                             lambda: self._failed(topic, subscriber.ident))
             self._outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
@@ -97,8 +106,10 @@ class Delivery:
 class _Outbox:
     """The events for one subscriber, and the connection to it."""
 
-    def __init__(self, runtime: Runtime, options: Options, subscriber: Subscriber, failed: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, options: Options, bugs: frozenset[str], subscriber: Subscriber,
+                 failed: Callable[[], None]) -> None:
         self.subscriber = subscriber
+        self._bugs = bugs
         self._runtime = runtime
         self._options = options
         self._failed = failed
@@ -136,12 +147,17 @@ class _Outbox:
             except _Quiet:
                 continue
             except (OSError, TimeoutError, EOFError, ProtocolError) as error:
-                self._queue.extendleft(reversed(self._flying.values()))
+                if FAILED_EVENT_LAST in self._bugs:
+                    self._queue.extend(self._flying.values())
+                else:
+                    self._queue.extendleft(reversed(self._flying.values()))
                 self._flying.clear()
+                if OFFLINE_EVENTS_DISCARDED in self._bugs:
+                    self._queue.clear()
                 self._attempts += 1
                 self._runtime.log("delivery failed", subscriber=self.subscriber.ident, attempt=self._attempts,
                                   error=str(error) or type(error).__name__)
-                if 0 <= self.subscriber.retry_count < self._attempts:
+                if RETRIES_IGNORED in self._bugs or 0 <= self.subscriber.retry_count < self._attempts:
                     self._failed()
                     return
                 await asyncio.sleep(self._options.retry_interval)

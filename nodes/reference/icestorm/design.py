@@ -57,7 +57,7 @@ class IceStorm:
         self._election = Election(broker, options, self._database, self._peers, self._changed)
         wall = broker.runtime.time_of_day if options.stamp == "wall-clock" else None
         self._replication = Replication(broker.runtime, self._election, self._database, self._peers, wall)
-        self._delivery = Delivery(broker.runtime, options, self._database, self._failed)
+        self._delivery = Delivery(broker.config, broker.runtime, options, self._database, self._failed)
         self._clients: dict[str, _Client] = {}
         self._active = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
@@ -272,6 +272,7 @@ class IceStorm:
             now = self._broker.runtime.now()
             for client in list(self._clients.values()):
                 if not client.busy and client.commands.empty() and now - client.used >= timeout:
+                    self._broker.runtime.log("idle client closed", conn=client.conn)
                     self._forget(client, "idle")
 
     # The group.

@@ -12,6 +12,7 @@ from nodes.reference.joram.election import Election
 from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.intake import Intake
 from nodes.reference.joram.leader import Leader
+from nodes.reference.joram.log import Member
 from nodes.reference.joram.messages import (
     Ack,
     Append,
@@ -28,6 +29,7 @@ from nodes.reference.joram.messages import (
     StateAck,
     StateBegin,
     StateChunk,
+    StateEnd,
     position_of,
     unpack,
 )
@@ -63,8 +65,8 @@ class Joram:
             Heartbeat: self._heartbeat, Standing: self._standing, Append: self._append, Ack: self._acked,
             Reject: self._rejected, Canvass: self._election.canvassed, Opinion: self._election.answered,
             Propose: self._election.proposed, Promise: self._election.promised, Fetch: self._fetch,
-            StateBegin: self._state_begin, StateChunk: self._state_chunk, StateAck: self._state_acked,
-            Leave: self._leave,
+            StateBegin: self._state_begin, StateChunk: self._state_chunk, StateEnd: self._state_end,
+            StateAck: self._state_acked, Leave: self._leave,
         }
 
     # The design's protocol.
@@ -105,15 +107,30 @@ class Joram:
     def admission(self) -> Admission:
         """Clients are let in by the master only; the others name it if they know it."""
         if self._leader is not None and self._leader.serving:
-            return Admission(True)
+            listed = tuple(member.client for member in self._replica.group if member.client)
+            return Admission(True, early=self._options.early, replicas=listed)
         master = self._live_master()
-        address = self._broker.config.client_addresses.get(master) if master else None
-        return Admission(False, NOT_MASTER, address)
+        address = next((member.client for member in self._replica.group if member.name == master), None)
+        return Admission(False, NOT_MASTER, address or None)
 
     def submit(self, command: Command) -> None:
         """Replicate a command; dropped when this node does not serve (its clients are being dropped too)."""
         if self._leader is not None:
             self._leader.submit(command)
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow by one replica, which learns first; ``status`` tells when it is one of the ``replicas``.
+
+        Raises:
+            ConfigError: this node is not the master, or the group can't take it now.
+        """
+        if self._leader is None or not self._leader.serving:
+            raise ConfigError(f"not master{self._where()}; ask the master to add a replica")
+        self._leader.add_replica(Member(name, *link, client))
+
+    def _where(self) -> str:
+        master = self._live_master()
+        return f" (that is {master})" if master else ""
 
     def status(self) -> dict[str, Any]:
         """What a person needs to see how the group is doing; epochs are given as their rounds."""
@@ -125,6 +142,8 @@ class Joram:
             "serving": leader is not None and leader.serving,
             "epoch": round_of(leader.epoch if leader is not None else replica.log.promised),
             "view": list(view),
+            "replicas": list(replica.order),
+            "learners": [member.name for member in replica.learners],
             "master": replica.name if leader is not None else self._live_master(),
             "applied": replica.log.applied,
             "committed": replica.committed,
@@ -167,7 +186,7 @@ class Joram:
     def link_down(self, peer: str) -> None:
         """Forget what was under way."""
         self._reports.pop(peer, None)
-        self._supply.pop(peer, None)
+        self._end_supply(peer)
         if self._leader is not None:
             self._leader.lost_link(peer)
         if self._intake is not None and self._intake.source == peer and self._master == peer:
@@ -222,7 +241,8 @@ class Joram:
         if self._leader is not None:
             self._step_down(f"{peer} is master in epoch {round_of(epoch)}")
         self._election.cancel()
-        self._supply.clear()
+        for each in list(self._supply):
+            self._end_supply(each)
         replica.promise(epoch)
         self.started = True
         if self._master != peer:
@@ -263,8 +283,14 @@ class Joram:
     def _fetch(self, peer: str, message: Fetch) -> None:
         if self._leader is None and message.epoch == self._replica.log.promised:
             feeder = Feeder(self._replica, peer, message.epoch, position_of(message), Frames())
+            self._end_supply(peer)
             self._supply[peer] = (message.epoch, feeder)
             feeder.pump(self._replica.now())
+
+    def _end_supply(self, peer: str) -> None:
+        _, feeder = self._supply.pop(peer, (0, None))
+        if feeder is not None:
+            feeder.close()
 
     def _state_begin(self, peer: str, message: StateBegin) -> None:
         if self._intake is not None and (self._intake.source, self._intake.epoch) == (peer, message.epoch):
@@ -273,6 +299,10 @@ class Joram:
     def _state_chunk(self, peer: str, message: StateChunk) -> None:
         if self._intake is not None and (self._intake.source, self._intake.epoch) == (peer, message.epoch):
             self._intake.take_chunk(message)
+
+    def _state_end(self, peer: str, message: StateEnd) -> None:
+        if self._intake is not None and (self._intake.source, self._intake.epoch) == (peer, message.epoch):
+            self._intake.end_state(message)
 
     def _state_acked(self, peer: str, message: StateAck) -> None:
         epoch, feeder = self._supply.get(peer, (0, None))

@@ -146,6 +146,8 @@ class Election:
 
     def _may_stand(self) -> bool:
         replica, options = self._replica, self._replica.options
+        if replica.name not in replica.order:
+            return False
         reports = self._node.reports()
         for report in reports.values():
             if report.claim and (not options.primary or report.claim >= replica.log.promised):
@@ -243,9 +245,15 @@ class Election:
             return
         self.phase = IDLE
         self._node.receive_from(None)
+        # The adopted log may have brought members that were unknown before: a majority of these must have promised.
+        granted = sum(name in replica.order for name in self._promises)
+        if not has_quorum(granted, len(self._promises), len(replica.order), replica.options.primary):
+            self._back_off(0.5)
+            return
         willing = [
             peer for peer, position in self._promises.items()
-            if peer != replica.name and replica.is_alive(peer) and not plan_feed(position, log.epoch_at).state
+            if peer != replica.name and peer in replica.order and replica.is_alive(peer)
+            and not plan_feed(position, log.epoch_at).state
         ]
         self._node.become_leader(self._epoch, new_view(replica.name, log.view, willing, replica.order))
 
@@ -254,7 +262,7 @@ class Election:
     def canvassed(self, peer: str, message: Canvass) -> None:
         """A peer asks whether this node would support it."""
         replica, now = self._replica, self._replica.now()
-        reason = self._refusal(message.epoch, message.first_start)
+        reason = self._refusal(peer, message.epoch, message.first_start)
         if reason is None and self.phase != IDLE:
             if self.phase == CANVASSING and replica.ranks[peer] < replica.rank:
                 replica.runtime.log("candidate deferred", to=peer)
@@ -271,7 +279,7 @@ class Election:
     def proposed(self, peer: str, message: Propose) -> None:
         """A peer wants this node's promise."""
         replica = self._replica
-        reason = self._refusal(message.epoch, message.first_start)
+        reason = self._refusal(peer, message.epoch, message.first_start)
         if reason is not None:
             replica.runtime.log("proposal refused", candidate=peer, epoch=round_of(message.epoch), why=reason)
             replica.send(peer, Opinion(message.epoch, replica.log.promised, reason))
@@ -288,8 +296,10 @@ class Election:
         self._favoured = peer
         self._favoured_until = self._replica.now() + self._replica.options.detection_timeout / 2
 
-    def _refusal(self, epoch: int, first_start: bool) -> str | None:
+    def _refusal(self, peer: str, epoch: int, first_start: bool) -> str | None:
         replica, options = self._replica, self._replica.options
+        if peer not in replica.order:
+            return "not of my group"
         voter = Voter(
             promised=replica.log.promised,
             has_log=replica.has_log,

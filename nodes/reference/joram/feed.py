@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
 
-from nodes.reference import wire
-from nodes.reference.bugs import TRANSFER_MISSES_CHANGES
-from nodes.reference.joram.decisions import Position, plan_feed
-from nodes.reference.joram.messages import Append, StateBegin, StateChunk, pack
+from nodes.reference.bugs import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
+from nodes.reference.joram.decisions import LogId, Position, plan_feed
+from nodes.reference.joram.messages import Append, StateBegin, StateChunk, StateEnd, pack
+from nodes.reference.joram.options import TRANSFERS
 from nodes.reference.joram.replica import Replica
+from nodes.reference.joram.transfer import HeldBack, Transfer, TwoStep
 
 APPEND_BYTES = 256 << 10
 WINDOW_BYTES = 8 << 20
-CHUNK_BYTES = 128 << 10
-CHUNK_WINDOW = 32
+CHUNK_WINDOW = 4
 
 
 class Frames:
@@ -39,30 +37,6 @@ class Frames:
         return self._frame, self._end
 
 
-def chunks(rows: Iterable[list[Any]]) -> list[bytes]:
-    """Rows of a dump, encoded in pieces of about CHUNK_BYTES (one row at least in each)."""
-    made: list[bytes] = []
-    gathered: list[bytes] = []
-    size = 0
-    for row in rows:
-        encoded = wire.encode(row)
-        gathered.append(encoded)
-        size += len(encoded)
-        if size >= CHUNK_BYTES:
-            made.append(wire.encode(gathered))
-            gathered, size = [], 0
-    if gathered:
-        made.append(wire.encode(gathered))
-    return made
-
-
-def rows_of(pieces: Iterable[bytes]) -> Iterable[list[Any]]:
-    """The rows that ``chunks`` encoded."""
-    for piece in pieces:
-        for encoded in wire.decode(piece):
-            yield wire.decode(encoded)
-
-
 class Feeder:
     """Sends one peer what it lacks, in ``epoch``, as fast as it acknowledges.
 
@@ -76,8 +50,9 @@ class Feeder:
         self._frames = frames
         self._in_flight: deque[tuple[int, int]] = deque()
         self._unacked = 0
-        self._state: list[bytes] | None = None
-        self._sent_chunks = self._acked_chunks = 0
+        self._transfer: Transfer | None = None
+        self._sent_chunks = self._acked_chunks = self._bytes = 0
+        self._ended = False
         self._began = replica.now()
         self.match = -1
         plan = plan_feed(position, replica.log.epoch_at)
@@ -93,34 +68,44 @@ class Feeder:
     @property
     def in_step(self) -> bool:
         """Whether the peer needs no state and has acknowledged something."""
-        return self._state is None and self.match >= 0
+        return self._transfer is None and self.match >= 0
 
     @property
     def hold(self) -> int:
         """Entries after this index will be needed."""
+        if self._transfer is not None and self._transfer.at is None:
+            return self._replica.log.applied
         return self.next - 1
+
+    def close(self) -> None:
+        """The peer needs nothing any more, or not from here."""
+        if self._transfer is not None:
+            self._transfer.close()
+            self._transfer = None
 
     def pump(self, stamp: float) -> None:
         """Send what may be sent now; ``stamp`` is this node's clock, which the peer will echo."""
         log = self._replica.log
-        if self._state is None and log.epoch_at(self.next - 1) is None:
+        if self._transfer is None and log.epoch_at(self.next - 1) is None:
             self._begin_state()
-        if self._state is not None:
-            self._pump_state()
-            return
+        if self._transfer is not None:
+            self._pump_state(self._transfer)
+            if not (self._ended or self._transfer.sends_entries) or log.epoch_at(self.next - 1) is None:
+                return
         while self.next <= log.last and self._unacked < WINDOW_BYTES:
             self._send(self.next, stamp)
 
     def acked(self, match: int) -> None:
         """The peer holds everything up to ``match``."""
-        if self._state is not None:
-            if match != self.hold:
+        transfer = self._transfer
+        if transfer is not None:
+            if not self._ended or transfer.at is None or match < transfer.at.idx:
                 return
             self._replica.runtime.log(
-                "state transfer end", to=self._peer, index=match,
+                "state transfer end", to=self._peer, index=match, bytes=self._bytes,
                 seconds=round(self._replica.now() - self._began, 3),
             )
-            self._state = None
+            self.close()
         self.match = max(self.match, match)
         while self._in_flight and self._in_flight[0][0] <= match:
             self._unacked -= self._in_flight.popleft()[1]
@@ -143,27 +128,48 @@ class Feeder:
         self.next = end + 1
 
     def _begin_state(self) -> None:
-        replica, log = self._replica, self._replica.log
-        # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.
-        replica.persist()
-        at = log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
-        self._state = chunks(replica.broker.engine.dump())
-        self._sent_chunks = self._acked_chunks = 0
+        replica = self._replica
+        self._began = replica.now()
+        self._transfer = self._new_transfer()
+        self._ended = False
+        self._sent_chunks = self._acked_chunks = self._bytes = 0
         self._in_flight.clear()
         self._unacked = 0
         self.match = -1
-        self.next = at.idx + 1
-        self._began = replica.now()
-        replica.runtime.log(
-            "state transfer begin", to=self._peer, index=at.idx, bytes=sum(map(len, self._state))
-        )
-        view = list(log.view)
-        replica.send(self._peer, StateBegin(self._epoch, at.idx, at.epoch, view, len(self._state)))
+        if self._transfer.at is not None:
+            self.next = self._transfer.at.idx + 1
+        replica.runtime.log("state transfer begin", to=self._peer, form=replica.options.transfer)
+        replica.send(self._peer, StateBegin(self._epoch))
 
-    def _pump_state(self) -> None:
-        state = self._state or []
-        while self._sent_chunks < min(len(state), self._acked_chunks + CHUNK_WINDOW):
-            self._replica.send(
-                self._peer, StateChunk(self._epoch, self._sent_chunks, state[self._sent_chunks])
-            )
-            self._sent_chunks += 1
+    def _new_transfer(self) -> Transfer:
+        replica = self._replica
+        if replica.options.transfer == TRANSFERS[0]:
+            forgetful = TRANSFER_FORGETS_MARKED in replica.bugs
+            return TwoStep(replica.broker.database, replica.marks, self._persisted, forgetful)
+        at = self._persisted()
+        return HeldBack(replica.broker.engine.dump(), at)
+
+    def _persisted(self) -> LogId:
+        # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.
+        replica, log = self._replica, self._replica.log
+        replica.persist()
+        return log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
+
+    def _pump_state(self, transfer: Transfer) -> None:
+        replica = self._replica
+        while not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW:
+            chunk = transfer.next_chunk()
+            if chunk is not None:
+                replica.send(self._peer, StateChunk(self._epoch, self._sent_chunks, chunk))
+                self._sent_chunks += 1
+                self._bytes += len(chunk)
+                continue
+            at = transfer.at
+            if at is None:
+                raise ValueError("a state transfer ended before its place in the log was known")
+            self._ended = True
+            if not transfer.sends_entries:
+                self.next = at.idx + 1
+            log = replica.log
+            end = StateEnd(self._epoch, at.idx, at.epoch, log.view_at(at.idx), log.group_at(at.idx), self._sent_chunks)
+            replica.send(self._peer, end)

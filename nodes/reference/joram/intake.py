@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.joram.decisions import LogId
-from nodes.reference.joram.feed import rows_of
-from nodes.reference.joram.messages import Ack, Append, Standing, StateAck, StateBegin, StateChunk
+from nodes.reference.joram.messages import Ack, Append, Standing, StateAck, StateBegin, StateChunk, StateEnd
 from nodes.reference.joram.replica import Replica
+from nodes.reference.joram.transfer import Row, rows_of, take_chunk
 
 
 class Intake:
@@ -23,8 +23,9 @@ class Intake:
         self.matched = -1
         self.echo = -1.0
         self._owes_ack = False
-        self._state: StateBegin | None = None
-        self._chunks: list[bytes] = []
+        self._state: dict[str, dict[int, Row]] | None = None
+        self._chunks = 0
+        self._undelivered: list[Append] = []
 
     def introduce(self) -> None:
         """Tell the source how far this replica's log goes, so that it knows where to begin."""
@@ -34,10 +35,14 @@ class Intake:
         )
 
     def append(self, message: Append) -> None:
-        """Take entries; an uncommitted tail that contradicts them is removed."""
+        """Take entries; an uncommitted tail that contradicts them is removed.
+
+        While the state is incomplete they are kept undelivered (4.7.3).
+        """
         self.echo = max(self.echo, message.sent)
         log = self._replica.log
         if self._state is not None:
+            self._undelivered.append(message)
             return
         if log.epoch_at(message.prev) != message.prev_epoch:
             self.introduce()
@@ -64,19 +69,30 @@ class Intake:
 
     def begin_state(self, message: StateBegin) -> None:
         """The whole state is about to come."""
-        self._replica.runtime.log(
-            "state transfer begin", source=self.source, index=message.upto, chunks=message.chunks
-        )
-        self._state, self._chunks = message, []
-        self._load_if_complete()
+        self._replica.runtime.log("state transfer begin", source=self.source)
+        self._state, self._chunks, self._undelivered = {}, 0, []
 
     def take_chunk(self, message: StateChunk) -> None:
         """A piece of the state."""
-        if self._state is None or message.number != len(self._chunks):
+        if self._state is None or message.number != self._chunks:
             return
-        self._chunks.append(message.rows)
-        self._replica.send(self.source, StateAck(self.epoch, len(self._chunks)))
-        self._load_if_complete()
+        take_chunk(self._state, message.rows)
+        self._chunks += 1
+        self._replica.send(self.source, StateAck(self.epoch, self._chunks))
+
+    def end_state(self, message: StateEnd) -> None:
+        """The state is complete: it replaces what is here, and what was kept undelivered follows."""
+        if self._state is None or message.chunks != self._chunks:
+            return
+        replica, at = self._replica, LogId(message.upto_epoch, message.upto)
+        replica.load(rows_of(self._state), at, [str(name) for name in message.view], message.group)
+        undelivered = self._undelivered
+        self._state, self._undelivered = None, []
+        self.matched = at.idx
+        self._owes_ack = True
+        replica.runtime.log("state transfer end", source=self.source, index=at.idx, undelivered=len(undelivered))
+        for each in undelivered:
+            self.append(each)
 
     def settle(self) -> None:
         """Acknowledge, once, what the frames just read have brought; it is made durable first."""
@@ -90,15 +106,3 @@ class Intake:
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
         replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
-
-    def _load_if_complete(self) -> None:
-        state = self._state
-        if state is None or len(self._chunks) < state.chunks:
-            return
-        replica = self._replica
-        at = LogId(state.upto_epoch, state.upto)
-        replica.load(rows_of(self._chunks), at, [str(name) for name in state.view])
-        self._state, self._chunks = None, []
-        self.matched = at.idx
-        self._owes_ack = True
-        replica.runtime.log("state transfer end", source=self.source, index=at.idx)

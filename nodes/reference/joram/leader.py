@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nodes.reference.api import Command, Effect
+from nodes.reference.api import Command, ConfigError
 from nodes.reference.bugs import (
     ACK_ON_MASTER_ONLY,
     MAJORITY_TOO_SMALL,
     RECEIPT_BEFORE_REPLICATION,
     RECEIPT_BEFORE_SYNC,
 )
-from nodes.reference.joram.decisions import committed_index, kth_newest, majority, round_of
+from nodes.reference.joram.decisions import MAX_MEMBERS, committed_index, kth_newest, majority, round_of
 from nodes.reference.joram.feed import Feeder, Frames
-from nodes.reference.joram.log import encode_command, encode_view
+from nodes.reference.joram.log import Member, encode_command, encode_group, encode_view
 from nodes.reference.joram.messages import Ack, Standing, StateAck, position_of
+from nodes.reference.joram.outbox import MAX_AHEAD, Outbox
 from nodes.reference.joram.replica import Replica
 
 BATCH_COMMANDS = 500
@@ -31,6 +32,9 @@ class Leader:
     Under ``primary-partition`` effects are released only while the master holds a lease: within
     ``Options.lease`` of the time by which a majority had heard it, no other master can have been elected, so
     a master that was paused delivers nothing that another one may have delivered meanwhile.
+
+    With asynchronous propagation it applies commands when they are on its own disk, and ships them to the other
+    replicas every ``sync_interval``, or at once when somebody waits for that (``Outbox``).
     """
 
     def __init__(self, replica: Replica, epoch: int, members: Sequence[str]) -> None:
@@ -45,27 +49,79 @@ class Leader:
         self._patient_from = replica.now()
         self._seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
-        self._outbox: list[Effect] = []
+        self._outbox = Outbox()
+        self._ship_upto = 0
         self._held_back = False
         self._wake = asyncio.Event()
         self._epoch_start = replica.log.append(epoch, encode_view(self.members))
-        self._task = replica.runtime.spawn(self._write(), "replication")
+        self._tasks = [replica.runtime.spawn(self._write(), "replication")]
+        if replica.options.early:
+            self._tasks.append(replica.runtime.spawn(self._synchronise(), "synchronisation"))
         self._wake.set()
         replica.runtime.log("view installed", epoch=round_of(epoch), members=",".join(self.members))
 
     def stop(self) -> None:
         """No longer master: what is pending is dropped, nothing more is released."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.serving = False
         self._pending.clear()
         self._outbox.clear()
+        self._close_feeders()
+        self._replica.learners = []
+        self._replica.regroup()
+
+    def _close_feeders(self) -> None:
+        for feeder in self._feeders.values():
+            feeder.close()
+        self._feeders.clear()
+
+    def add_replica(self, member: Member) -> None:
+        """Let a replica learn the log; it becomes part of the group when it has nearly caught up (4.7.3).
+
+        Raises:
+            ConfigError: the group can't take it, or not now.
+        """
+        replica = self._replica
+        if member in replica.group or member in replica.learners:
+            return
+        if not replica.options.primary:
+            raise ConfigError("only a group with partitions=primary-partition can take another replica")
+        taken = {each.name: each for each in (*replica.group, *replica.learners)}
+        if member.name in taken:
+            raise ConfigError(f"{member.name} is a replica already, at other addresses")
+        if replica.learners or not self._may_regroup():
+            raise ConfigError("another replica is being added; one at a time")
+        if len(replica.group) >= MAX_MEMBERS:
+            raise ConfigError(f"a group has at most {MAX_MEMBERS} replicas")
+        replica.runtime.log("learner added", name=member.name, address=f"{member.host}:{member.port}")
+        replica.learners.append(member)
+        replica.regroup()
+
+    def _may_regroup(self) -> bool:
+        """Whether who belongs to the group may change now.
+
+        One change at a time, so that majorities before and after it meet; and not before an entry of the own epoch
+        is committed, since a change that a former master began might otherwise be committed behind it (Ongaro's
+        dissertation, 4.1, with his correction of 2015).
+        """
+        log = self._replica.log
+        return self.serving and log.group_index <= self._replica.committed
+
+    def _take_in(self, learner: Member) -> None:
+        replica = self._replica
+        group = [*replica.group, learner]
+        replica.log.append(self.epoch, encode_group(group))
+        replica.runtime.log("group changed", members=",".join(member.name for member in group))
+        self._ship_upto = replica.log.last
+        self._wake.set()
 
     def submit(self, command: Command) -> None:
         """Order a command; it is replicated with the next batch."""
         if not self.serving:
             return
         if ACK_ON_MASTER_ONLY in self._replica.bugs and command.kind == "ack":
-            self._outbox += self._replica.broker.engine.apply(command)
+            self._outbox.add(self._replica.broker.engine.apply(command))
             self._release()
         else:
             self._pending.append(encode_command(command))
@@ -74,7 +130,7 @@ class Leader:
     def raise_epoch(self, epoch: int) -> None:
         """Go on in a newer epoch (``unspecified`` only), which must have been promised."""
         self.epoch = epoch
-        self._feeders.clear()
+        self._close_feeders()
         self._acked.clear()
         self._epoch_start = 0
         self._install(self.members, "epoch raised")
@@ -84,7 +140,9 @@ class Leader:
 
     def lost_link(self, peer: str) -> None:
         """What was under way to the peer is lost; it will introduce itself again."""
-        self._feeders.pop(peer, None)
+        feeder = self._feeders.pop(peer, None)
+        if feeder is not None:
+            feeder.close()
         self._acked.pop(peer, None)
 
     def heard(self, peer: str, echo: float) -> None:
@@ -99,7 +157,7 @@ class Leader:
     def introduced(self, peer: str, message: Standing) -> None:
         """The peer tells how far its log goes: feed it from there."""
         if message.epoch == self.epoch:
-            self._acked.pop(peer, None)
+            self.lost_link(peer)
             self._feeders[peer] = Feeder(
                 self._replica, peer, self.epoch, position_of(message), self._frames
             )
@@ -143,8 +201,11 @@ class Leader:
         if silent and (not replica.options.primary or len(staying) >= majority(len(replica.order))):
             replica.runtime.log("suspected", members=",".join(silent))
             self._install(staying, "member lost")
+        for learner in list(replica.learners):
+            if self._may_join(learner.name) and self._may_regroup():
+                self._take_in(learner)
         for peer in replica.peers:
-            if peer not in self.members and self._may_join(peer):
+            if peer in replica.order and peer not in self.members and self._may_join(peer):
                 self._install([*self.members, peer], "member joined")
         return None
 
@@ -163,7 +224,9 @@ class Leader:
 
     def _within(self, seconds: float, floor: float = float("-inf")) -> bool:
         now = self._replica.now()
-        return max(floor, kth_newest(self._echoes, now, len(self._replica.order))) + seconds >= now
+        order = self._replica.order
+        echoes = {name: stamp for name, stamp in self._echoes.items() if name in order}
+        return max(floor, kth_newest(echoes, now, len(order))) + seconds >= now
 
     def _is_silent(self, peer: str) -> bool:
         seen = self._seen.get(peer, float("-inf"))
@@ -180,9 +243,18 @@ class Leader:
         self.members = members
         self._replica.log.append(self.epoch, encode_view(members))
         self._replica.runtime.log("view installed", epoch=round_of(self.epoch), members=",".join(members), why=why)
+        self._ship_upto = self._replica.log.last
         self._wake.set()
 
     # Replication.
+
+    async def _synchronise(self) -> None:
+        """Have the other replicas brought up to date regularly."""
+        while True:
+            await asyncio.sleep(self._replica.options.sync_interval)
+            if self._replica.committed < self._replica.log.last:
+                self._ship_upto = self._replica.log.last
+                self._wake.set()
 
     async def _write(self) -> None:
         while True:
@@ -197,18 +269,20 @@ class Leader:
         replica, log = self._replica, self._replica.log
         for entry in self._take():
             log.append(self.epoch, entry)
+        if not (self.serving and replica.options.early) or self._apply_ahead():
+            self._ship_upto = log.last
         stamp = replica.now()
         for feeder in self._feeders.values():
-            feeder.pump(stamp)
-        effects = replica.advance(self._committed())
+            if feeder.next <= self._ship_upto or not feeder.in_step:
+                feeder.pump(stamp)
+        self._commit()
         if log.has_unwritten:
             self._compact()
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
         self._acked[replica.name] = log.last
-        effects += replica.advance(self._committed())
+        self._commit()
         if self.serving:
-            self._outbox += effects
             self._release()
             return
         replica.broker.observe(effects)
@@ -216,6 +290,22 @@ class Leader:
             self.serving = True
             replica.runtime.log("promoted: serving as master", epoch=round_of(self.epoch), committed=replica.committed)
             replica.broker.began_serving()
+
+    def _commit(self) -> None:
+        """Apply what is committed now; its effects may go out, if this master serves."""
+        effects = self._replica.advance(self._committed())
+        if self.serving:
+            self._outbox.add(effects)
+            self._outbox.commit(self._replica.committed)
+
+    def _apply_ahead(self) -> bool:
+        """Apply everything, committed or not; whether a client waits for its commitment."""
+        replica = self._replica
+        early = replica.log.last - replica.committed <= MAX_AHEAD
+        wanted = not early
+        for index, command, effects in replica.apply(replica.log.last):
+            wanted |= self._outbox.add_ahead(index, command, effects, early)
+        return wanted
 
     def _take(self) -> list[bytes]:
         size = 0
@@ -232,16 +322,16 @@ class Leader:
         options, bugs, replicas = self._replica.options, self._replica.bugs, len(self._replica.order)
         if MAJORITY_TOO_SMALL in bugs:
             replicas -= 2
-        index = committed_index(self._acked, self.members, replicas, options.ack, options.primary)
+        acked = {name: index for name, index in self._acked.items() if name in self._replica.order}
+        index = committed_index(acked, self.members, replicas, options.ack, options.primary)
         if RECEIPT_BEFORE_REPLICATION in bugs:
             index = self._replica.log.last
         return index if index >= self._epoch_start else self._replica.committed
 
     def _release(self) -> None:
         if self.holds_lease():
-            effects, self._outbox = self._outbox, []
             self._held_back = False
-            self._replica.broker.release(effects)
+            self._replica.broker.release(self._outbox.take())
         elif self._outbox and not self._held_back:
             self._held_back = True
             self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from nodes.reference import wire
 from nodes.reference.api import Command
@@ -17,7 +18,10 @@ from nodes.reference.joram.decisions import LogId, Position
 
 _COMMAND = b"C"
 _VIEW = b"V"
+_GROUP = b"G"
 CACHE_BYTES = 16 << 20
+
+T = TypeVar("T")
 
 
 def encode_command(command: Command) -> bytes:
@@ -35,28 +39,54 @@ def decode_view(entry: bytes) -> list[str] | None:
     return [str(name) for name in wire.decode(entry[1:])] if entry[:1] == _VIEW else None
 
 
+def encode_group(group: Sequence[Member]) -> bytes:
+    """The log entry that changes who belongs to the group."""
+    return _GROUP + wire.encode([list(member) for member in group])
+
+
+def is_command(entry: bytes) -> bool:
+    """Whether an entry is for the engine."""
+    return entry[:1] == _COMMAND
+
+
 def decode_command(entry: bytes) -> Command:
     """The command that an entry holds."""
     kind, conn, seq, args = wire.decode(entry[1:])
     return Command(kind, conn, seq, args)
 
 
+class Member(NamedTuple):
+    """One replica of the group: the address of its links, and ``host:port`` of its listener for clients."""
+
+    name: str
+    host: str
+    port: int
+    client: str
+
+
+def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:
+    """The members that a group's encoding lists."""
+    return [Member(str(name), str(host), int(port), str(client)) for name, host, port, client in group]
+
+
 class Log:
     """Entries ``base + 1 .. last``; what came before is contained in the state.
 
     ``promised`` is the newest epoch that this replica has agreed to. ``applied`` is the index of the last
-    entry that the engine has applied.
+    entry that the engine has applied. ``regrouped`` is called when ``group`` has changed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        self.regrouped: Callable[[], None] = lambda: None
         database.execute(
             "CREATE TABLE IF NOT EXISTS joram_log (idx INTEGER PRIMARY KEY, epoch INTEGER NOT NULL,"
             " entry BLOB NOT NULL)"
         )
         database.execute("CREATE TABLE IF NOT EXISTS joram_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
-        self.base, self.base_epoch, self.promised, self.applied, view = self._read_meta()
+        self.base, self.base_epoch, self.promised, self.applied, view, group = self._read_meta()
         self._views: list[tuple[int, list[str]]] = [(self.base, view)]
+        self._groups: list[tuple[int, list[Member]]] = [(self.base, group)]
         self._epochs: deque[int] = deque()
         self._sizes: deque[int] = deque()
         self._bytes = 0
@@ -67,8 +97,8 @@ class Log:
         self._drop_upto = 0
         self._written = self._meta()
         for index, epoch, size, entry in database.execute(
-            "SELECT idx, epoch, length(entry), CASE WHEN substr(entry, 1, 1) = ? THEN entry END FROM joram_log"
-            " ORDER BY idx", (_VIEW,)
+            "SELECT idx, epoch, length(entry), CASE WHEN substr(entry, 1, 1) <> ? THEN entry END FROM joram_log"
+            " ORDER BY idx", (_COMMAND,)
         ):
             self._note(index, epoch, size, entry)
         self._clean_upto = self.last
@@ -82,6 +112,24 @@ class Log:
     def view(self) -> list[str]:
         """Members of the newest view in the log, committed or not."""
         return self._views[-1][1]
+
+    def view_at(self, index: int) -> list[str]:
+        """Members of the view that holds at an entry."""
+        return list(_newest(self._views, index))
+
+    @property
+    def group(self) -> list[Member]:
+        """Who belongs to the group, by the newest such entry, committed or not; empty before the first one."""
+        return self._groups[-1][1]
+
+    @property
+    def group_index(self) -> int:
+        """Where the newest entry that changed the group is."""
+        return self._groups[-1][0]
+
+    def group_at(self, index: int) -> list[list[Any]]:
+        """Who belongs to the group at an entry, as plain data."""
+        return [list(member) for member in _newest(self._groups, index)]
 
     @property
     def has_unwritten(self) -> bool:
@@ -132,6 +180,9 @@ class Log:
             self._clean_upto = index - 1
             self._drop_from = index if self._drop_from is None else min(index, self._drop_from)
         self._views = [self._views[0], *(pair for pair in self._views[1:] if pair[0] < index)]
+        if self.group_index >= index:
+            self._groups = [self._groups[0], *(pair for pair in self._groups[1:] if pair[0] < index)]
+            self.regrouped()
 
     def read(self, start: int, limit: int) -> list[tuple[int, bytes]]:
         """(epoch, entry) from index ``start`` on, at least one if there is one, up to ``limit`` bytes in all."""
@@ -171,7 +222,7 @@ class Log:
             upto, count, size = upto + 1, count - 1, size - length
         return self._forget_upto(upto)
 
-    def reset(self, at: LogId, view: Sequence[str]) -> None:
+    def reset(self, at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]) -> None:
         """The state has been replaced by one that contains everything up to ``at``.
 
         Entries behind it stay if the log went through ``at``: they may have been acknowledged.
@@ -180,6 +231,8 @@ class Log:
         if self.epoch_at(at.idx) == at.epoch:
             self._forget_upto(at.idx)
             self._views[0] = (self.base, list(view))
+            self._groups[0] = (self.base, members_of(group))
+            self.regrouped()
             return
         for index in list(self._entries):
             self._discard(index)
@@ -190,6 +243,8 @@ class Log:
         self.base, self.base_epoch = at.idx, at.epoch
         self._clean_upto = self.base
         self._views = [(self.base, list(view))]
+        self._groups = [(self.base, members_of(group))]
+        self.regrouped()
 
     def write(self) -> None:
         """Write all that has changed, inside the broker's transaction."""
@@ -216,9 +271,14 @@ class Log:
         self._epochs.append(epoch)
         self._sizes.append(size)
         self._bytes += size
-        members = decode_view(entry) if entry is not None else None
+        if entry is None or is_command(entry):
+            return
+        members = decode_view(entry)
         if members is not None:
             self._views.append((index, members))
+        else:
+            self._groups.append((index, members_of(wire.decode(entry[1:]))))
+            self.regrouped()
 
     def _fetch(self, start: int, limit: int) -> dict[int, bytes]:
         """Entries from the database, which holds whatever the cache doesn't."""
@@ -246,8 +306,8 @@ class Log:
         self.base, self.base_epoch = upto, epoch
         self._drop_upto = upto
         self._clean_upto = max(self._clean_upto, upto)
-        older = [pair for pair in self._views if pair[0] <= upto]
-        self._views = [(upto, older[-1][1]), *self._views[len(older):]]
+        self._views = _forget(self._views, upto)
+        self._groups = _forget(self._groups, upto)
         return True
 
     def _discard(self, index: int) -> None:
@@ -260,12 +320,24 @@ class Log:
             for index in list(islice(self._entries, len(self._entries) // 2)):
                 self._discard(index)
 
-    def _meta(self) -> tuple[int, int, int, int, bytes]:
-        return (self.base, self.base_epoch, self.promised, self.applied, wire.encode(self._views[0][1]))
+    def _meta(self) -> tuple[int, int, int, int, bytes, bytes]:
+        view, group = self._views[0][1], [list(member) for member in self._groups[0][1]]
+        return (self.base, self.base_epoch, self.promised, self.applied, wire.encode(view), wire.encode(group))
 
-    def _read_meta(self) -> tuple[int, int, int, int, list[str]]:
+    def _read_meta(self) -> tuple[int, int, int, int, list[str], list[Member]]:
         rows = dict(self._database.execute("SELECT id, value FROM joram_meta"))
         if not rows:
-            return 0, 0, 0, 0, []
+            return 0, 0, 0, 0, [], []
         view = [str(name) for name in wire.decode(rows[4])]
-        return int(rows[0]), int(rows[1]), int(rows[2]), int(rows[3]), view
+        return int(rows[0]), int(rows[1]), int(rows[2]), int(rows[3]), view, members_of(wire.decode(rows[5]))
+
+
+def _newest(pairs: Sequence[tuple[int, list[T]]], index: int) -> list[T]:
+    """The newest of some lists that holds at an entry."""
+    return next(found for place, found in reversed(pairs) if place <= index)
+
+
+def _forget(pairs: list[tuple[int, list[T]]], upto: int) -> list[tuple[int, list[T]]]:
+    """What is left to know when everything up to an entry is dropped."""
+    older = [pair for pair in pairs if pair[0] <= upto]
+    return [(upto, older[-1][1]), *pairs[len(older):]]

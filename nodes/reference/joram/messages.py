@@ -104,13 +104,9 @@ class Fetch(NamedTuple):
 
 
 class StateBegin(NamedTuple):
-    """The whole state follows: as it is after entry (upto_epoch, upto), in so many chunks."""
+    """The whole state follows, in chunks."""
 
     epoch: int
-    upto: int
-    upto_epoch: int
-    view: list[Any]
-    chunks: int
 
 
 class StateChunk(NamedTuple):
@@ -119,6 +115,17 @@ class StateChunk(NamedTuple):
     epoch: int
     number: int
     rows: bytes
+
+
+class StateEnd(NamedTuple):
+    """That was all: the state after entry (upto_epoch, upto), with its view and group, in so many chunks."""
+
+    epoch: int
+    upto: int
+    upto_epoch: int
+    view: list[Any]
+    group: list[Any]
+    chunks: int
 
 
 class StateAck(NamedTuple):
@@ -134,11 +141,11 @@ class Leave(NamedTuple):
 
 Message = (
     Heartbeat | Standing | Append | Ack | Reject | Canvass | Opinion | Propose | Promise | Fetch | StateBegin
-    | StateChunk | StateAck | Leave
+    | StateChunk | StateEnd | StateAck | Leave
 )
 _CLASSES: tuple[type[Message], ...] = (
     Heartbeat, Standing, Append, Ack, Reject, Canvass, Opinion, Propose, Promise, Fetch, StateBegin, StateChunk,
-    StateAck, Leave,
+    StateEnd, StateAck, Leave,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
 _TYPES = tuple(

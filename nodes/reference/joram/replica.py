@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from nodes.reference.api import Broker, Effect
+from nodes.reference.api import Broker, Command, Effect
 from nodes.reference.bugs import switched_on
 from nodes.reference.joram.decisions import LogId, make_epoch, round_of
-from nodes.reference.joram.log import Log, decode_command, decode_view
+from nodes.reference.joram.log import Log, Member, decode_command, is_command
 from nodes.reference.joram.messages import Message, pack
 from nodes.reference.joram.options import Options
+from nodes.reference.joram.transfer import Marks
 from nodes.reference.links import LinkEvents, Links
 
 
 class Replica:
-    """One replica: name, place in the configured order, log, links."""
+    """One replica: name, place in the group's order, log, links.
+
+    ``order`` is who belongs to the group: as the log says, or, while that says nothing, as the configuration does
+    (without this replica if it is to ``join`` a running group). ``learners`` are replicas that are being added:
+    they get the log, and don't count.
+    """
 
     def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
         config = broker.config
@@ -23,16 +30,39 @@ class Replica:
         self.bugs = switched_on(config.options)
         self.runtime = broker.runtime
         self.name = config.node
-        self.order = list(config.peers)
-        self.ranks = {name: rank for rank, name in enumerate(self.order)}
-        self.peers = [name for name in self.order if name != self.name]
+        self.configured = [
+            Member(name, host, port, config.client_addresses.get(name, ""))
+            for name, (host, port) in config.peers.items()
+        ]
+        self.learners: list[Member] = []
         self.log = Log(broker.database)
+        self.marks = Marks(broker.database)
         self.committed = self.log.applied
         self.newest_promised = self.log.promised
         self.links = Links(
             broker.runtime, events, config.node, config.peers, options.cluster,
-            silence=options.detection_timeout, retry=options.heartbeat_interval / 2,
+            silence=options.detection_timeout, retry=options.heartbeat_interval / 2, secret=options.secret,
         )
+        self.log.regrouped = self.regroup
+        self.regroup()
+
+    def regroup(self) -> None:
+        """Who belongs to the group, or is learning, has changed."""
+        group = self.log.group or [
+            member for member in self.configured if member.name != self.name or not self.options.join
+        ]
+        self.group = group
+        self.learners = [member for member in self.learners if member not in group]
+        self.order = [member.name for member in group]
+        self.ranks = {member.name: rank for rank, member in enumerate(self.configured)}
+        self.ranks |= {name: rank for rank, name in enumerate(self.order)}
+        others = [*group, *self.learners]
+        place = self.order.index(self.name) if self.name in self.order else len(others)
+        for rank, member in enumerate(others):
+            self.ranks.setdefault(member.name, len(self.ranks))
+            self.links.add(member.name, (member.host, member.port), dial=rank > place)
+        known = dict.fromkeys([*self.order, *(member.name for member in (*self.learners, *self.configured))])
+        self.peers = [name for name in known if name != self.name]
 
     @property
     def rank(self) -> int:
@@ -83,25 +113,36 @@ class Replica:
         The engine keeps changes in memory until ``persist``; after a crash the entries are applied again.
         """
         self.committed = max(self.committed, committed)
-        log = self.log
         effects: list[Effect] = []
-        while log.applied < min(self.committed, log.last):
+        for _, _, brought in self.apply(self.committed):
+            effects.extend(brought)
+        return effects
+
+    def apply(self, upto: int) -> Iterator[tuple[int, Command, list[Effect]]]:
+        """Apply the entries up to an index, committed or not; (index, command, effects) of each command.
+
+        Where an entry that was applied ahead of its commitment turns out not to be committed, the log of the next
+        master contradicts what has been applied, and the whole state is replaced (``plan_feed``).
+        """
+        log = self.log
+        while log.applied < min(upto, log.last):
             entry = log.entry(log.applied + 1)
             log.applied += 1
-            members = decode_view(entry)
-            if members is None:
-                effects.extend(self.broker.engine.apply(decode_command(entry)))
-        return effects
+            if is_command(entry):
+                command = decode_command(entry)
+                yield log.applied, command, self.broker.engine.apply(command)
 
     def persist(self) -> None:
         """Commit the log, what is promised, and what has been applied, to disk."""
         with self.broker.transaction():
             self.log.write()
 
-    def load(self, rows: Iterable[list[object]], at: LogId, view: Sequence[str]) -> None:
+    def load(
+        self, rows: Iterable[list[Any]], at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]
+    ) -> None:
         """Replace the state by a dump that contains every entry up to ``at``, in one transaction."""
         with self.broker.transaction():
             self.broker.engine.load(rows)
-            self.log.reset(at, view)
+            self.log.reset(at, view, group)
             self.log.write()
         self.committed = at.idx

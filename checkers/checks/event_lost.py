@@ -1,0 +1,84 @@
+"""Events that a subscriber never got, although the replica that had confirmed them lived on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers import kernels
+from checkers.kernels import Int64s
+from checkers.run import Run
+from checkers.topics import Subscription
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+
+ENDLESS = 1_000
+"""A retry count that no run uses up."""
+ENDING = frozenset({"kill", "power", "reboot", "disk"})
+"""Faults that end a replica's process, and with it what waits in its memory."""
+
+
+def check(run: Run) -> Outcome:
+    """Events confirmed by a replica and owed to a subscriber that did not come.
+
+    *Promised*: the subscription was confirmed before the first fault, it is never removed (a ``retry_count`` of 1000
+    or more), and the replica's process did not end after the event was sent. What else did not come is counted as not
+    promised: a replica keeps events in memory only. Undecided for a subscription whose drain did not finish.
+    """
+    t, h = run.topics, run.history
+    acked = np.flatnonzero((t.state == kernels.ACKED) & (t.topic >= 0))
+    sent = t.sent[acked]
+    endless = int(run.test.get("options", {}).get("retry_count", 0)) >= ENDLESS
+    first_fault = min((fault.start for fault in run.faults), default=None)
+    died = _died_after(run, sent)
+    examples: list[Anomaly] = []
+    lost = unpromised = undecided = owed_in_all = 0
+    for s in t.subscriptions:
+        if s.since < 0:
+            continue
+        mask = (np.int64(s.mask) >> t.topic[acked].astype(np.int64) & 1 == 1) & (sent > s.since)
+        missing = mask & ~t.got(s)[acked]
+        owed_in_all += int(np.count_nonzero(mask))
+        known = first_fault is None or h.time[s.since] < first_fault
+        bound = missing & ~died if endless and known else np.zeros_like(missing)
+        unpromised += int(np.count_nonzero(missing & ~bound))
+        if s.key in t.undrained:
+            undecided += int(np.count_nonzero(bound))
+            continue
+        lost += int(np.count_nonzero(bound))
+        found = acked[bound].tolist()
+        examples += [_anomaly(run, s, message) for message in found[: MAX_EXAMPLES - len(examples)]]
+    figures = {"owed": owed_in_all, "not_promised": unpromised, "undecided": undecided}
+    aside = f"; {unpromised:,} that were not promised did not come either" if unpromised else ""
+    if lost:
+        text = f"{lost:,} of {owed_in_all:,} events owed to subscribers never came, though their replicas lived{aside}"
+        return Outcome(INVALID, lost, text, tuple(examples), figures)
+    if undecided:
+        key, reason = next(iter(t.undrained.items()))
+        text = f"{undecided:,} events did not come, but subscription {key} was not drained: {reason}"
+        return Outcome(UNKNOWN, 0, text, (), figures)
+    return Outcome(VALID, 0, f"every event that was promised came ({owed_in_all:,} owed){aside}", (), figures)
+
+
+def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """By confirmed event: whether the process of the replica that confirmed it ended after the event was sent."""
+    h = run.history
+    node = h.node.codes[h.partner[sent]]
+    last = np.full(len(h.node.names) + 1, -1, dtype=np.int64)
+    for fault in run.faults:
+        # How long the injection took is not known exactly: what was sent until the heal counts as before.
+        until = fault.end if fault.end is not None else np.iinfo(np.int64).max
+        for code, name in enumerate(h.node.names):
+            if fault.fault in ENDING and name in fault.targets:
+                last[code] = max(last[code], until)
+    died: np.ndarray[tuple[int], np.dtype[np.bool_]] = (h.time[sent] <= last[node]) | (node < 0)
+    return died
+
+
+def _anomaly(run: Run, s: Subscription, message: int) -> Anomaly:
+    t, h = run.topics, run.history
+    sent = int(t.sent[message])
+    confirmed = int(h.partner[sent])
+    detail = {
+        "subscription": s.key, "topic": int(t.topic[message]), "confirmed_by": h.node.at(confirmed),
+        "faults": run.faults_at(confirmed),
+    }  # fmt: skip
+    return Anomaly("event-lost", run.rows_of(s.since, sent), None, t.name(message), detail)

@@ -1,0 +1,73 @@
+"""Order of each publisher's events at each subscriber, as far as the publisher stayed on one replica."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers import kernels, kernels_topic
+from checkers.kernels import Int64s
+from checkers.run import Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from harness.history.schema import PAIR_SHIFT
+
+
+def check(run: Run) -> Outcome:
+    """Events that first came to a subscriber after a later one of the same publisher.
+
+    *Promised* to subscribers with ``reliability`` ordered, while the publisher stays on one replica: for events
+    confirmed by one replica, with none confirmed by another, or lost from sight, between them. Inversions across a move
+    are counted as not promised.
+    """
+    t = run.topics
+    ordered = run.test.get("options", {}).get("reliability", "ordered") == "ordered"
+    inside = _late(run, _stays(run))
+    late = inside if ordered else inside[:0]
+    everywhere = _late(run, t.value >> PAIR_SHIFT)
+    moved = len(np.setdiff1d(everywhere[:, 0], late[:, 0]))
+    figures = {"not_promised": moved}
+    aside = f"; {moved:,} came out of order where no order was promised" if moved else ""
+    if not len(late):
+        return Outcome(VALID, 0, f"every publisher's events came in order while it stayed on one replica{aside}", (),
+                       figures)  # fmt: skip
+    examples = []
+    for place, witness in late[:MAX_EXAMPLES].tolist():
+        message, later = int(t.message[place]), int(t.message[witness])
+        confirmed = int(run.history.partner[t.sent[message]])
+        detail = {"subscription": t.subscriptions[int(t.which[place])].key, "came_after": t.name(later),
+                  "replica": run.history.node.at(confirmed)}  # fmt: skip
+        rows = run.rows_of(int(t.sent[message]), int(t.sent[later]), int(t.rows[witness]), int(t.rows[place]))
+        examples.append(Anomaly("event-out-of-order", rows, None, t.name(message), detail))
+    text = f"{len(late):,} events came to a subscriber after a later one, though their publisher had not moved{aside}"
+    return Outcome(INVALID, len(late), text, tuple(examples), figures)
+
+
+def _stays(run: Run) -> Int64s:
+    """By message: a number for the publisher's stay on one replica during which it was sent."""
+    t, h = run.topics, run.history
+    published = np.flatnonzero(t.sent >= 0)
+    order = published[np.argsort(t.sent[published], kind="stable")]
+    stays = np.zeros(t.messages, dtype=np.int64)
+    current: dict[int, tuple[int, int]] = {}
+    number = 0
+    for message in order.tolist():
+        producer = int(t.value[message]) >> PAIR_SHIFT
+        ended = int(h.partner[t.sent[message]])
+        known = ended >= 0 and t.state[message] == kernels.ACKED
+        node = int(h.node.codes[ended]) if known else -2
+        if current.get(producer, (-3, 0))[0] != node or not known:
+            number += 1
+            current[producer] = (node, number)
+        stays[message] = current[producer][1]
+    return stays
+
+
+def _late(run: Run, group: Int64s) -> Int64s:
+    """(place, witness) of deliveries that came after a later message of the same group."""
+    t = run.topics
+    distinct, which = np.unique(group, return_inverse=True)
+    shown_by = kernels_topic.judge_order(
+        run.history.partner, t.codes, t.start, t.message, which.astype(np.int32),
+        t.value & ((1 << PAIR_SHIFT) - 1), t.sent, t.state, len(distinct),
+    )  # fmt: skip
+    places = np.flatnonzero(shown_by >= 0)
+    return np.column_stack((places, shown_by[places])).astype(np.int64)

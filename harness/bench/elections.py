@@ -1,0 +1,155 @@
+"""How long design icestorm's elections take: against the size of the group (simulated), and after faults (real nodes).
+
+``python -m harness.bench.elections BACKEND TIMEOUT`` is the child that holds the nodes; it prints one JSON object.
+``after_faults`` starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.errors import StormproofError
+from harness.protocols import Backend
+from harness.registry import BACKENDS, DESIGNS
+from harness.settings import make_test
+from harness.sim.backend import SimBackend
+from harness.sim.loop import SimLoop
+from harness.spec import Test
+from nodes.systems.reference import ReferenceCluster
+
+SIZES = (3, 5, 7, 15, 31)
+SEEDS = 5
+ROUNDS = 3
+FAULTS = ("kill", "pause", "partition")
+_LIMIT = 60.0
+_CHILD_LIMIT = 300
+
+
+def convergence(size: int) -> tuple[float, float]:
+    """Median simulated seconds until a group of ``size`` replicas is normal: after the start of all, and of those that
+    are left after their coordinator was killed. Time-outs are the defaults (1 s)."""
+    found = [_simulated(size, seed) for seed in range(1, SEEDS + 1)]
+    return statistics.median(start for start, _ in found), statistics.median(again for _, again in found)
+
+
+def _simulated(size: int, seed: int) -> tuple[float, float]:
+    loop = SimLoop()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        task = loop.create_task(_start_and_kill(_test("sim", size, seed, 1.0)))
+        found: tuple[float, float] = loop.run_until_complete(task)
+        return found
+    finally:
+        loop.end()
+        if collecting:
+            gc.enable()
+
+
+async def _start_and_kill(test: Test) -> tuple[float, float]:
+    backend = SimBackend()
+    with tempfile.TemporaryDirectory() as folder:
+        await backend.provision(test, Path(folder))
+    cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")
+    try:
+        began = asyncio.get_running_loop().time()
+        await cluster.start()
+        started = await _until_normal(cluster, test.node_names) - began
+        hit, others = test.node_names[-1], test.node_names[:-1]
+        began = asyncio.get_running_loop().time()
+        await backend.kill(hit)
+        return started, await _until_normal(cluster, others, without=hit) - began
+    finally:
+        await backend.release()
+
+
+def after_faults(backend: str, timeout: float) -> Mapping[str, float]:
+    """Fault -> median seconds, on real nodes, until the other two replicas are a normal group again after it hit their
+    coordinator; every time-out of the election is ``timeout``.
+
+    Raises:
+        StormproofError: the child failed.
+    """
+    prefix = BACKENDS.load(backend).launch_prefix()
+    child = subprocess.run(
+        [*prefix, sys.executable, "-m", "harness.bench.elections", backend, str(timeout)],
+        capture_output=True, text=True, timeout=_CHILD_LIMIT, check=False,
+    )  # fmt: skip
+    if child.returncode:
+        raise StormproofError(f"measuring elections on {backend} failed: {child.stderr.strip()[-500:]}")
+    found: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
+    return found
+
+
+async def _measured(backend_name: str, timeout: float, run_dir: Path) -> dict[str, float]:
+    test = _test(backend_name, 3, 1, timeout)
+    backend: Backend = BACKENDS.load(backend_name)()
+    cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")
+    loop = asyncio.get_running_loop()
+    times: dict[str, list[float]] = {fault: [] for fault in FAULTS}
+    try:
+        await backend.provision(test, run_dir)
+        await cluster.install()
+        await cluster.start()
+        for _ in range(ROUNDS):
+            for fault in FAULTS:
+                if not await cluster.await_healthy(_LIMIT):
+                    raise StormproofError(f"not healthy: {await cluster.describe()}")
+                hit = await cluster.master()
+                if hit is None:
+                    raise StormproofError("the group has no coordinator")
+                heal = await _inject(fault, backend, cluster, hit)
+                began = loop.time()
+                others = [node for node in test.node_names if node != hit]
+                times[fault].append(await _until_normal(cluster, others, without=hit) - began)
+                await heal()
+    finally:
+        await backend.release()
+    return {fault: statistics.median(found) for fault, found in times.items()}
+
+
+async def _inject(fault: str, backend: Backend, cluster: ReferenceCluster, hit: str) -> Callable[[], Awaitable[None]]:
+    """Hit a node; returns what heals it."""
+    if fault == "kill":
+        await backend.kill(hit)
+        return lambda: cluster.start_node(hit)
+    if fault == "pause":
+        await backend.pause(hit)
+        return lambda: backend.resume(hit)
+    others = [node for node in cluster.test.node_names if node != hit]
+    await backend.set_network(frozenset([(hit, node) for node in others] + [(node, hit) for node in others]))
+    return lambda: backend.set_network(frozenset())
+
+
+async def _until_normal(cluster: ReferenceCluster, nodes: Any, without: str | None = None) -> float:
+    """When all these nodes are in one normal group (that ``without`` does not lead), by the loop's clock."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _LIMIT
+    while loop.time() < deadline:
+        found = [(await cluster.status(node)).detail or {} for node in nodes]
+        groups = {status.get("group") for status in found if status.get("state") == "normal"}
+        masters = {status.get("master") for status in found}
+        if len(groups) == 1 and without not in masters and all(status.get("state") == "normal" for status in found):
+            return loop.time()
+        await asyncio.sleep(0.01)
+    raise StormproofError(f"no normal group: {await cluster.describe()}")
+
+
+def _test(backend: str, nodes: int, seed: int, timeout: float) -> Test:
+    settings = {"election_timeout": timeout, "master_timeout": timeout, "response_timeout": timeout / 2}
+    return make_test(design="icestorm", workload="subscriptions", nemesis="", backend=backend, nodes=nodes,
+                     time_limit=5.0, rate=100.0, seed=seed, settings=settings)  # fmt: skip
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
+        print(json.dumps(asyncio.run(_measured(sys.argv[1], float(sys.argv[2]), Path(folder)))))

@@ -1,0 +1,196 @@
+"""Figures of the design ``joram``: what its modes cost, how long a failover takes, how long it takes to add a replica.
+
+``python -m harness.bench.joram BACKEND WHAT SETTINGS`` is the child that holds the nodes; it prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.bench.cluster import IN_FLIGHT, sends_a_second
+from harness.errors import StormproofError
+from harness.protocols import NodeStatus
+from harness.registry import BACKENDS
+from harness.settings import make_test
+from nodes.systems.reference import Joram, ReferenceCluster
+from workloads.connection import Connection, ConnectionBroken, Settings
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "ack=all": {"ack": "all"},
+    "ack=majority": {"ack": "majority"},
+    "propagation=asynchronous": {"propagation": "asynchronous"},
+}
+FAILOVERS = 5
+DETECTION_TIMEOUT = 1.0
+BACKLOG = 100_000
+BODY = b"x" * 500
+_LOADERS, _WINDOW = 4, 250
+_LOAD = 8
+_TIME_LIMIT = 600
+
+
+def joram_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
+    """(what, figure, remark), measured one after the other."""
+    for mode, settings in MODES.items():
+        found = _measure(backend, "sends", settings)
+        name = f"joram, 3 nodes on {backend}, {mode}: confirmed sends"
+        yield f"{name}, 1 producer", f"{found['one']:,.0f} /s", ""
+        yield f"{name}, {IN_FLIGHT} producers", f"{found['many']:,.0f} /s", ""
+    found = _measure(backend, "failover", {"detection_timeout": DETECTION_TIMEOUT})
+    yield (f"joram on {backend}: master killed until the first confirmed send, median of {FAILOVERS}",
+           f"{found['median']:.2f} s", f"detection_timeout is {DETECTION_TIMEOUT:g} s; slowest {found['most']:.2f} s")
+    for form in ("held-back", "two-step"):
+        found = _measure(backend, "growth", {"transfer": form, "backlog": backlog})
+        name = f"joram on {backend}: add a replica, {backlog:,} messages, under load, {form}"
+        yield name, f"{found['seconds']:.1f} s", f"{found['bytes'] / 1e6:.0f} MB sent"
+        yield (f"{name}: longest time without a confirmation", f"{found['gap']:.2f} s",
+               f"{found['rate']:,.0f} sends/s meanwhile, {found['before']:,.0f} before")
+
+
+def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    prefix = BACKENDS.load(backend).launch_prefix()
+    child = subprocess.run(
+        [*prefix, sys.executable, "-m", "harness.bench.joram", backend, what, json.dumps(settings)],
+        capture_output=True, text=True, timeout=_TIME_LIMIT, check=False,
+    )  # fmt: skip
+    if child.returncode:
+        raise StormproofError(f"measuring joram on {backend} failed: {child.stderr.strip()[-500:]}")
+    figures: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
+    return figures
+
+
+@asynccontextmanager
+async def _cluster(backend_name: str, nodes: int, settings: Mapping[str, Any]) -> AsyncIterator[ReferenceCluster]:
+    test = make_test(design="joram", workload="queue", nemesis="", backend=backend_name, nodes=nodes, time_limit=60.0,
+                     rate=1e6, seed=1, settings={"producers": IN_FLIGHT, "consumers": 1, **settings})  # fmt: skip
+    backend = BACKENDS.load(backend_name)()
+    cluster = Joram.cluster(test, backend, "bench-passcode")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        try:
+            await backend.provision(test, Path(folder))
+            await cluster.install()
+            await cluster.start()
+            if not await cluster.await_healthy(60):
+                raise StormproofError(f"not healthy: {await cluster.describe()}")
+            yield cluster
+            await cluster.stop()
+        finally:
+            await backend.release()
+
+
+async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    async with _cluster(backend, 3, settings) as cluster:
+        one = await sends_a_second(cluster.test, cluster, 1)
+        return {"one": one, "many": await sends_a_second(cluster.test, cluster, IN_FLIGHT)}
+
+
+async def _open(cluster: ReferenceCluster) -> Connection:
+    settings = Settings(cluster.login, cluster.passcode, heartbeat=0.3, same_replica=0.1)
+    connection = Connection(cluster.client_addresses(), settings)
+    await connection.open(30)
+    return connection
+
+
+async def _send(connection: Connection, body: bytes = BODY) -> None:
+    await connection.request("SEND", {"destination": "/queue/q0"}, body, 60.0)
+
+
+async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds from the kill of the master until a client that goes on sending has its next receipt."""
+    loop = asyncio.get_running_loop()
+    taken = []
+    async with _cluster(backend, 3, settings) as cluster:
+        for _ in range(FAILOVERS):
+            connection = await _open(cluster)
+            await _send(connection)
+            master = await cluster.master()
+            if master is None:
+                raise StormproofError("nobody serves")
+            killed = loop.time()
+            await cluster.backend.kill(master)
+            await _send(connection)
+            taken.append(loop.time() - killed)
+            await connection.close()
+            await cluster.start_node(master)
+            if not await cluster.await_healthy(60):
+                raise StormproofError(f"not healthy: {await cluster.describe()}")
+    return {"median": statistics.median(taken), "most": max(taken)}
+
+
+async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """A replica that knows nothing joins while producers go on."""
+    settings = dict(settings)
+    backlog = int(settings.pop("backlog"))
+    loop = asyncio.get_running_loop()
+    # What stands still meanwhile, the receiver above all, must not be taken for failed.
+    async with _cluster(backend, 4, {"spares": 1, "detection_timeout": 10.0, **settings}) as cluster:
+        await _fill(cluster, backlog)
+        confirmed: list[float] = []
+        load = [asyncio.create_task(_go_on(cluster, confirmed)) for _ in range(_LOAD)]
+        node = cluster.spares()[0]
+        await asyncio.sleep(3)
+        began = loop.time()
+        refusal = await cluster.add_node(node)
+        if refusal:
+            raise StormproofError(refusal)
+        while node not in (await cluster.status(node)).view:  # noqa: ASYNC110 - another process's state
+            await asyncio.sleep(0.02)
+        ended = loop.time()
+        for task in load:
+            task.cancel()
+        master = (await _master(cluster)).node
+        log = (await cluster.backend.download(master, f"{cluster.backend.node_dir(master)}/broker.log")).decode()
+    sent = next(line for line in log.splitlines() if f"state transfer end to={node}" in line)
+    during = [began, *(time for time in confirmed if began <= time <= ended), ended]
+    before = sum(began - 2 <= time < began for time in confirmed)
+    return {
+        "seconds": ended - began, "rate": (len(during) - 2) / (ended - began), "before": before / 2,
+        "gap": max(later - earlier for earlier, later in itertools.pairwise(during)),
+        "bytes": float(sent.partition("bytes=")[2].split()[0]),
+    }
+
+
+async def _master(cluster: ReferenceCluster) -> NodeStatus:
+    name = await cluster.master()
+    if name is None:
+        raise StormproofError(f"nobody serves: {await cluster.describe()}")
+    return await cluster.status(name)
+
+
+async def _fill(cluster: ReferenceCluster, backlog: int) -> None:
+    async def loader() -> None:
+        connection = await _open(cluster)
+        for _ in range(backlog // _LOADERS // _WINDOW):
+            await asyncio.gather(*(_send(connection) for _ in range(_WINDOW)))
+        await connection.close()
+
+    await asyncio.gather(*(loader() for _ in range(_LOADERS)))
+
+
+async def _go_on(cluster: ReferenceCluster, confirmed: list[float]) -> None:
+    loop = asyncio.get_running_loop()
+    connection = await _open(cluster)
+    try:
+        with contextlib.suppress(ConnectionBroken):
+            while True:
+                await _send(connection)
+                confirmed.append(loop.time())
+    finally:
+        await connection.abort()
+
+
+_WHAT = {"sends": _sends, "failover": _failover, "growth": _growth}
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_WHAT[sys.argv[2]](sys.argv[1], json.loads(sys.argv[3])))))

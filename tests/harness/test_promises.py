@@ -1,0 +1,116 @@
+"""Promises as data: they decide what a run is judged by, and are compared with what runs have shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkers.catalog import CHECKS
+from harness.describe import create_run
+from harness.promises import Seen, compare, mode_of, modes_of, page, promises_of, read_store
+from harness.registry import NEMESES
+from harness.settings import make_test
+from harness.spec import Test
+from harness.store import read_run, update_run
+from nodes.reference.joram.promises import PROMISES
+from nodes.reference.promises import GAP, KEPT, OPEN, Promise, standing_of
+
+WANTED = ["lost", "phantom", "duplicated", "depth"]
+
+
+def described(nemesis: str = "partition", **settings: Any) -> Test:
+    return make_test(design="joram", workload="queue", nemesis=nemesis, backend="sim", nodes=3, time_limit=20.0,
+                     rate=10.0, seed=1, settings=settings)  # fmt: skip
+
+
+def standings(test: Test) -> dict[str, str]:
+    return {name: told["standing"] for name, told in promises_of(test, WANTED)[1].items()}
+
+
+def test_the_first_promise_that_fits_settings_and_faults_holds():
+    promises = (
+        Promise("lost", GAP, "1", "", ("partition",), {"a": 1}),
+        Promise("lost", OPEN, "2", "", ("*",), {"a": 1}),
+        Promise("lost", KEPT, "3", ""),
+    )
+
+    def where(options: dict[str, Any], *faults: str) -> str:
+        found = standing_of(promises, "lost", options, faults)
+        return found.where if found else ""
+
+    assert where({"a": 1}, "kill", "partition") == "1"
+    assert where({"a": 1}, "kill") == "2"
+    assert where({"a": 1}) == "3"
+    assert where({"a": 2}, "partition") == "3"
+    assert standing_of(promises, "order", {}, ()) is None
+
+
+@pytest.mark.requirement("J7")
+@pytest.mark.requirement("J20")
+def test_what_joram_promises_in_each_mode():
+    everything = dict.fromkeys(WANTED, KEPT)
+    assert standings(described()) == everything
+    assert standings(described(propagation="asynchronous")) == everything
+    plain = described(propagation="asynchronous", reliable="false")
+    assert standings(plain) == everything | {"lost": OPEN}
+    assert promises_of(plain, WANTED)[0] == ["phantom", "duplicated", "depth"]
+    assert standings(described("", propagation="asynchronous", reliable="false")) == everything
+    apart = described(partitions="unspecified")
+    assert standings(apart) == dict.fromkeys(["lost", "duplicated", "depth"], GAP) | {"phantom": KEPT}
+    assert promises_of(apart, WANTED)[0] == WANTED, "a gap is judged, so that it shows"
+    assert standings(described("kill", partitions="unspecified")) == everything
+    assert standings(described("disk"))["lost"] == OPEN
+
+
+def test_every_promise_names_a_check_and_faults_that_exist():
+    checks, faults = {check.name for check in CHECKS}, {*NEMESES.names(), "*"}
+    for promise in PROMISES:
+        assert promise.guarantee in checks
+        assert set(promise.faults) <= faults
+        assert promise.standing in (KEPT, GAP, OPEN) and promise.where and promise.why
+
+
+def test_a_run_is_judged_by_what_its_mode_promises(tmp_path: Path):
+    plain = create_run(described(propagation="asynchronous", reliable="false"), "test", tmp_path)
+    info = read_run(plain)
+    assert info["promises"] == ["phantom", "duplicated", "depth", "recovery"]
+    assert info["standings"]["lost"]["standing"] == OPEN
+
+
+def test_a_store_is_counted_by_mode_and_compared(tmp_path: Path):
+    def run(lost: int, **settings: Any) -> None:
+        folder = create_run(described(**settings), "test", tmp_path)
+        update_run(folder, status="recorded")
+        found = {"schema": 1, "anomalies": {"lost": lost} if lost else {}}
+        (folder / "verdict.json").write_text(json.dumps(found))
+
+    for lost in (0, 3):
+        run(lost, partitions="unspecified")
+        run(0, ack="majority")
+        run(9, ack="majority", propagation="asynchronous")  # none of the modes that are compared
+    counted = read_store("joram", tmp_path)
+    assert counted["unspecified partitions", "lost"] == Seen(2, 1, 3)
+    assert counted["ack majority", "lost"] == Seen(2, 0, 0)
+    shown = {(line.mode, line.guarantee): line.shown() for line in compare("joram", counted)}
+    assert shown["unspecified partitions", "lost"] == "broken in 1 of 2 runs, 3 times"
+    assert shown["ack majority", "lost"] == "never broken in 2 runs"
+    assert shown["ack all", "lost"] == "no runs"
+    counted["ack all", "lost"] = Seen(5, 1, 1)
+    text = page("joram", counted, "x")
+    assert "| ack all | `lost` | promised | **broken in 1 of 5 runs, 1 times: a defect** |" in text
+
+
+def test_the_modes_are_told_apart_by_their_settings():
+    modes = modes_of("joram")
+    defaults = dict(described().options)
+    assert mode_of(modes, defaults, defaults) == "ack all"
+    assert mode_of(modes, defaults | {"propagation": "asynchronous"}, defaults) == "asynchronous, reliable clients"
+
+
+def test_the_page_in_docs_has_every_promise():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "promises.md").read_text()
+    for promise in PROMISES:
+        assert promise.why in text, "make the page again: stormproof promises --seeds N --page docs/promises.md"

@@ -1,0 +1,320 @@
+"""Adding a replica at run time (HA Joram 4.7.3): both forms of state transfer, and the group that grows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joram_cluster import QUEUE, ROOT, Processes, fails
+from joram_sim import Group, SimNode
+
+from harness.sim.campaign import run_seed
+from harness.sim.mutants import BASE
+from nodes.reference.api import Command, Config, ConfigError
+from nodes.reference.engine import StoreEngine
+from nodes.reference.joram.decisions import LogId, make_epoch
+from nodes.reference.joram.leader import Leader
+from nodes.reference.joram.log import Log, Member, encode_command, encode_group, encode_view
+from nodes.reference.joram.messages import Ack, Standing
+from nodes.reference.joram.options import Options
+from nodes.reference.joram.transfer import HeldBack, Marks, Transfer, TwoStep, rows_of, take_chunk
+from nodes.stomp import ProtocolError
+
+pytestmark = pytest.mark.requirement("J18")
+
+FORMS = ("two-step", "held-back")
+
+
+class Source:
+    """An engine whose state is transferred while random commands change it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.database = sqlite3.connect(":memory:", isolation_level=None)
+        self.engine = StoreEngine(self.database)
+        self.index = self.number = 0
+        self.unacked: list[str] = []
+        self.do("open", reliable=True, login="x")
+        self.do("subscribe", id="s", destination=QUEUE, ack="client-individual", prefetch=20)
+
+    def do(self, kind: str, **args: Any) -> None:
+        self.index += 1
+        for effect in self.engine.apply(Command(kind, "c", 0, args)):
+            if hasattr(effect, "ack_id"):
+                self.unacked.append(effect.ack_id)
+
+    def work(self, commands: int) -> None:
+        for _ in range(commands):
+            if self.unacked and self.rng.random() < 0.4:
+                self.do("ack", id=self.unacked.pop(self.rng.randrange(len(self.unacked))))
+            else:
+                self.number += 1
+                body = self.rng.randbytes(self.rng.choice([10, 2000]))
+                queue = f"/queue/{self.rng.choice(['q', 'r', 's'])}"
+                self.do("send", destination=queue, headers={}, body=body)
+        if self.rng.random() < 0.5:
+            self.persist()
+
+    def persist(self) -> LogId:
+        self.database.execute("BEGIN")
+        self.engine.flush()
+        self.database.execute("COMMIT")
+        return LogId(1, self.index)
+
+
+def received(transfer: Transfer, meanwhile: Callable[[], None]) -> list[Any]:
+    """The state that a receiver has at the end; the source goes on between two pieces."""
+    tables: dict[str, dict[int, Any]] = {}
+    while (chunk := transfer.next_chunk()) is not None:
+        take_chunk(tables, chunk)
+        if transfer.at is None:
+            meanwhile()
+    transfer.close()
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    engine = StoreEngine(database)
+    database.execute("BEGIN")
+    engine.load(rows_of(tables))
+    database.execute("COMMIT")
+    return list(engine.dump())
+
+
+def two_steps(seed: int, forgetful: bool) -> tuple[list[Any], list[Any]]:
+    source = Source(seed)
+    source.work(1500)
+    transfer = TwoStep(source.database, Marks(source.database), source.persist, forgetful)
+    found = received(transfer, lambda: source.work(source.rng.randrange(200)))
+    assert transfer.at == LogId(1, source.index)
+    return found, list(source.engine.dump())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_steps_give_the_state_as_it_is_at_their_end_whatever_changed_meanwhile(seed: int):
+    found, wanted = two_steps(seed, forgetful=False)
+    assert found == wanted
+
+
+def test_without_the_second_step_they_would_not():
+    with pytest.raises((KeyError, AssertionError)):
+        found, wanted = two_steps(0, forgetful=True)
+        assert found == wanted
+
+
+def test_held_back_gives_the_state_as_it_was_at_the_beginning():
+    source = Source(1)
+    source.work(500)
+    at = source.persist()
+    wanted = list(source.engine.dump())
+    transfer = HeldBack(source.engine.dump(), at)
+    source.work(300)
+    assert received(transfer, lambda: None) == wanted
+
+
+def test_nothing_is_marked_for_nobody():
+    source = Source(2)
+    marks = Marks(source.database)
+    first, second = marks.watch(), marks.watch()
+    source.work(50)
+    source.persist()
+    marks.gather()
+    assert first == second and first
+    marks.unwatch(first)
+    marks.unwatch(second)
+    triggers = source.database.execute("SELECT count(*) FROM temp.sqlite_master").fetchone()
+    assert triggers == (0,)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
+    groups: list[Processes] = []
+
+    def make(**options: Any) -> Processes:
+        groups.append(Processes(tmp_path, **{"newcomers": 1, "detection_timeout": 0.8, "log_keep": 20, **options}))
+        groups[-1].start()
+        return groups[-1]
+
+    yield make
+    for each in groups:
+        each.end()
+
+
+@pytest.mark.parametrize("form", [FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.soak)])
+async def test_a_fourth_replica_joins_under_load_and_then_counts(group: Callable[..., Processes], form: str):
+    nodes = group(transfer=form)
+    master, other, third = await nodes.settled()
+    client = await nodes.client(master)
+    confirmed = []
+
+    async def publish(count: int) -> None:
+        for _ in range(count):
+            body = f"{len(confirmed)}-" + "x" * 1000
+            await client.publish(body)
+            confirmed.append(body)
+
+    await publish(400)
+    nodes.start("n4")
+    await nodes.wait("n4 runs", lambda states: states["n4"]["role"] == "starting", ["n4"])
+    await nodes.add("n4", at=master)
+    while "n4" not in (await nodes.status(master))["view"]:
+        await publish(5)
+    assert f"form={form}" in nodes.log_text(master)
+    assert await nodes.settled(*nodes.names) == [master, other, third, "n4"]
+    assert (await nodes.status("n4"))["replicas"] == nodes.names
+
+    # Three of four is a majority, two are not: also for those whose configuration knows of three.
+    nodes.signal(master, signal.SIGKILL)
+    view = await nodes.settled(other, third, "n4")
+    client = await nodes.client(view[0])
+    assert len(client.connected.headers["x-replicas"].split(",")) == 4
+    await publish(5)
+    nodes.signal(view[-1], signal.SIGKILL)
+    await nodes.wait("no majority", lambda states: not any(s["serving"] for s in states.values()), view[:2])
+    for name in (master, view[-1]):
+        nodes.start(name)
+    view = await nodes.settled(*nodes.names)
+    assert await (await nodes.client(view[0])).drain() == confirmed
+
+
+async def test_the_command_line_adds_a_replica_and_says_what_is_wrong(group: Callable[..., Processes]):
+    nodes = group()
+    master, slave, _ = await nodes.settled()
+
+    async def admin(*words: str, at: str = master) -> tuple[int, str]:
+        command = [sys.executable, "-m", "harness", "admin", "add-replica", *words]
+        command += ["--server", f"127.0.0.1:{nodes.ports[at]}"]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, cwd=ROOT, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    address = f"127.0.0.1:{nodes.link_ports['n4']}", f"127.0.0.1:{nodes.ports['n4']}"
+    status, said = await admin("n4", *address, at=slave)
+    assert status == 3 and f"not master (that is {master})" in said
+    status, said = await admin("n1", *address)
+    assert status == 3 and "n1 is a replica already" in said
+    nodes.start("n4")
+    status, said = await admin("n4", *address)
+    assert (status, said) == (0, "n4 is one of the replicas\n")
+    await nodes.settled(*nodes.names)
+    assert (await admin("n4", *address))[0] == 0, "once more is no harm"
+
+
+async def test_a_replica_that_nobody_has_added_serves_nobody(group: Callable[..., Processes]):
+    nodes = group()
+    await nodes.settled()
+    nodes.start("n4")
+    await nodes.wait("n4 runs", lambda states: states["n4"]["role"] == "starting", ["n4"])
+    assert await fails(nodes.client("n4")) == "not master"
+    with pytest.raises(ProtocolError, match="not master"):
+        await nodes.add("n4", at="n4")
+
+
+def test_a_newcomer_must_be_the_last_of_its_peers():
+    peers = {"n1": ("h", 1), "n2": ("h", 2)}
+    with pytest.raises(ConfigError, match="must be the last one"):
+        Options.from_config(Config("n1", "joram", "", peers=peers, options={"join": True}))
+
+
+def test_the_group_is_read_from_the_log_and_goes_back_with_it():
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    log, told = Log(database), []
+    log.regrouped = lambda: told.append([member.name for member in log.group])
+    first = [Member(name, "h", 1, "h:2") for name in ("n1", "n2")]
+    grown = [*first, Member("n3", "h", 1, "h:2")]
+    log.append(1, encode_view(["n1"]))
+    log.append(1, encode_group(first))
+    log.append(1, encode_group(grown))
+    log.truncate(3)
+    assert told == [["n1", "n2"], ["n1", "n2", "n3"], ["n1", "n2"]]
+    log.append(2, encode_group(grown))
+    log.write()
+    assert Log(database).group == grown
+    log.applied = 3
+    assert log.compact(0, 0, 3)
+    log.write()
+    again = Log(database)
+    assert (again.base, again.group, again.group_at(3)) == (3, grown, [list(member) for member in grown])
+    again.reset(LogId(7, 90), ["n1"], [list(member) for member in first])
+    assert again.group == first
+
+
+class Peers:
+    """A replica of five as a master sees it: a log, and links that lose everything."""
+
+    def __init__(self, *entries: tuple[int, bytes]) -> None:
+        sim = Group(1, 5)
+        peers = {name: (name, 1) for name in sim.names}
+        self.node = SimNode(sim, Config("n1", "joram", "", peers=peers, options={"ack": "majority"}))
+        self.replica = self.node.design._replica
+        for epoch, entry in entries:
+            self.replica.log.append(epoch, entry)
+        self.replica.log.write()
+        self.epoch = make_epoch(4, 0)
+        self.replica.promise(self.epoch)
+        self.leader = Leader(self.replica, self.epoch, list(self.replica.order))
+        self.leader._flush()
+
+    def has(self, index: int, *names: str) -> None:
+        for name in names:
+            self.leader.introduced(name, Standing(self.epoch, 0, 0, 0, 0))
+            self.leader.acked(name, Ack(self.epoch, index, self.replica.now()))
+        self.leader._flush()
+
+
+SEND = encode_command(Command("send", "c", 0, {"destination": QUEUE, "headers": {}, "body": b"x"}))
+
+
+@pytest.mark.requirement("J9")
+async def test_an_entry_of_an_older_epoch_is_committed_only_together_with_one_of_the_own():
+    """Raft's figure 8: a majority has the older entry, and yet a log with a newer epoch may replace it."""
+    peers = Peers((make_epoch(2, 0), SEND))
+    peers.has(1, "n2", "n3")
+    assert peers.replica.committed == 0
+    assert not peers.leader.serving
+    peers.leader._epoch_start = 0
+    peers.leader._flush()
+    assert peers.replica.committed == 1, "without the rule it would be committed now"
+    peers.leader.stop()
+
+
+async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_of_the_own_epoch_is_committed():
+    peers = Peers((make_epoch(2, 0), SEND))
+    new = [Member(f"n{number}", "h", number, "") for number in (6, 7)]
+    with pytest.raises(ConfigError, match="one at a time"):
+        peers.leader.add_replica(new[0])
+    peers.has(2, "n2", "n3")
+    assert peers.leader.serving
+    peers.leader.add_replica(new[0])
+    with pytest.raises(ConfigError, match="one at a time"):
+        peers.leader.add_replica(new[1])
+    # A learner's acknowledgement counts for nothing ...
+    peers.leader.submit(Command("received", "c", 0, {}))
+    peers.leader._flush()
+    peers.has(3, "n2", "n6")
+    assert peers.replica.committed == 2
+    # ... until it has caught up and belongs to the group, by an entry that needs the new majority.
+    peers.replica.links._heard["n6"] = peers.replica.now()
+    peers.replica.links._heard |= dict.fromkeys(("n2", "n3"), peers.replica.now())
+    peers.leader.tick()
+    assert peers.replica.order == ["n1", "n2", "n3", "n4", "n5", "n6"]
+    peers.has(4, "n2", "n3")
+    assert peers.replica.committed < 4
+    with pytest.raises(ConfigError, match="one at a time"):
+        peers.leader.add_replica(new[1])
+    peers.has(4, "n6")
+    assert peers.replica.committed == 4
+    peers.leader.stop()
+
+
+@pytest.mark.parametrize(("seed", "form"), [pytest.param(4, "two-step", marks=pytest.mark.soak), (9, "held-back")])
+def test_simulated_growth_under_faults(seed: int, form: str, tmp_path: Path):
+    plan = replace(BASE, nodes=4, nemesis="partition,pause,kill,membership",
+                   settings={**BASE.settings, "spares": "1", "transfer": form, "log_keep": "20", "fault_gap": "1"})
+    result = run_seed(plan, seed, tmp_path, tmp_path)
+    assert result.verdict == "valid", result.sentence

@@ -1,0 +1,114 @@
+"""Workload ``events``: publishers of HA IceStorm's kinds, and subscribers that any replica delivers to.
+
+Subscriptions are made before the load begins and last to the end, so that every replica knows them. A subscription's
+number is its key, and its topic's number is the key of what is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import UsageError
+from harness.generator import (
+    Generator,
+    Seed,
+    Source,
+    any_of,
+    clients,
+    lift,
+    on_threads,
+    per_thread,
+    rate,
+    time_limit,
+)
+from harness.protocols import Client, Option
+from harness.spec import Test
+from nodes.reference.icestorm.topics import ORDERED, UNORDERED
+from workloads.events_client import KINDS, EventCluster, Listener, Publisher
+from workloads.topic import Publishes, Subscriber
+
+MIXED = "mixed"
+ENDLESS = 1_000
+"""A retry count that no run uses up: such a subscriber is never removed."""
+SEND_SHARE = 1 / 3
+"""The share of the test's rate that is published; each event comes to several."""
+
+
+class EventsWorkload:
+    """Publishers get a receipt when a replica has queued their event; subscribers acknowledge what they are pushed."""
+
+    name = "events"
+    needs: tuple[str, ...] = ("events",)
+    """What it needs of a design."""
+    options = (
+        Option("producers", 3, "threads that publish"),
+        Option("subscribers", 3, "threads that subscribe"),
+        Option("topics", 2, "number of topics"),
+        Option("publisher", MIXED, "kind of the publishers' proxies; mixed: each kind in turn", (MIXED, *KINDS)),
+        Option("reliability", ORDERED, "quality of service: whether events must arrive in order", (ORDERED, UNORDERED)),
+        Option("retry_count", ENDLESS, "further attempts after a failed delivery; then the subscriber is removed"),
+        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        Option("poll", 0.25, "seconds a take waits for an event"),
+        Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),
+        Option("drain_limit", 60.0, "seconds that the drain may take in all"),
+        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        Option("min_ok", 50, "confirmed publishes, and events received, below which the verdict is unknown"),
+    )
+    promises = ("topic-phantom", "event-lost", "event-order")
+    """Checks whose violation makes a run invalid."""
+
+    @staticmethod
+    def concurrency(options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would publish or subscribe.
+        """
+        for name in ("producers", "subscribers", "topics"):
+            if options[name] < 1:
+                raise UsageError(f"--set {name}={options[name]}: at least 1")
+        return int(options["producers"] + options["subscribers"])
+
+    @staticmethod
+    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        least = max(1, options["min_ok"])
+        return {"min_ok": {"publish": least, "receive": least}, "faults_proven": True}
+
+    def client(self, cluster: EventCluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        options = cluster.test.options
+        if thread >= options["producers"]:
+            return Listener(cluster, host, thread, thread - options["producers"])
+        kind = options["publisher"]
+        return Publisher(cluster, host, thread, KINDS[thread % len(KINDS)] if kind == MIXED else kind)
+
+    def main(self, test: Test) -> Generator:
+        """Publishes at their share of the test's rate; takes as events come."""
+        producers = test.options["producers"]
+        each = test.rate * SEND_SHARE / producers
+        publishers = per_thread(
+            lambda thread: rate(each, Publishes(test.options["topics"]), test.rng(f"rate/{thread}"))
+        )
+        takers = per_thread(lambda thread: self._subscriber(test, thread - producers, "receive"))
+        load = any_of(
+            on_threads(range(producers), publishers), on_threads(range(producers, test.concurrency), takers)
+        )
+        return clients(time_limit(test.time_limit, load))
+
+    def drain(self, test: Test) -> Generator:
+        """Each subscriber takes until no replica has anything left for it."""
+        first = test.options["producers"]
+        drains: Source = per_thread(lambda thread: self._subscriber(test, thread - first, "drain"))
+        return clients(time_limit(test.options["drain_limit"], on_threads(range(first, test.concurrency), drains)))
+
+    def depth(self, test: Test) -> Generator:
+        """Nothing is left to count."""
+        return lift(None)
+
+    @staticmethod
+    def _subscriber(test: Test, key: int, take: str) -> Subscriber:
+        return Subscriber(key, 1 << key % test.options["topics"], "attach", take, Seed(0))

@@ -1,0 +1,258 @@
+"""The clients of the workload ``events``: publishers of three kinds, and subscribers that listen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from harness.op import Op
+from harness.protocols import NodeStatus
+from nodes.reference.frames import TOPIC_MANAGER
+from nodes.stomp import Frame, Parser, ProtocolError, encode
+from workloads.client import StompCluster, decode_body, encode_body
+from workloads.connection import Address, Connection, ConnectionBroken, NotSent, Rejected, Settings
+
+FIRST_PORT = 7400
+REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-endpoint"
+KINDS = (REPLICATED, NON_REPLICATED, SINGLE)
+DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed"}
+_READ = 1 << 16
+
+
+class EventCluster(StompCluster, Protocol):
+    """A cluster that tells how many events wait for each subscriber."""
+
+    async def statuses(self) -> Sequence[NodeStatus]:
+        """Ask all nodes at once, in node order."""
+        ...
+
+
+def topic_name(topic: int) -> str:
+    """The name of a topic."""
+    return f"e{topic}"
+
+
+class EventClient:
+    """What publishers and subscribers share: requests to the topic manager, at whichever replica answers."""
+
+    def __init__(self, cluster: EventCluster, host: str, first: int) -> None:
+        """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
+        options = cluster.test.options
+        self.cluster = cluster
+        self.options = options
+        addresses = list(cluster.client_addresses())
+        self.place = first % len(addresses)
+        self.addresses = addresses
+        self.host = cluster.backend.address(host)
+        self.names = dict(zip(addresses, cluster.node_names, strict=True))
+        self.op_timeout = float(options["op_timeout"])
+
+    async def open(self) -> None:
+        """Have the topics made.
+
+        Raises:
+            ConnectionBroken: no replica could say whether they are there.
+        """
+        for topic in range(int(self.options["topics"])):
+            await self.manage("create", {"topic": topic_name(topic)})
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    def connection(self, addresses: Sequence[Address]) -> Connection:
+        """A connection of one TCP connection's life to the first of these that lets us in."""
+        settings = Settings(
+            login=self.cluster.login, passcode=self.cluster.passcode, local_host=self.host, reliable=False,
+            heartbeat=float(self.options["client_heartbeat"]),
+        )  # fmt: skip
+        return Connection(addresses, settings)
+
+    async def manage(self, request: str, body: Mapping[str, Any]) -> Any:
+        """The answer to a request; what was so already counts as done.
+
+        Raises:
+            ConnectionBroken: no answer, or an unknown outcome. NotSent: it can't be done.
+        """
+        rotated = self.addresses[self.place :] + self.addresses[: self.place]
+        connection = self.connection(rotated)
+        await connection.open(float(self.options["open_timeout"]))
+        try:
+            headers = {"destination": TOPIC_MANAGER, "x-request": request, "content-type": "application/json"}
+            answer = await connection.request("SEND", headers, json.dumps(body).encode(), self.op_timeout)
+        except (TimeoutError, NotSent, Rejected) as error:
+            self.place = (self.place + 1) % len(self.addresses)  # a replica that is inactive keeps us waiting
+            raise ConnectionBroken(str(error) or "no answer in time") from None
+        finally:
+            await connection.abort()
+        word = answer.get("x-error")
+        if word == "unknown":
+            raise ConnectionBroken("unknown outcome")
+        if word is not None and word != DONE_ALREADY.get(request):
+            raise NotSent(word)
+        return json.loads(answer.get("x-answer", "null"))
+
+
+class Publisher(EventClient):
+    """A publisher with a proxy of its kind.
+
+    ``replicated``: has all endpoints, stays on one replica, and goes on at another without notice where the event may
+    be sent again, because it never left. ``non-replicated``: points at the one replica that it was got from, and asks
+    for another when that fails. ``single-endpoint``: was configured with one endpoint, and knows no other.
+    """
+
+    def __init__(self, cluster: EventCluster, host: str, first: int, kind: str) -> None:
+        super().__init__(cluster, host, first)
+        self._kind = kind
+        self._proxy: Connection | None = None
+
+    async def invoke(self, op: Op) -> Op:
+        """``publish``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.op_timeout
+        while True:
+            try:
+                done = await self._publish(op, deadline - loop.time())
+            except NotSent as error:
+                # Never sent: the run time of a replicated publisher tries again by itself.
+                if self._kind == REPLICATED and loop.time() + 0.1 < deadline:
+                    continue
+                done = op.fail(f"not sent: {error}")
+            except ConnectionBroken as error:
+                done = op.info(f"connection broken: {error}")
+            except Rejected as error:
+                done = op.fail(f"refused: {error}")
+            except TimeoutError:
+                done = op.info("no receipt in time")
+            peer = self._proxy.peer if self._proxy is not None else None
+            return done._replace(node=self.names.get(peer) if peer is not None else None)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._proxy is not None:
+            await self._proxy.close()
+
+    async def _publish(self, op: Op, left: float) -> Op:
+        proxy = await self._bound(left)
+        headers = {"destination": f"/topic/{topic_name(op.key or 0)}", "content-type": "text/plain"}
+        answer = await proxy.request("SEND", headers, encode_body(op.value), max(left, 0.05))
+        return op.fail(answer["x-error"]) if "x-error" in answer else op.ok()
+
+    async def _bound(self, left: float) -> Connection:
+        """The connection of the proxy, made anew when it has ended.
+
+        Raises:
+            NotSent: there is none to be had.
+        """
+        if self._proxy is not None and not self._proxy.over:
+            return self._proxy
+        if self._proxy is not None:
+            await self._proxy.abort()
+            self.place = (self.place + 1) % len(self.addresses) if self._kind == REPLICATED else self.place
+        try:
+            self._proxy = self.connection(await self._endpoints())
+            await self._proxy.open(max(min(left, float(self.options["open_timeout"])), 0.05))
+        except ConnectionBroken as error:
+            raise NotSent(str(error)) from None
+        return self._proxy
+
+    async def _endpoints(self) -> list[Address]:
+        if self._kind == REPLICATED:
+            return self.addresses[self.place :] + self.addresses[: self.place]
+        if self._kind == SINGLE:
+            return [self.addresses[self.place]]
+        (endpoint,) = await self.manage("non-replicated-publisher", {"topic": topic_name(0)})
+        host, _, port = str(endpoint).rpartition(":")
+        return [(host, int(port))]
+
+
+class Listener(EventClient):
+    """A subscriber: replicas connect to it and push events, which it acknowledges as they come."""
+
+    def __init__(self, cluster: EventCluster, host: str, first: int, key: int) -> None:
+        super().__init__(cluster, host, first)
+        self._key = key
+        self._port = FIRST_PORT + key
+        self._server: asyncio.Server | None = None
+        self._events: deque[Frame] = deque()
+        self._arrived = asyncio.Event()
+        self._pushing: dict[asyncio.StreamWriter, None] = {}
+
+    async def open(self) -> None:
+        """Listen, and have the topics made."""
+        try:
+            self._server = await asyncio.start_server(self._accept, self.host, self._port)
+        except OSError as error:
+            raise ConnectionBroken(f"can't listen on {self.host}:{self._port}: {error.strerror}") from None
+        await super().open()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._pushing):
+            writer.transport.abort()
+
+    async def invoke(self, op: Op) -> Op:
+        """``attach``, ``receive`` or ``drain``."""
+        if op.f == "attach":
+            return await self._attach(op)
+        event = await self._next() if op.f == "receive" else await self._drained()
+        if event is None:
+            return op.fail("empty")
+        return op.ok(decode_body(event.body), node=event.headers.get("x-replica"))
+
+    async def _attach(self, op: Op) -> Op:
+        options = self.options
+        body = {"topic": topic_name(self._key % int(options["topics"])), "subscriber": f"s{self._key}",
+                "endpoint": f"{self.host}:{self._port}", "retryCount": int(options["retry_count"]),
+                "reliability": options["reliability"]}  # fmt: skip
+        try:
+            await self.manage("subscribe", body)
+        except NotSent as error:
+            return op.fail(str(error))
+        except ConnectionBroken as error:
+            # The listener stays: events may come already.
+            return op.fail(f"unknown, to be asked again: {error}")
+        return op.ok()
+
+    async def _next(self) -> Frame | None:
+        if not self._events:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(float(self.options["poll"])):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return None
+        return self._events.popleft()
+
+    async def _drained(self) -> Frame | None:
+        """The next event; None when no replica has any left, or none came though there was time."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + float(self.options["drain_patience"])
+        while True:
+            if event := await self._next():
+                return event
+            details = [status.detail or {} for status in await self.cluster.statuses()]
+            waiting = sum(detail.get("waiting", {}).get(f"s{self._key}", 1) for detail in details)
+            if not self._events and (waiting == 0 or loop.time() >= patience):
+                return None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take the events that a replica pushes; each is acknowledged once it is in our hands."""
+        self._pushing[writer] = None
+        parser = Parser()
+        try:
+            while data := await reader.read(_READ):
+                for frame in parser.feed(data):
+                    if isinstance(frame, Frame) and frame.command == "MESSAGE":
+                        self._events.append(frame)
+                        self._arrived.set()
+                        writer.write(encode(Frame("ACK", {"id": frame.headers.get("ack", "")})))
+        except (OSError, ProtocolError):
+            pass  # The replica connects again.
+        finally:
+            del self._pushing[writer]
+            writer.transport.abort()
