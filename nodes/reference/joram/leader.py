@@ -284,9 +284,7 @@ class Leader:
         self._commit()
         if self.serving:
             self._release()
-            return
-        replica.broker.observe(effects)
-        if replica.committed >= self._epoch_start:
+        elif replica.committed >= self._epoch_start:
             self.serving = True
             replica.runtime.log("promoted: serving as master", epoch=round_of(self.epoch), committed=replica.committed)
             replica.broker.began_serving()
@@ -297,6 +295,8 @@ class Leader:
         if self.serving:
             self._outbox.add(effects)
             self._outbox.commit(self._replica.committed)
+        else:
+            self._replica.broker.observe(effects)
 
     def _apply_ahead(self) -> bool:
         """Apply everything, committed or not; whether a client waits for its commitment."""

@@ -12,8 +12,6 @@ _SPLIT = ("partition", "pause", "packets", "clock")
 _UNSPECIFIED = {"partitions": "unspecified"}
 _PLAIN_ASYNCHRONOUS = {"propagation": "asynchronous", "reliable": False}
 
-_ASYNCHRONOUS = {"propagation": "asynchronous"}
-_NO_BUFFER = "a client inside the broker keeps nothing to send again: a new master may know less than it was told"
 _ONCE = ({"quality": "at-most-once"}, {"quality": "exactly-once"})
 _DUPLICATE_OKAY = {"quality": "duplicate-okay"}
 _AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
@@ -35,12 +33,10 @@ PROMISES: tuple[Promise, ...] = (
             ("clock",)),
     Promise("duplicated", OPEN, "ours", "a disk that forgets what it had confirmed is beyond what replicas can mend",
             ("disk",)),
-    *(Promise("duplicated", OPEN, "2.2", _NO_BUFFER, ANY_FAULT, {**_ASYNCHRONOUS, **mode}) for mode in _ONCE),
     Promise("duplicated", OPEN, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
     Promise("duplicated", KEPT, "2.2, 5.1.6", "an acknowledgement is confirmed like a message, with asynchronous "
             "propagation too, and a frame that is sent again is recognised by its number"),
     Promise("at-most-once", OPEN, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
-    *(Promise("at-most-once", OPEN, "2.2", _NO_BUFFER, ANY_FAULT, {**_ASYNCHRONOUS, **mode}) for mode in _ONCE),
     *(Promise("at-most-once", GAP, "4.8", "a message comes back when the sides meet, and is reacted to again",
               _SPLIT, {**_UNSPECIFIED, **mode}) for mode in _ONCE),
     Promise("at-most-once", KEPT, "1.2", "acknowledged, and only then reacted to", mode={"quality": "at-most-once"}),
