@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the process that the others report to
         config.pluginmanager.register(Outcomes())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun behind a shell's &, and inherited by what tests start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,7 +71,7 @@ class Outcomes:
             self.fresh[report.nodeid] = report.outcome
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        cache = session.config.cache
+        cache = getattr(session.config, "cache", None)  # not there with -p no:cacheprovider
         if cache is not None and self.fresh:
             cache.set(OUTCOMES, {**cache.get(OUTCOMES, {}), **self.fresh})
 
