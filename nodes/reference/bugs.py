@@ -63,13 +63,17 @@ TRANSFER_SKIPPED = "transfer-skipped"
 FAILED_EVENT_LAST = "failed-event-last"
 OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
 RETRIES_IGNORED = "retries-ignored"
+INVITATION_TWICE = "invitation-twice"
+MAX_KEPT = "max-kept"
+FULL_START_SKIPPED = "full-start-skipped"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
 
 
-def _icestorm(name: str, summary: str, workload: str = "subscriptions") -> Bug:
-    return Bug(name, summary, design="icestorm", workload=workload)
+def _icestorm(name: str, summary: str, workload: str = "subscriptions",
+              exercise: Mapping[str, str] | None = None) -> Bug:
+    return Bug(name, summary, exercise or {}, design="icestorm", workload=workload)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -108,6 +112,10 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
         _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
         _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
+        _icestorm(INVITATION_TWICE, "a replica accepts a second invitation and stays in the first group, too"),
+        _icestorm(MAX_KEPT, "`max` is kept across a restart, so a start of all does not need all", exercise=_ALL_DOWN),
+        _icestorm(FULL_START_SKIPPED, "a majority is enough, even when all replicas have been stopped",
+                  exercise=_ALL_DOWN),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
