@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from icestorm_sim import Group, simulate
 
+from nodes.reference.icestorm import topics
 from nodes.reference.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
+from nodes.reference.links import PROTOCOL, encode_frame
+from nodes.systems.reference import LINK_PORT
 
 
 @pytest.mark.requirement("I5")
@@ -170,3 +173,109 @@ def test_wall_clock_stamps_are_an_option(tmp_path: Path) -> None:
         assert stamp[2] > 9e8, "seconds since 1970"
 
     simulate(scenario, tmp_path, stamp="wall-clock")
+
+
+@pytest.mark.requirement("I5")
+def test_a_start_that_one_replica_leaves_before_it_is_done_waits_for_it(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.until(lambda status: status.get("state") == "election", "n3", 5.0)
+        await group.kill("n1")
+        assert await group.until(lambda status: status.get("state") == "normal", "n3", 20.0) is None
+        assert (await group.status("n3"))["max"] == 2, "it has seen two, whoever had been invited"
+        await group.start("n1")
+        assert await group.healthy()
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I4")
+def test_a_slow_slave_does_not_cost_the_others_their_group(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        before = (await group.status("n3"))["group"]
+        await group.backend.pause("n1")
+        for number in range(3):
+            assert await group.ask("n2", "create", topic=f"t{number}") is True, "forwarded to who waits for n1"
+        assert (await group.status("n2"))["group"] == before and (await group.status("n3"))["up"] == [2]
+        await group.backend.resume("n1")
+        assert await group.healthy()
+        assert await group.ask("n1", "list") == ["t0", "t1", "t2"]
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I4")
+def test_a_minority_stops_in_time_while_it_looks_for_others(tmp_path: Path) -> None:
+    """Five replicas, one of which is away already, so that a coordinator asks in vain all the time."""
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        await group.cut_off("n1")
+        await asyncio.sleep(4.0)
+        options = group.test.options
+        for moment in range(8):
+            await asyncio.sleep(0.13 * moment)
+            await group.cut_off("n5", "n1")
+            stopped = await group.until(lambda status: status["state"] != "normal", "n5", 10.0)
+            assert stopped is not None
+            assert stopped <= options["master_timeout"] + options["response_timeout"] + 0.1
+            await group.cut_off("n1")
+            assert await group.until(lambda status: status["state"] == "normal", "n5", 20.0) is not None
+            await asyncio.sleep(1.0)
+
+    simulate(scenario, tmp_path, nodes=5)
+
+
+MALFORMED = (
+    7, [], ["ask"], ["answer", 1], ["ask", 1, "promised"], ["ask", "x", "promised", []], ["ask", 1, "nonsense", []],
+    ["ask", 1, "invitation", ["n1"]], ["ask", 1, "invitation", [1, 2]], ["ask", 1, "accept", ["g", [1], 0]],
+    ["ask", 1, "promise", ["g", "x"]], ["ask", 1, "install", ["g", 1, [1, 2, 0.0], [["a", b"nonsense"]]]],
+    ["ask", 1, "install", ["g", 1, [1, 2], None]], ["ask", 1, "update", ["g", 1, [1, 2, 0.0], ["subscribe", "t"]]],
+    ["ask", 1, "request", [["create"]]], ["ask", 1, "request", [["frob", "", "", "", 0, "", "", "", ""]]],
+    ["ask", 1, "are-you-there", [None]], ["answer", [1], True], {"ask": 1},
+)  # fmt: skip
+
+
+@pytest.mark.requirement("I14", part=True)
+def test_words_that_no_replica_says_end_the_link_and_not_the_replica(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start("n3")
+        assert await group.until(lambda status: status["reachable"], "n3", 5.0) is not None
+        for frame in MALFORMED:
+            reader, writer = await asyncio.open_connection(group.backend.address("n3"), LINK_PORT)
+            writer.write(encode_frame([PROTOCOL, "icestorm", "n1"]) + encode_frame(frame))
+            async with asyncio.timeout(5.0):
+                while await reader.read(1000):
+                    pass
+            writer.close()
+        stranger = ["ask", 1, "invitation", ["nobody", "9:AB"]]
+        reader, writer = await asyncio.open_connection(group.backend.address("n3"), LINK_PORT)
+        writer.write(encode_frame([PROTOCOL, "icestorm", "n1"]) + encode_frame(stranger))
+        await asyncio.sleep(1.0)
+        writer.close()
+        status = await group.status("n3")
+        assert status["reachable"] and status["group"] != "9:AB"
+        log = await group.log("n3")
+        assert log.count("link down") >= len(MALFORMED) and "failed" not in log
+
+    simulate(scenario, tmp_path)
+
+
+def test_a_full_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_ROWS", 3)
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        assert [await group.ask("n1", "create", topic=name) for name in "abcd"] == [True, True, True, "full"]
+        assert await group.ask("n2", "link", topic="a", target="b") == "full"
+        where = {"topic": "a", "subscriber": "s"}
+        assert await group.ask("n2", "subscribe", **where, endpoint="10.0.0.1:70") == "full"
+        assert await group.ask("n2", "subscribe", **where, endpoint="10.0.0.1:70000") == "bad-endpoint"
+        assert await group.ask("n2", "destroy", topic="c") is True
+        assert await group.ask("n2", "link", topic="a", target="b") is True
+
+    simulate(scenario, tmp_path)

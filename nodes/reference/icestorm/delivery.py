@@ -179,9 +179,10 @@ class _Outbox:
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        limit = self._options.delivery_timeout
-        reader, writer = await asyncio.wait_for(self._runtime.connect(host, int(port)), limit)
+        connecting = self._runtime.connect(host, int(port))
+        reader, writer = await asyncio.wait_for(connecting, self._options.delivery_timeout)
         parser = stomp.Parser()
+        reading: asyncio.Future[bytes] | None = None
         try:
             while True:
                 while self._queue and len(self._flying) < self._window:
@@ -189,33 +190,43 @@ class _Outbox:
                     self._bytes -= len(event.body)
                     self._flying[str(event.number)] = (event, self._runtime.now())
                     writer.write(event.frame(self.subscriber.ident))
-                if not self._flying:
-                    self._moved.clear()
-                    await self._idle(reader, parser)
+                if reading is None:
+                    reading = asyncio.ensure_future(reader.read(_READ))
+                await self._something(reading)
+                if not reading.done():
                     continue
-                _, oldest = next(iter(self._flying.values()))
-                data = await asyncio.wait_for(reader.read(_READ), max(oldest + limit - self._runtime.now(), 0.0))
-                if not data:
+                if not self._flying and (reading.exception() is not None or not reading.result()):
+                    raise _Quiet
+                if not reading.result():
                     raise EOFError("closed by the subscriber")
-                for frame in parser.feed(data):
+                for frame in parser.feed(reading.result()):
                     if isinstance(frame, Frame) and self._flying.pop(frame.headers.get("id", ""), None) is not None:
                         self._attempts = 0
+                reading = None
         finally:
+            if reading is not None:
+                reading.cancel()
             writer.transport.abort()
 
-    async def _idle(self, reader: asyncio.StreamReader, parser: stomp.Parser) -> None:
-        """Wait for the next event, or for the end of the connection; what the subscriber says means nothing now."""
+    async def _something(self, reading: asyncio.Future[bytes]) -> None:
+        """Wait until the subscriber has said something, or another event may go.
+
+        Raises:
+            TimeoutError: the event that is under way for longest has not been acknowledged in time.
+        """
+        self._moved.clear()
         moved = asyncio.ensure_future(self._moved.wait())
-        gone = asyncio.ensure_future(reader.read(_READ))
+        awaited = (reading, moved) if len(self._flying) < self._window else (reading,)
+        patience = None
+        if self._flying:
+            _, oldest = next(iter(self._flying.values()))
+            patience = max(oldest + self._options.delivery_timeout - self._runtime.now(), 0.0)
         try:
-            await asyncio.wait((moved, gone), return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                if gone.exception() is not None or not gone.result():
-                    raise _Quiet
-                parser.feed(gone.result())
+            done, _ = await asyncio.wait(awaited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         finally:
             moved.cancel()
-            gone.cancel()
+        if not done:
+            raise TimeoutError("no acknowledgement in time")
 
 
 class _Quiet(Exception):

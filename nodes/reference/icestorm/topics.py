@@ -192,7 +192,8 @@ class Database:
             return [name, *(topic.name for topic in linking)]
         topic = self.topics.get(name, Topic(name))
         if kind == "subscribe":
-            topic.subscribers[change[2]] = Subscriber(*change[2:6], since=since)
+            ident, endpoint, retries, reliability = change[2:]
+            topic.subscribers[ident] = Subscriber(ident, endpoint, retries, reliability, since)
         elif kind == "unsubscribe":
             topic.subscribers.pop(change[2], None)
         elif kind == "remove":
