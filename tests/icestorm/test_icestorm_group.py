@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from icestorm_sim import Group, simulate
 
+from nodes.reference.api import Config
 from nodes.reference.icestorm import topics
 from nodes.reference.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
-from nodes.reference.links import PROTOCOL, encode_frame
-from nodes.systems.reference import LINK_PORT
+from nodes.reference.icestorm.election import Election
+from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.peers import PeerFailed, Peers
+from nodes.reference.icestorm.requests import Request
+from nodes.reference.links import LinkError
 
 
 @pytest.mark.requirement("I5")
@@ -176,14 +182,20 @@ def test_wall_clock_stamps_are_an_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("I5")
-def test_a_start_that_one_replica_leaves_before_it_is_done_waits_for_it(tmp_path: Path) -> None:
+def test_a_start_that_one_replica_leaves_before_it_is_done_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise, stubborn = Election.asked_to_promise, ["n1"]
+
+    def not_n1(election: Election, peer: str, group: str, epoch: int) -> list[Any] | None:
+        return None if stubborn and election.name == "n1" else promise(election, peer, group, epoch)
+
     async def scenario(group: Group) -> None:
+        monkeypatch.setattr(Election, "asked_to_promise", not_n1)
         await group.start()
-        assert await group.until(lambda status: status.get("state") == "election", "n3", 5.0)
-        await group.kill("n1")
         assert await group.until(lambda status: status.get("state") == "normal", "n3", 20.0) is None
-        assert (await group.status("n3"))["max"] == 2, "it has seen two, whoever had been invited"
-        await group.start("n1")
+        assert "the group fell apart" in await group.log("n3")
+        stubborn.clear()
         assert await group.healthy()
 
     simulate(scenario, tmp_path)
@@ -239,29 +251,54 @@ MALFORMED = (
 )  # fmt: skip
 
 
-@pytest.mark.requirement("I14", part=True)
-def test_words_that_no_replica_says_end_the_link_and_not_the_replica(tmp_path: Path) -> None:
-    async def scenario(group: Group) -> None:
-        await group.start("n3")
-        assert await group.until(lambda status: status["reachable"], "n3", 5.0) is not None
-        for frame in MALFORMED:
-            reader, writer = await asyncio.open_connection(group.backend.address("n3"), LINK_PORT)
-            writer.write(encode_frame([PROTOCOL, "icestorm", "n1"]) + encode_frame(frame))
-            async with asyncio.timeout(5.0):
-                while await reader.read(1000):
-                    pass
-            writer.close()
-        stranger = ["ask", 1, "invitation", ["nobody", "9:AB"]]
-        reader, writer = await asyncio.open_connection(group.backend.address("n3"), LINK_PORT)
-        writer.write(encode_frame([PROTOCOL, "icestorm", "n1"]) + encode_frame(stranger))
-        await asyncio.sleep(1.0)
-        writer.close()
-        status = await group.status("n3")
-        assert status["reachable"] and status["group"] != "9:AB"
-        log = await group.log("n3")
-        assert log.count("link down") >= len(MALFORMED) and "failed" not in log
+class Stub:
+    """Links that lead nowhere."""
 
-    simulate(scenario, tmp_path)
+    def __init__(self) -> None:
+        self.cuts: list[str] = []
+
+    def send(self, peer: str, frame: bytes) -> bool:
+        return True
+
+    def cut(self, peer: str, reason: str = "") -> None:
+        self.cuts.append(reason)
+
+
+def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
+    config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
+    broker: Any = SimpleNamespace(config=config, runtime=None)
+    peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question))
+    peers._links = stub = Stub()  # type: ignore[assignment]
+    return peers, stub
+
+
+@pytest.mark.parametrize("frame", MALFORMED)
+def test_words_that_no_replica_says_end_the_link(frame: Any) -> None:
+    answered: list[str] = []
+    peers, _ = lonely_peers(answered)
+    with pytest.raises(LinkError):
+        peers.frames("n1", [frame])
+    assert not answered
+    peers.frames("n1", [["ask", 1, "promised", []], ["answer", 1, 0]])
+    assert answered == ["promised"]
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "answer"),
+    [("promised", [], "many"), ("promise", ["g", 1], [1]), ("database", ["g"], [["a", b"nonsense"]]),
+     ("accept", ["g", [], 0], 1), ("request", [list(Request("list"))], ["done"])],
+)  # fmt: skip
+def test_answers_that_no_replica_gives_count_as_none(question: str, arguments: list[Any], answer: Any) -> None:
+    async def ask() -> None:
+        peers, stub = lonely_peers([])
+        asking = asyncio.create_task(peers.ask("n1", question, *arguments))
+        await asyncio.sleep(0)
+        peers.frames("n1", [["answer", 1, answer]])
+        with pytest.raises(PeerFailed):
+            await asking
+        assert len(stub.cuts) == 1
+
+    asyncio.run(ask())
 
 
 def test_a_full_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
