@@ -53,7 +53,7 @@ def find_providers() -> list[Provider]:
                    f"{as_root()}apt-get install virtualbox")
     docker = Provider("docker", _docker_missing(), f"{as_root()}apt-get install docker.io, and start it")
     emulates = not re.search(r"\b(vmx|svm)\b", Path("/proc/cpuinfo").read_text())
-    packages = "vagrant-libvirt libvirt-daemon-system qemu-system-x86"
+    packages = "vagrant-libvirt libvirt-daemon-system libvirt-clients qemu-system-x86"
     libvirt = Provider("libvirt", _libvirt_missing(), f"{as_root()}apt-get install {packages}, and start libvirtd",
                        emulates)
     return [box, docker, libvirt] if emulates else [box, libvirt, docker]

@@ -109,7 +109,8 @@ def _of_move(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
 def _of_message(run: Run, t: Transactions, kind: str, source: int, value: int, sent: int, moves: Int64s) -> Anomaly:
     confirmed = max(sent, int(run.history.partner[sent]))
     detail = {
-        "moved_by": [f"{t.name(n)} ({OUTCOMES[int(t.outcome[n])]})" for n in moves.tolist()],
+        "moved_by": [f"{t.name(n)} ({OUTCOMES[int(t.outcome[n])]})" for n in moves.tolist()]
+        or "no move that says so",
         "results_delivered": int(np.count_nonzero(t.came[moves])),
         "faults": run.faults_at(confirmed),
     }

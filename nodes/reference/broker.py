@@ -134,8 +134,10 @@ class ReferenceBroker:
             yield
             self.engine.flush()
             self.database.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             self._store_failed = True
+            # Whoever called may survive the exception (one peer's connection, say); the broker must not.
+            self.runtime.spawn(_fail(error), "store")
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
             raise
@@ -385,3 +387,7 @@ def _network_timeout(options: Mapping[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
         raise ConfigError(f"options.network_timeout: {value!r} is not a number of seconds between 0 and 3600")
     return float(value)
+
+
+async def _fail(error: BaseException) -> None:
+    raise error

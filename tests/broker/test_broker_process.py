@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,6 +126,20 @@ async def test_a_broker_that_stood_still_does_not_blame_its_clients(start_broker
                                       x_connection_id=detached.connected.headers["x-connection-id"])
     assert resumed.connected.headers["x-received"] == "1"
     await client.confirmed("SEND", {"destination": "/queue/q"}, b"x")
+
+
+async def test_a_store_that_fails_ends_the_broker_whoever_survives_the_exception(tmp_path: Path) -> None:
+    """A connection handler's exceptions end that connection only; the store's must end more."""
+    config = build_config(tmp_path, port=0)
+    runtime = RealRuntime(config)
+    started: asyncio.Future[ReferenceBroker] = asyncio.get_running_loop().create_future()
+    main = asyncio.ensure_future(run_broker(config, runtime, started.set_result))
+    supervised = asyncio.ensure_future(runtime.supervise(main))
+    broker = await started
+    with contextlib.suppress(sqlite3.OperationalError), broker.transaction():
+        raise sqlite3.OperationalError("disk I/O error")
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        await asyncio.wait_for(supervised, PATIENCE)
 
 
 async def test_a_failure_of_the_store_ends_the_broker_with_a_status(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
         each.end()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.soak)])
 async def test_a_fourth_replica_joins_under_load_and_then_counts(group: Callable[..., Processes], form: str):
     nodes = group(transfer=form)
     master, other, third = await nodes.settled()
@@ -312,7 +312,7 @@ async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_o
     peers.leader.stop()
 
 
-@pytest.mark.parametrize(("seed", "form"), [(4, "two-step"), (9, "held-back")])
+@pytest.mark.parametrize(("seed", "form"), [pytest.param(4, "two-step", marks=pytest.mark.soak), (9, "held-back")])
 def test_simulated_growth_under_faults(seed: int, form: str, tmp_path: Path):
     plan = replace(BASE, nodes=4, nemesis="partition,pause,kill,membership",
                    settings={**BASE.settings, "spares": "1", "transfer": form, "log_keep": "20", "fault_gap": "1"})

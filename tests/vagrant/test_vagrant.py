@@ -12,6 +12,7 @@ import pytest
 
 from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
 from harness.backends.ssh.hosts import Host, parse_ssh_config
+from harness.backends.ssh.power import Power
 from harness.errors import BackendError, UsageError
 from harness.slowness import VARIABLE
 from harness.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
@@ -152,3 +153,21 @@ def test_limits_of_calls_are_stretched_by_a_variable_and_nothing_else_is_taken_f
     refused = limit("nan")
     assert (refused.returncode, refused.stdout) == (3, "")
     assert refused.stderr == "stormproof: STORMPROOF_SLOW=nan: give a number from 1 to 100\n"
+
+
+def test_the_power_of_a_libvirt_machine_is_cut_and_not_shut_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    for program in ("virsh", "vagrant"):
+        (tmp_path / program).write_text(f"#!/bin/sh\necho {program} $* >>{said}\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    note = tmp_path / ".vagrant" / "machines" / "n1" / "libvirt" / "id"
+    note.parent.mkdir(parents=True)
+    note.write_text("1d0-a1n")
+    power = Power("vagrant", str(tmp_path))
+    power.switch("n1", on=False)
+    power.switch("n1", on=True)
+    power.switch("n2", on=False)
+    assert said.read_text().splitlines() == ["virsh destroy 1d0-a1n", "virsh start 1d0-a1n", "vagrant halt --force n2"]

@@ -239,15 +239,17 @@ class SshBackend(ShellBackend):
     async def _await_back(self, node: str, before: str) -> None:
         """Wait for another boot than ``before``; then make network and clock as wrong as they should be."""
         host, known_hosts = self._noted().nodes[node], Path(self._noted().known_hosts)
-        async with asyncio.timeout(POWER_LIMIT):
-            while True:
-                await in_thread(lambda _: None, await_host, host, known_hosts)
-                try:
-                    if await self.boot(node) != before:
-                        break
-                except BackendError:
-                    pass  # it was still on its way down
-                await asyncio.sleep(BOOT_POLL)
+        deadline = time.monotonic() + POWER_LIMIT
+        while True:
+            await in_thread(lambda _: None, await_host, host, known_hosts)
+            try:
+                if await self.boot(node) != before:
+                    break
+            except BackendError:
+                pass  # it was still on its way down
+            if time.monotonic() > deadline:
+                raise BackendError(f"{host.label} did not boot within {POWER_LIMIT:g} s")
+            await asyncio.sleep(BOOT_POLL)
         await self._demand(node, f"rm -f {self._pid_file(node)}")
         self._down.discard(node)
         async with self._network_lock:

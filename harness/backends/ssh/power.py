@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.backends.ssh.hosts import Host
 from harness.errors import BackendError, UsageError
@@ -40,7 +41,9 @@ class Power:
         """Cut or give power. Blocks. Raises BackendError when the provider fails or takes too long."""
         named = self.provider in ("virsh", "docker") and self.argument
         machine = self.argument.replace("{host}", host) if named else host
-        template = _PROVIDERS[self.provider][on]
+        domain = _libvirt_domain(self.argument, host) if self.provider == "vagrant" else None
+        template = _PROVIDERS["virsh" if domain else self.provider][on]
+        machine = domain or machine
         command = [word.replace("{machine}", machine).replace("{argument}", self.argument) for word in template]
         environment = {**os.environ, **({"VAGRANT_CWD": self.argument} if self.provider == "vagrant" and self.argument
                                         else {})}
@@ -64,6 +67,15 @@ def takes_connections(host: Host) -> bool:
     except OSError:
         return False
     return True
+
+
+def _libvirt_domain(folder: str, host: str) -> str | None:
+    """The domain that vagrant-libvirt made, None for another provider's machine.
+
+    Its `vagrant halt --force` asks the machine to shut down in order first, which is no loss of power.
+    """
+    note = Path(folder, ".vagrant", "machines", host, "libvirt", "id")
+    return note.read_text(encoding="utf-8").strip() if note.exists() else None
 
 
 def parse_power(text: str) -> Power | None:
