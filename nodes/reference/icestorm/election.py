@@ -125,6 +125,8 @@ class Election:
 
     def are_you_coordinator(self) -> bool:
         """Whether this replica coordinates a group that may be merged now."""
+        if INVITATION_TWICE in self.bugs and self.state in (ELECTION, REORGANIZATION):
+            return True
         return self.leads and self.state in (INACTIVE, NORMAL)
 
     def are_you_there(self, peer: str, group: str) -> bool:
