@@ -316,3 +316,31 @@ def test_a_full_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert await group.ask("n2", "link", topic="a", target="b") is True
 
     simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I4", part=True)
+@pytest.mark.requirement("I6", part=True)
+@pytest.mark.parametrize("real", [False, True])
+def test_the_real_systems_lone_coordinator_stays_until_a_change_is_tried(tmp_path: Path, real: bool) -> None:
+    """ICESTORM 3.7: with ``reads=local`` and ``step_down=on-write`` a coordinator that is cut off tells old things."""
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        await group.cut_off("n3")
+        assert await group.until(lambda status: status["state"] == "normal" and status["coord"] == 2, "n2", 20.0)
+        assert await group.ask("n2", "create", topic="new") is True
+        assert ((await group.status("n3"))["state"] == "normal") is real
+        if not real:
+            with pytest.raises(TimeoutError):
+                await group.ask("n3", "list", limit=5.0)
+            return
+        assert await group.ask("n3", "list") == [], "an old answer"
+        assert await group.ask("n3", "create", topic="mine") == "unknown"
+        assert (await group.status("n3"))["state"] != "normal"
+        await group.cut_off()
+        assert await group.healthy()
+        assert "new" in await group.ask("n3", "list")
+
+    options = {"reads": "local", "step_down": "on-write"} if real else {}
+    simulate(scenario, tmp_path, **options)

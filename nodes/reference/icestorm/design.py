@@ -16,7 +16,7 @@ from nodes.reference.frames import TOPIC_MANAGER
 from nodes.reference.icestorm.decisions import round_of
 from nodes.reference.icestorm.delivery import COST, Delivery
 from nodes.reference.icestorm.election import NORMAL, Election
-from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.options import LOCAL, Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.replication import Replication, Unavailable, Unknown
 from nodes.reference.icestorm.requests import Request, answer_headers, answer_question, read_request
@@ -221,6 +221,8 @@ class IceStorm:
         """
         while True:
             await self._until_active()
+            if self._options.reads == LOCAL and not request.changes:
+                return answer_question(self._database, self._broker.config, request)
             try:
                 if self._election.leads:
                     # Not even the client's end may break a change off that some replicas have by now.

@@ -34,7 +34,7 @@ from nodes.reference.icestorm.decisions import (
     next_epoch,
     round_of,
 )
-from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.options import CHECKED, Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.topics import Database
 
@@ -249,7 +249,8 @@ class Election:
         """Procedure Check: look after the own members, then for other coordinators to merge with."""
         group = self.group
         others = [name for name in self._peers.names if name not in self.up]
-        if self.up and STALE_COORDINATOR_STAYS not in self.bugs:
+        careful = self._options.step_down == CHECKED and STALE_COORDINATOR_STAYS not in self.bugs
+        if self.up and careful:
             answers = await self._peers.ask_all(list(self.up), "are-you-mine", group)
             if self.group != group or self.state not in (INACTIVE, NORMAL):
                 return
