@@ -53,6 +53,7 @@ COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MOVED_AND_KEPT = "moved-and-kept"
+TRANSACTION_HALF_APPLIED = "transaction-half-applied"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -98,6 +99,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
         Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
             workload="clustered"),
+        Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
+            workload="transaction", exercise={"writers": "6", "parts": "8"}),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),

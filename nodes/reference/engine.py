@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
-from nodes.reference.bugs import DURABLE_LOST_AT_FAILOVER, NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
+from nodes.reference.bugs import (
+    DURABLE_LOST_AT_FAILOVER,
+    NO_DUPLICATE_FILTER,
+    STATE_BEHIND_LOG,
+    TRANSACTION_HALF_APPLIED,
+)
 from nodes.reference.clustered import Clustered
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
@@ -227,9 +232,11 @@ class StoreEngine:
         self._close(context, str(command.args.get("reason", "")))
 
     def _failed_over(self, context: Context) -> None:
-        """Where the switchable bug of a failover bites: its client is back, or its connection is closed."""
+        """Where the switchable bugs of a failover bite: its client is back, or its connection is closed."""
         if DURABLE_LOST_AT_FAILOVER in self._bugs:
             self._destinations.empty_durables(context.login)
+        if TRANSACTION_HALF_APPLIED in self._bugs:
+            self._transactions.empty(context)
 
     def _close(self, context: Context, reason: str) -> None:
         if reason == "failover":
