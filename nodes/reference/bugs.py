@@ -36,6 +36,8 @@ NO_DUPLICATE_FILTER = "no-duplicate-filter"
 FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
 DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
+COLLOCATED_CONTEXTS_KEPT = "collocated-contexts-kept"
+PREPARED_FORGOTTEN = "prepared-forgotten"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -82,6 +84,10 @@ BUGS: Mapping[str, Bug] = {
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
         Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
             workload="topic"),
+        Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
+            workload="reaction"),
+        Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
+            workload="reaction", exercise={"quality": "exactly-once"}),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),

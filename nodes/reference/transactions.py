@@ -108,6 +108,12 @@ class Transactions:
             self._state.remove_transaction(transaction)
             self._state.add_transaction(context, transaction.name, transaction.xid)
 
+    def forget_sends(self, login: str) -> None:
+        """Lose what the prepared branches of this login send (a switchable bug)."""
+        for owner, branch in self._state.prepared.items():
+            if owner[0] == login:
+                self._state.drop_items(branch)
+
     def close(self, context: Context) -> None:
         """The connection is gone: its transactions are aborted."""
         for transaction in list(context.transactions.values()):
