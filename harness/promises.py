@@ -149,6 +149,8 @@ def compare(design: str, counted: Counted) -> Iterator[Comparison]:
     for mode, settings in modes_of(design).items():
         for guarantee in _guarantees(design):
             promise = standing_of(declared, guarantee, {**defaults, **settings}, faults)
+            if promise is None:
+                continue  # it is about other workloads
             yield Comparison(mode, guarantee, promise, counted.get((mode, guarantee), Seen()))
 
 

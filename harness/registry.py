@@ -92,6 +92,8 @@ WORKLOADS = Registry(
           "workloads.topic:TopicWorkload"),
     Entry("transaction", "sends to several queues at once, moves from queue to queue; one phase or two (XA)",
           "workloads.transaction:TransactionWorkload"),
+    Entry("reaction", "a client inside the broker takes, computes, sends: at most once, at least once or exactly once",
+          "workloads.reaction:ReactionWorkload"),
     Entry("forward", "store and forward: producers send to local servers, which pass on to the server of the consumers",
           "workloads.forward:ForwardWorkload"),
     Entry("events", "publishers of three kinds, subscribers that any replica delivers to",

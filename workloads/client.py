@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from harness.op import Op
@@ -211,9 +211,11 @@ class StompClient:
         return op.ok(depths.get(self.place(op.key or 0), 0))
 
 
-async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str = "") -> Op:
-    """Take a message for good; ``waited`` goes into the error of an ACK that was not confirmed."""
-    value = decode_body(message.body)
+async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str = "",
+                      read: Callable[[bytes], Any] = decode_body) -> Op:
+    """Take a message for good; ``waited`` goes into the error of an ACK that was not confirmed, ``read`` tells the
+    operation's value from the body."""
+    value = read(message.body)
     try:
         await client.request("ACK", {"id": message.headers["ack"]})
     except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:

@@ -86,7 +86,7 @@ class QueueWorkload:
         Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
         Option("majority_ok", 0, "confirmed sends on majority sides of partitions below which it is unknown"),
     )
-    promises = ("lost", "phantom", "duplicated", "depth")
+    promises: tuple[str, ...] = ("lost", "phantom", "duplicated", "depth")
     """Checks whose violation makes a run invalid."""
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.op import Op
+from nodes.stomp import Frame
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
 
 
@@ -48,11 +49,19 @@ class QueueClient(StompClient):
         # of duplicates must not take its arrival for a delivery after that one's receipt.
         waited = " (buffered)" if self._connection.messages else ""
         message = await (self.await_drained(op.key or 0) if op.f == "drain" else self.poll())
-        return op.fail("empty") if message is None else await acknowledge(self, op, message, waited)
+        return op.fail("empty") if message is None else await self.acknowledge(op, message, waited)
+
+    async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
+        """Acknowledge what was taken; ``waited`` as in ``client.acknowledge``."""
+        return await acknowledge(self, op, message, waited)
+
+    def source(self, key: int) -> str:
+        """Where messages of queue number ``key`` are taken from."""
+        return destination(key)
 
     async def subscribe(self, key: int) -> None:
         """Subscribe to a queue, once."""
         if not self._subscribed:
-            headers = {"id": "0", "destination": destination(key), "ack": "client-individual", "x-prefetch": "1"}
+            headers = {"id": "0", "destination": self.source(key), "ack": "client-individual", "x-prefetch": "1"}
             await self.request("SUBSCRIBE", headers)
             self._subscribed = True

@@ -312,6 +312,9 @@ class Broker(Protocol):
     def release(self, effects: Iterable[Effect]) -> None:
         """Hand effects to the sessions of the clients connected here; those of others are dropped."""
 
+    def observe(self, effects: Iterable[Effect]) -> None:
+        """Hand what a slave's engine did to the collocated threads on it."""
+
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from nodes.reference.api import (
     Admission,
     Arrived,
+    ClientEffect,
     Closed,
     Command,
     Config,
@@ -27,6 +28,7 @@ from nodes.reference.api import (
     Waiting,
 )
 from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.collocated import Channel, Thread, is_collocated, thread_of
 from nodes.reference.designs import make_design
 from nodes.reference.engine import StoreEngine
 from nodes.reference.frames import Greeting
@@ -63,6 +65,8 @@ class ReferenceBroker:
             self.database.execute("PRAGMA synchronous=OFF")
         self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs, config)
         self.entry_open = False
+        self._collocated: dict[str, tuple[Channel, Thread]] = {}
+        self._threads: list[asyncio.Task[None]] = []
         self.networks = Networks(self, lambda: self.engine.outside, _network_timeout(config.options))
         self.services = Services(self, config.node, config.services, self._open_doors, service_classes)
         self._known_phase = self.engine.outside.deployment.phase
@@ -95,6 +99,8 @@ class ReferenceBroker:
         if port == 0:
             port = self.port = self._server.sockets[0].getsockname()[1]
         await self.networks.start()
+        for name, (channel, thread) in self._collocated.items():
+            self._threads.append(self.runtime.spawn(thread(channel), f"collocated {name}"))
         await self.design.start()
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
@@ -102,6 +108,8 @@ class ReferenceBroker:
         """End all sessions, then the design, then close the database; when the store has failed, the sessions only."""
         if self._server is not None:
             self._server.close()
+        for thread in self._threads:
+            thread.cancel()
         self._serving = False
         for session in list(self._sessions):
             session.end("the broker is shutting down")
@@ -161,7 +169,7 @@ class ReferenceBroker:
         if ORPHANS_NEVER_EXPIRE in self.bugs:
             return
         for conn, reliable in self.engine.connections().items():
-            if conn in self._attached or conn in self._waiting:
+            if conn in self._attached or conn in self._waiting or self._channel_of(conn) is not None:
                 continue
             if reliable:
                 self._start_idle_timer(conn)
@@ -178,6 +186,8 @@ class ReferenceBroker:
             if isinstance(effect, Deployed):
                 self.services.decided(effect.phase)
                 continue
+            if self._tell_thread(effect):
+                continue
             if isinstance(effect, Opened):
                 self._attach(effect)
             session = self._attached.get(effect.conn)
@@ -191,6 +201,13 @@ class ReferenceBroker:
         for session in touched:
             session.flush()
         self.networks.flush()
+
+    def observe(self, effects: Iterable[Effect]) -> None:
+        """Hand a slave's effects to the collocated threads on it."""
+        if self._collocated:
+            for effect in effects:
+                if not isinstance(effect, (Waiting, Arrived, Declined, Deployed)):
+                    self._tell_thread(effect)
 
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
@@ -235,6 +252,14 @@ class ReferenceBroker:
         """One line in the node's log."""
         self.runtime.log(event, **fields)
 
+    def run_collocated(self, name: str, thread: Thread) -> Channel:
+        """Let a thread run on this replica; see ``services.Host``."""
+        if name in self._collocated:
+            raise ConfigError(f"services: two collocated clients are called {name}")
+        channel = Channel(self, name)
+        self._collocated[name] = channel, thread
+        return channel
+
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
         """Let the group grow by one replica.
 
@@ -255,11 +280,16 @@ class ReferenceBroker:
         state["serving"] = state["serving"] and self._runs_services()
         return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
                 "connections": len(self.engine.connections()), "sessions": len(self._sessions),
-                "server": self.config.server, "networks": self.networks.status(), **state}
+                "server": self.config.server, "networks": self.networks.status(),
+                "collocated": {name: {"dropped": channel.dropped, "witnessed": channel.witnessed}
+                               for name, (channel, _) in self._collocated.items()}, **state}
 
     def open(self, session: Session, greeting: Greeting) -> None:
         """Open or resume a connection context for a session; the answer comes as an effect."""
         conn = greeting.resume
+        if conn is not None and is_collocated(conn):
+            session.end("connection closed", {"x-closed": "unknown"})  # nobody outside has such a connection
+            return
         args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
         if conn is None:
             conn = self._new_id()
@@ -289,6 +319,20 @@ class ReferenceBroker:
             self._abandoned(conn, session.reliable)
 
     # Inner workings.
+
+    def _channel_of(self, conn: str) -> Channel | None:
+        """The channel of the collocated client that this connection belongs to, if it runs here."""
+        if not is_collocated(conn):
+            return None
+        channel, _ = self._collocated.get(thread_of(conn), (None, None))
+        return channel
+
+    def _tell_thread(self, effect: ClientEffect) -> bool:
+        """Hand an effect to the collocated thread whose connection it is on; whether there is one."""
+        channel = self._channel_of(effect.conn)
+        if channel is not None:
+            channel.put(effect)
+        return channel is not None
 
     def _watch_deployment(self) -> None:
         """Whether the deployment has failed since the last look, of which every replica learns by applying it."""

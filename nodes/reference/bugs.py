@@ -38,6 +38,8 @@ NO_DUPLICATE_FILTER = "no-duplicate-filter"
 FILTER_LOST_AT_FAILOVER = "filter-lost-at-failover"
 REQUEUED_TWICE = "requeued-twice"
 DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
+COLLOCATED_CONTEXTS_KEPT = "collocated-contexts-kept"
+PREPARED_FORGOTTEN = "prepared-forgotten"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -55,6 +57,7 @@ COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MOVED_AND_KEPT = "moved-and-kept"
+TRANSACTION_HALF_APPLIED = "transaction-half-applied"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -87,6 +90,10 @@ BUGS: Mapping[str, Bug] = {
         Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
         Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
             workload="topic"),
+        Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
+            workload="reaction"),
+        Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
+            workload="reaction", exercise={"quality": "exactly-once"}),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
@@ -104,6 +111,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
         Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
             workload="clustered"),
+        Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
+            workload="transaction", exercise={"writers": "6", "parts": "8"}),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),

@@ -6,6 +6,7 @@ the run costs the run nothing, changes nothing in it, and works on every backend
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -143,6 +144,11 @@ def resumed(elsewhere: bool) -> Count:
         return found
 
     return count
+
+
+def moved(event: str) -> Count:
+    """How often a node logged an event that another node had logged last."""
+    return lambda logs: sum(before.node != after.node for before, after in itertools.pairwise(logs.of(event)))
 
 
 def reached(states: Iterable[State], texts: Mapping[str, str]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from xml.parsers import expat
 
 from nodes.reference.api import ConfigError
 from nodes.reference.config import MAX_SERVER
+from nodes.reference.reaction import ARGUMENTS, REACTION, check_arguments
 from nodes.reference.services import CONNECTION_MANAGER, DESTINATIONS, TCP_PROXY
 
 MAX_BYTES = 1 << 20
@@ -25,6 +26,7 @@ SERVICE_CLASSES: Mapping[str, str] = {
     CONNECTION_MANAGER: "args \"NAME PASSWORD\": the name and the password that clients give",
     TCP_PROXY: "args \"PORT\": the port where clients connect",
     DESTINATIONS: "args \"/queue/NAME ...\": destinations to make when the server is first started",
+    REACTION: ARGUMENTS,
 }
 """The classes that a ``service`` may name, and what their ``args`` mean."""
 
@@ -251,6 +253,8 @@ class _Reader:
         if kind == TCP_PROXY and not (len(args) == 1 and _is_number(args[0]) and 0 < int(args[0]) <= MAX_PORT):
             self._fail(element, wrong)
         if kind == DESTINATIONS and not (args and all(arg.startswith("/queue/") for arg in args)):
+            self._fail(element, wrong)
+        if kind == REACTION and check_arguments(args) is not None:
             self._fail(element, wrong)
         return Service(kind, args)
 

@@ -115,8 +115,6 @@ class Destinations:
                 self._local.post(self._enqueue_copy, queue, shared)
 
     def _enqueue_copy(self, queue: Queue, shared: Shared) -> None:
-        if queue not in self._state.routes:
-            return
         self._state.add_copy(queue, shared)
         self._touched[queue.id] = queue
         if queue.kind == TRANSIENT and queue.depth > self._limits.max_backlog:
@@ -251,7 +249,7 @@ class Destinations:
         queue = subscription.queue
         queue.detach(subscription)
         for message in list(subscription.unacked.values()):
-            if queue.kind == TRANSIENT or CLOSE_DROPS_UNACKED in self._bugs:
+            if CLOSE_DROPS_UNACKED in self._bugs:
                 self.consume(message)
                 continue
             self.give_back(message)

@@ -11,8 +11,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
-from nodes.reference.bugs import DURABLE_LOST_AT_FAILOVER, NO_DUPLICATE_FILTER, STATE_BEHIND_LOG
+from nodes.reference.bugs import (
+    COLLOCATED_CONTEXTS_KEPT,
+    DURABLE_LOST_AT_FAILOVER,
+    NO_DUPLICATE_FILTER,
+    PREPARED_FORGOTTEN,
+    STATE_BEHIND_LOG,
+    TRANSACTION_HALF_APPLIED,
+)
 from nodes.reference.clustered import Clustered
+from nodes.reference.collocated import PREFIX, thread_of
 from nodes.reference.contexts import AUTO, Context
 from nodes.reference.destinations import Destinations, Mistake
 from nodes.reference.limits import Limits
@@ -176,10 +184,23 @@ class StoreEngine:
             return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
         if context is not None:
             return [Refused(conn, None, "the connection id is in use")]
+        effects: list[Effect] = []
+        if args.get("collocated"):
+            self._clean_up_after(thread_of(conn), effects)
         if len(self._state.contexts) >= self._limits.max_contexts:
-            return [Refused(conn, None, "too many connections")]
-        self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
-        return [Opened(conn, 0)]
+            effects.append(Refused(conn, None, "too many connections"))
+        else:
+            self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
+            effects.append(Opened(conn, 0))
+        return self._react(effects)
+
+    def _clean_up_after(self, thread: str, effects: list[Effect]) -> None:
+        """Former connections of a collocated client left contexts that nobody will take up (HA Joram, 5.2)."""
+        if COLLOCATED_CONTEXTS_KEPT in self._bugs:
+            return
+        for conn in [conn for conn in self._state.contexts if conn.startswith(f"{PREFIX}{thread}:")]:
+            self._close(self._state.contexts[conn], "failover")
+            effects.append(Closed(conn, "failover"))
 
     def _resume(self, context: Context, received: int, moved: bool) -> list[Effect]:
         if moved:  # with the bug filter-lost-at-failover only
@@ -227,9 +248,13 @@ class StoreEngine:
         self._close(context, str(command.args.get("reason", "")))
 
     def _failed_over(self, context: Context) -> None:
-        """Where the switchable bug of a failover bites: its client is back, or its connection is closed."""
+        """Where the switchable bugs of a failover bite: its client is back, or its connection is closed."""
         if DURABLE_LOST_AT_FAILOVER in self._bugs:
             self._destinations.empty_durables(context.login)
+        if TRANSACTION_HALF_APPLIED in self._bugs:
+            self._transactions.empty(context)
+        if PREPARED_FORGOTTEN in self._bugs:
+            self._transactions.forget_sends(context.login)
 
     def _close(self, context: Context, reason: str) -> None:
         if reason == "failover":

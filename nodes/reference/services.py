@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from nodes.reference.api import Command, ConfigError
+from nodes.reference.collocated import Channel, Thread
 from nodes.reference.outside import BEGUN, DONE, FAILED, NEW, Deployment
+from nodes.reference.reaction import REACTION, Reaction
 
 CONNECTION_MANAGER = "org.objectweb.joram.mom.proxies.ConnectionManager"
 TCP_PROXY = "org.objectweb.joram.mom.proxies.tcp.TcpProxyService"
@@ -43,6 +45,10 @@ class Host(Protocol):
 
     def log(self, event: str, **fields: object) -> None:
         """One line in the node's log."""
+
+    def run_collocated(self, name: str, thread: Thread) -> Channel:
+        """Let a thread run on this replica, master or not, as long as the broker does; the channel it is given."""
+        ...
 
 
 class Service(Protocol):
@@ -114,6 +120,7 @@ SERVICES: dict[str, ServiceFactory] = {
     CONNECTION_MANAGER: ConnectionManager,
     TCP_PROXY: TcpProxyService,
     DESTINATIONS: Destinations,
+    REACTION: Reaction,
 }
 """Class name in the descriptor -> what is started for it."""
 

@@ -250,6 +250,13 @@ class State:
             self.reserved -= len(transaction.items)
         self._transaction_table.remove(transaction.id)
 
+    def drop_items(self, branch: Transaction) -> None:
+        """A prepared branch sends nothing any more."""
+        for item in branch.items:
+            self._item_table.remove(item.id)
+        self.reserved -= len(branch.items)
+        branch.items = []
+
     def remember_outcome(self, key: tuple[str, str], outcome: str, count: int) -> None:
         """Keep how a branch ended, for the latest ``count`` of them."""
         self.outcomes[key] = outcome

@@ -30,9 +30,6 @@ class Routes:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def __contains__(self, queue: Queue) -> bool:
-        return queue.id in self._queues
-
     def add(self, queue: Queue) -> None:
         """A new subscription's queue."""
         self._queues[queue.id] = queue

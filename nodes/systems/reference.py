@@ -31,6 +31,8 @@ from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.promises import Promise
 from nodes.reference.queues import QUEUE_PREFIX
+from nodes.reference.reaction import REACTION
+from nodes.reference.services import DEFAULT_SERVICES
 from nodes.stomp import ProtocolError
 from nodes.systems.admin import AdminConnection
 
@@ -379,6 +381,7 @@ class ReferenceCluster:
             "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
             "options": {option.name: self.test.options[option.name] for option in system.options}
             | ({"secret": f"links of {self.passcode}", "join": spare} if system is Joram else {}),
+            "services": reactions(self.test.options),
             **self._neighbours(group),
         }
 
@@ -403,6 +406,18 @@ def local_servers(options: Mapping[str, Any]) -> int:
 def ha_servers(options: Mapping[str, Any]) -> int:
     """How many servers of the design there are."""
     return int(options.get("ha_servers", 1))
+
+
+def reactions(options: Mapping[str, Any]) -> list[list[str]]:
+    """The services of a broker in which collocated clients run; none if no option asks for that.
+
+    Client number K takes from queue (or topic) ``in.K`` and sends to queue ``out.K``.
+    """
+    if "quality" not in options:
+        return []
+    clients = [[REACTION, f"r{lane}", options["quality"], f"/{options['source']}/in.{lane}", f"/queue/out.{lane}"]
+               for lane in range(options["queues"])]
+    return [*map(list, DEFAULT_SERVICES), *clients]
 
 
 def _serving(statuses: list[NodeStatus], group: Group) -> NodeStatus | None:

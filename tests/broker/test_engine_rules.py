@@ -286,3 +286,17 @@ def test_a_dump_is_the_state_and_nothing_else_loads() -> None:
         other.engine.load([["messages", 1]])
     with pytest.raises(ValueError, match="fits no table"):
         other.engine.load([["sqlite_master", 1, 2]])
+
+
+def test_returned_messages_keep_their_order_across_a_restart() -> None:
+    bench = Bench()
+    for conn in ("c", "d", "e"):
+        bench.open(conn)
+    for body in ("a", "b", "c"):
+        bench.send(body, "e")
+    assert bodies(bench.subscribe(conn="c", prefetch=1)) == ["a"]
+    assert bodies(bench.subscribe(conn="d", prefetch=1)) == ["b"]
+    bench.do("close", "c", reason="lost")
+    bench.restart()
+    bench.do("close", "d", reason="lost")
+    assert bodies(bench.subscribe(conn="e")) == ["a", "b", "c"]

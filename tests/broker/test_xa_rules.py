@@ -240,3 +240,54 @@ def test_a_dump_holds_branches_and_outcomes() -> None:
         assert bench.do(command.kind, command.conn, **command.args) == other.do(
             command.kind, command.conn, **command.args)
         assert list(other.engine.dump()) == list(bench.engine.dump())
+
+
+def fill(bench: Bench, messages: int, conn: str = "d") -> None:
+    """Send so many messages, and find that there is no room for another one."""
+    for _ in range(messages):
+        bench.send("m", conn)
+    assert "limit of 3 messages" in refusal(bench.do("send", conn, destination="/queue/q", headers={}, body=b""))
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_room_is_kept_for_a_prepared_branch_across_a_restart(restart: bool) -> None:
+    bench = Bench(max_messages=3)
+    for conn in ("c", "d"):
+        bench.open(conn)
+    bench.do("begin", tx="t", xid="x")
+    bench.send("a", tx="t")
+    bench.send("b", tx="t")
+    confirmed(bench.do("prepare", tx="t"))
+    if restart:
+        bench.restart()
+    fill(bench, 1)
+
+
+@pytest.mark.parametrize(("end", "room"), [("commit", 1), ("abort", 3)])
+def test_the_end_of_a_prepared_branch_gives_back_the_room_that_was_kept(end: str, room: int) -> None:
+    bench = Bench(max_messages=3)
+    for conn in ("c", "d"):
+        bench.open(conn)
+    bench.do("begin", tx="t", xid="x")
+    bench.send("a", tx="t")
+    bench.send("b", tx="t")
+    confirmed(bench.do("prepare", tx="t"))
+    confirmed(bench.do(end, xid="x"))
+    fill(bench, room)
+
+
+def test_who_waits_gets_at_once_what_an_aborted_branch_gives_back() -> None:
+    bench = XaBench()
+    bench.move()
+    bench.prepare()
+    assert bodies(bench.subscribe("waits", "d", queue="in")) == []
+    assert bodies(confirmed(bench.do("abort", xid="x1"))) == ["first"]
+
+
+def test_nothing_is_stored_of_the_delivery_of_a_message_that_a_branch_has_taken() -> None:
+    """Equal states have equal rows, however they came about."""
+    bench = XaBench()
+    bench.move()
+    bench.prepare()
+    taken = bench.database.execute("SELECT subscription, out_seq FROM deliveries WHERE branch != 0").fetchall()
+    assert taken == [(0, 0)]

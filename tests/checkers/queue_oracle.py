@@ -70,6 +70,10 @@ class Account:
         named = [o.message for o in self.operations if o.delivers or o.f == "enqueue"]
         return list(dict.fromkeys(named))
 
+    def copies(self, message: Message) -> int:
+        """Deliveries of a message that are not known to be the same copy again."""
+        return sum("same copy" not in (o.error or "") for o in self.deliveries(message))
+
     def busy(self, key: int) -> list[Operation]:
         return [o for o in self.operations if o.key == key and o.f in ("enqueue", "dequeue", "drain")]
 

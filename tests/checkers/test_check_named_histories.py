@@ -155,6 +155,14 @@ def test_a_buffered_copy_may_have_been_pushed_before_the_receipt() -> None:
     assert outcome("duplicated", sent(0, A), taken(1, A), taken(2, A, error="buffered")).verdict == INVALID
 
 
+def test_the_same_copy_again_is_no_duplicate() -> None:
+    """A reaction's output is one copy of its origin, however often that copy is delivered."""
+    unconfirmed, again = taken(1, A, "info", error="late"), taken(2, A, error="same copy")
+    assert outcome("at-most-once", sent(0, A), unconfirmed, again).verdict == VALID
+    found = outcome("at-most-once", sent(0, A), unconfirmed, again, taken(3, A))
+    assert (found.verdict, found.count, found.anomalies[0].detail["copies"]) == (INVALID, 1, 2)
+
+
 def test_duplicate_okay_gives_the_account() -> None:
     rows = [*sent(0, A), *taken(1, A), *taken(1, A), *sent(0, B, "info"), *taken(2, B), *taken(1, (7, 7)), *drained()]
     found = outcome("duplicate-okay", rows)

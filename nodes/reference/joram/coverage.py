@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from datetime import datetime, timedelta
 
-from nodes.reference.coverage import BOOT, BROKER_STATES, NodeLogs, State, broken_off, during, logged, resumed
+from nodes.reference.coverage import BOOT, BROKER_STATES, NodeLogs, State, broken_off, during, logged, moved, resumed
 
 _SERVES = "promoted: serving as master"
 _DOWN = "stepped down"
@@ -94,5 +94,11 @@ STATES = (
     State("stood-still", "a replica noticed that it had been paused", logged("stood still")),
     State("connection-resumed-elsewhere", "a client took up its connection again on another node",
           resumed(elsewhere=True)),
+    State("collocated-client-moved", "a collocated client opened its connection on another node than before",
+          moved("collocated connection opened")),
+    State("collocated-context-cleaned", "a context of a former collocated connection was cleaned",
+          logged("former collocated connection cleaned")),
+    State("prepared-branch-finished", "a collocated client committed what its predecessor had prepared",
+          logged("prepared branch finished")),
     *BROKER_STATES,
 )  # fmt: skip

@@ -63,7 +63,9 @@ class Intake:
 
     def commit(self, index: int) -> None:
         """The source says that its log is committed up to ``index``."""
-        self._replica.advance(index if COMMIT_UNMATCHED in self._replica.bugs else min(index, self.matched))
+        replica = self._replica
+        replica.broker.observe(
+            replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(index, self.matched)))
 
     def begin_state(self, message: StateBegin) -> None:
         """The whole state is about to come."""

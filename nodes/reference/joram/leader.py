@@ -295,6 +295,8 @@ class Leader:
         if self.serving:
             self._outbox.add(effects)
             self._outbox.commit(self._replica.committed)
+        else:
+            self._replica.broker.observe(effects)
 
     def _apply_ahead(self) -> bool:
         """Apply everything, committed or not; whether a client waits for its commitment."""

@@ -12,6 +12,10 @@ _SPLIT = ("partition", "pause", "packets", "clock")
 _UNSPECIFIED = {"partitions": "unspecified"}
 _PLAIN_ASYNCHRONOUS = {"propagation": "asynchronous", "reliable": False}
 
+_ONCE = ({"quality": "at-most-once"}, {"quality": "exactly-once"})
+_DUPLICATE_OKAY = {"quality": "duplicate-okay"}
+_AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
+
 PROMISES: tuple[Promise, ...] = (
     Promise("lost", GAP, "4.8", "both sides of a partition confirm, and the state of one is replaced",
             _SPLIT, _UNSPECIFIED),
@@ -19,6 +23,8 @@ PROMISES: tuple[Promise, ...] = (
             ANY_FAULT, _PLAIN_ASYNCHRONOUS),
     Promise("lost", OPEN, "ours", "a disk that forgets what it had confirmed is beyond what replicas can mend",
             ("disk",)),
+    Promise("lost", OPEN, "1.2", "the client inside the broker acknowledges a message before it reacts to it",
+            ANY_FAULT, {"quality": "at-most-once"}),
     Promise("lost", KEPT, "2.2, 4.2.1", "confirmed when every replica that must have it has it on disk; with "
             "asynchronous propagation the reliable client sends again what was not safe"),
     Promise("duplicated", GAP, "4.8", "what one side has acknowledged comes back with the other side's state",
@@ -27,8 +33,15 @@ PROMISES: tuple[Promise, ...] = (
             ("clock",)),
     Promise("duplicated", OPEN, "ours", "a disk that forgets what it had confirmed is beyond what replicas can mend",
             ("disk",)),
+    Promise("duplicated", OPEN, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
     Promise("duplicated", KEPT, "2.2, 5.1.6", "an acknowledgement is confirmed like a message, with asynchronous "
             "propagation too, and a frame that is sent again is recognised by its number"),
+    Promise("at-most-once", OPEN, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
+    *(Promise("at-most-once", GAP, "4.8", "a message comes back when the sides meet, and is reacted to again",
+              _SPLIT, {**_UNSPECIFIED, **mode}) for mode in _ONCE),
+    Promise("at-most-once", KEPT, "1.2", "acknowledged, and only then reacted to", mode={"quality": "at-most-once"}),
+    Promise("at-most-once", KEPT, "1.2", "acknowledgement and reaction are one transaction (XA)",
+            mode={"quality": "exactly-once"}),
     Promise("phantom", KEPT, "2.2", "all replicas apply the same commands, or none does"),
     Promise("depth", GAP, "4.8", "messages may come back when the sides meet", _SPLIT, _UNSPECIFIED),
     Promise("depth", OPEN, "ours", "as for lost messages", ("disk",)),
