@@ -119,7 +119,7 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),
         _icestorm(COORDINATOR_STAMP_IGNORED, "the coordinator takes a slave's database even if its own is more recent"),
         _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group",
-                  exercise={"fault_duration": "3"}),
+                  exercise={"fault_duration": "4", "changers": "1"}, nemesis="partition"),
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
         _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
         _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
