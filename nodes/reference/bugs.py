@@ -20,7 +20,8 @@ class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do.
+    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do;
+    ``nodes`` is how many it takes, None: as many as any test.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Bug:
     design: str = "joram"
     workload: str = "queue"
     nemesis: str = "partition,pause,kill"
+    nodes: int | None = None
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
@@ -66,13 +68,17 @@ TRANSFER_SKIPPED = "transfer-skipped"
 FAILED_EVENT_LAST = "failed-event-last"
 OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
 RETRIES_IGNORED = "retries-ignored"
+INVITATION_TWICE = "invitation-twice"
+MAX_KEPT = "max-kept"
+FULL_START_SKIPPED = "full-start-skipped"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
 
 
-def _icestorm(name: str, summary: str, workload: str = "subscriptions") -> Bug:
-    return Bug(name, summary, design="icestorm", workload=workload)
+def _icestorm(name: str, summary: str, workload: str = "subscriptions",
+              exercise: Mapping[str, str] | None = None, nodes: int | None = None, nemesis: str = Bug.nemesis) -> Bug:
+    return Bug(name, summary, exercise or {}, "icestorm", workload, nemesis, nodes)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -117,6 +123,11 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
         _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
         _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
+        _icestorm(INVITATION_TWICE, "a replica accepts a second invitation and stays in the first group, too",
+                  nodes=5, nemesis="packets", exercise={"election_timeout": "0.3"}),
+        _icestorm(MAX_KEPT, "`max` is kept across a restart, so a start of all does not need all", exercise=_ALL_DOWN),
+        _icestorm(FULL_START_SKIPPED, "a majority is enough, even when all replicas have been stopped",
+                  exercise=_ALL_DOWN),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
