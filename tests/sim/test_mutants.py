@@ -21,7 +21,7 @@ BUDGET = 25
 def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     catch = hunt(bug, 0, 1, BUDGET, tmp_path)
     assert catch.caught, f"{bug} escaped {BUDGET} seeds"
-    assert set(catch.anomalies) <= {"lost", "topic-lost", "phantom", "duplicated", "depth", "recovery"}
+    assert set(catch.anomalies) <= {"lost", "topic-lost", "phantom", "duplicated", "depth", "recovery", "prepared"}
     assert f"bug={bug}" in catch.command
 
 
