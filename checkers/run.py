@@ -64,12 +64,14 @@ class Messages:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: ``info`` is run.json, ``faults`` the windows of its ledger in order of injection."""
+    """One run: ``info`` is run.json, ``faults`` the windows of its ledger in order of injection, ``folder`` its place
+    on disk, if it has one."""
 
     name: str
     info: Mapping[str, Any]
     faults: Sequence[FaultWindow]
     history: History
+    folder: Path | None = None
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -212,4 +214,4 @@ def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
         HistoryError: one of them can't be read or isn't well formed.
     """
     history = read_history(run_dir, info.get("history_file_sha256"))
-    return Run(run_dir.name, info, read_ledger(run_dir / LEDGER_FILE), history)
+    return Run(run_dir.name, info, read_ledger(run_dir / LEDGER_FILE), history, run_dir)

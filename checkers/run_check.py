@@ -31,6 +31,10 @@ _WORDS = {
     "exactly-once": "{n} {messages} not moved exactly once",
     "prepared": "{n} prepared {transactions} refused their end",
     "tx-phantom": "{n} phantom {messages} delivered that no transaction had sent",
+    "event-lost": "{n} confirmed {messages} never delivered to a subscriber",
+    "event-order": "{n} {messages} delivered to a subscriber after a later one of a publisher that had not moved",
+    "metadata": "{n} {objects} not linearizable",
+    "elections": "{n} {rules} of the election broken",
     "depth": "{n} {messages} left after everything was drained",
 }
 """What the sentence says of the anomalies that it names first."""
@@ -157,7 +161,11 @@ def _clause(result: CheckResult) -> str:
     count = result.outcome.count
     messages = "message was" if count == 1 else "messages were"
     transactions = "transaction was" if count == 1 else "transactions were"
-    return _WORDS[result.check].format(n=f"{count:,}", messages=messages, transactions=transactions)
+    objects = "subscription or topic was" if count == 1 else "subscriptions or topics were"
+    rules = "rule was" if count == 1 else "rules were"
+    return _WORDS[result.check].format(
+        n=f"{count:,}", messages=messages, transactions=transactions, objects=objects, rules=rules
+    )
 
 
 def _join(clauses: list[str]) -> str:

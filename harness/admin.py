@@ -23,6 +23,8 @@ _ERRORS = {
     "topic-exists": "there is a topic of that name already",
     "no-such-topic": "there is no such topic; `stormproof admin topic list` names all",
     "link-exists": "the topics are linked already",
+    "link-to-itself": "a topic can't be linked to itself",
+    "full": "there are as many topics, subscribers and links as a replica holds",
     "no-such-link": "the topics are not linked",
     "no-such-subscriber": "that subscriber is not subscribed",
     "already-subscribed": "that subscriber is subscribed already",
@@ -198,6 +200,16 @@ def _request(server: str, login: str, passcode: str, request: str, **body: Any) 
     Raises:
         BackendError: no answer. UsageError: it can't be done.
     """
+    headers = _answered(server, login, passcode, request, body)
+    answer = json.loads(headers["x-answer"])
+    while "x-more" in headers:
+        headers = _answered(server, login, passcode, request, {**body, "after": headers["x-more"]})
+        answer += json.loads(headers["x-answer"])
+    return answer
+
+
+def _answered(server: str, login: str, passcode: str, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
+    """The headers of the answer to a request that was carried out; raises as ``_request`` does."""
     try:
         headers = asyncio.run(_ask(_address(server), Settings(login, passcode, reliable=False), request, body))
     except (ConnectionBroken, NotSent, TimeoutError) as error:
@@ -207,7 +219,7 @@ def _request(server: str, login: str, passcode: str, request: str, **body: Any) 
     if error_word is not None:
         subject = body.get("target") or body.get("subscriber") or body.get("topic", "")
         raise UsageError(f"{request} {subject}: {_ERRORS.get(error_word, error_word)}")
-    return json.loads(headers["x-answer"])
+    return headers
 
 
 async def _ask(address: tuple[str, int], settings: Settings, request: str,

@@ -18,7 +18,7 @@ PHASES = {
     "start": "starting the brokers",
     "main": "load and faults",
     "heal": "healing everything, waiting until the cluster is healthy",
-    "drain": "draining the queues",
+    "drain": "reading to the end",
     "depth": "reading what is left",
     "check": "checking with Spark",
     "teardown": "tearing down",

@@ -57,7 +57,7 @@ class EventsWorkload:
         Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
         Option("min_ok", 50, "confirmed publishes, and events received, below which the verdict is unknown"),
     )
-    promises = ("topic-phantom", "event-lost", "event-order")
+    promises = ("topic-phantom", "event-lost", "event-order", "elections")
     """Checks whose violation makes a run invalid."""
 
     @staticmethod

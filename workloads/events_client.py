@@ -107,6 +107,7 @@ class Publisher(EventClient):
         super().__init__(cluster, host, first)
         self._kind = kind
         self._proxy: Connection | None = None
+        self._endpoint: Address | None = None
 
     async def invoke(self, op: Op) -> Op:
         """``publish``."""
@@ -155,6 +156,7 @@ class Publisher(EventClient):
             self._proxy = self.connection(await self._endpoints())
             await self._proxy.open(max(min(left, float(self.options["open_timeout"])), 0.05))
         except ConnectionBroken as error:
+            self._endpoint = None  # that replica has failed: the next attempt asks for another proxy
             raise NotSent(str(error)) from None
         return self._proxy
 
@@ -163,9 +165,11 @@ class Publisher(EventClient):
             return self.addresses[self.place :] + self.addresses[: self.place]
         if self._kind == SINGLE:
             return [self.addresses[self.place]]
-        (endpoint,) = await self.manage("non-replicated-publisher", {"topic": topic_name(0)})
-        host, _, port = str(endpoint).rpartition(":")
-        return [(host, int(port))]
+        if self._endpoint is None:
+            (endpoint,) = await self.manage("non-replicated-publisher", {"topic": topic_name(0)})
+            host, _, port = str(endpoint).rpartition(":")
+            self._endpoint = (host, int(port))
+        return [self._endpoint]
 
 
 class Listener(EventClient):

@@ -207,7 +207,7 @@ class SubscriptionsWorkload:
         Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )
-    promises = ("metadata",)
+    promises = ("metadata", "elections")
     """Checks whose violation makes a run invalid."""
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels, kernels_topic
+from checkers.checks.event_lost import ENDING
 from checkers.kernels import Int64s
 from checkers.run import Run
 from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
@@ -15,7 +16,8 @@ def check(run: Run) -> Outcome:
     """Events that first came to a subscriber after a later one of the same publisher.
 
     *Promised* to subscribers with ``reliability`` ordered, while the publisher stays on one replica: for events
-    confirmed by one replica, with none confirmed by another, or lost from sight, between them. Inversions across a move
+    confirmed by one replica, with none confirmed by another, or lost from sight, between them, and while the replica's
+    process lives: what a process had sent when it was killed may arrive after what the next one sends. Other inversions
     are counted as not promised.
     """
     t = run.topics
@@ -47,18 +49,35 @@ def _stays(run: Run) -> Int64s:
     published = np.flatnonzero(t.sent >= 0)
     order = published[np.argsort(t.sent[published], kind="stable")]
     stays = np.zeros(t.messages, dtype=np.int64)
-    current: dict[int, tuple[int, int]] = {}
+    current: dict[int, tuple[tuple[int, int] | None, int]] = {}
     number = 0
     for message in order.tolist():
         producer = int(t.value[message]) >> PAIR_SHIFT
         ended = int(h.partner[t.sent[message]])
         known = ended >= 0 and t.state[message] == kernels.ACKED
-        node = int(h.node.codes[ended]) if known else -2
-        if current.get(producer, (-3, 0))[0] != node or not known:
+        place = _life(run, int(t.sent[message]), ended) if known else None
+        if place is None or current.get(producer, (None, 0))[0] != place:
             number += 1
-            current[producer] = (node, number)
+            current[producer] = (place, number)
         stays[message] = current[producer][1]
     return stays
+
+
+def _life(run: Run, sent: int, ended: int) -> tuple[int, int] | None:
+    """The replica that confirmed an event, and how often its process had been ended before; None: can't be told."""
+    h = run.history
+    name = h.node.at(ended)
+    if name is None:
+        return None
+    lives = 0
+    for fault in run.faults:
+        if fault.fault not in ENDING or name not in fault.targets:
+            continue
+        if fault.end is not None and fault.end < h.time[sent]:
+            lives += 1
+        elif fault.start <= h.time[ended]:
+            return None
+    return int(h.node.codes[ended]), lives
 
 
 def _late(run: Run, group: Int64s) -> Int64s:

@@ -52,7 +52,7 @@ class Catch:
 def plan_of(bug: str) -> Plan:
     """The campaign of one bug."""
     about = BUGS[bug]
-    plan = replace(BASE, design=about.design, workload=about.workload, nemesis=about.nemesis)
+    plan = replace(BASE, design=about.design, workload=about.workload, nemesis=about.nemesis, nodes=about.nodes)
     families = [name for name in plan.nemesis.split(",") if name]
     declared = {option.name for option in declared_options(plan.design, plan.workload, families)}
     common = {name: value for name, value in plan.settings.items() if name in declared}

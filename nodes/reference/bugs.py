@@ -20,7 +20,8 @@ class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do.
+    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do;
+    ``nodes`` is how many it takes, None: as many as any test.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Bug:
     design: str = "joram"
     workload: str = "queue"
     nemesis: str = "partition,pause,kill"
+    nodes: int | None = None
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
@@ -56,6 +58,7 @@ COMMIT_UNSYNCED = "commit-unsynced"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MOVED_AND_KEPT = "moved-and-kept"
+TRANSACTION_HALF_APPLIED = "transaction-half-applied"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
 OLDEST_DATABASE_WINS = "oldest-database-wins"
@@ -66,13 +69,17 @@ TRANSFER_SKIPPED = "transfer-skipped"
 FAILED_EVENT_LAST = "failed-event-last"
 OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
 RETRIES_IGNORED = "retries-ignored"
+INVITATION_TWICE = "invitation-twice"
+MAX_KEPT = "max-kept"
+FULL_START_SKIPPED = "full-start-skipped"
 
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
 
 
-def _icestorm(name: str, summary: str, workload: str = "subscriptions") -> Bug:
-    return Bug(name, summary, design="icestorm", workload=workload)
+def _icestorm(name: str, summary: str, workload: str = "subscriptions",
+              exercise: Mapping[str, str] | None = None, nodes: int | None = None, nemesis: str = Bug.nemesis) -> Bug:
+    return Bug(name, summary, exercise or {}, "icestorm", workload, nemesis, nodes)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -107,6 +114,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
         Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
             workload="clustered"),
+        Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
+            workload="transaction", exercise={"writers": "6", "parts": "8"}),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),
@@ -117,6 +126,11 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
         _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
         _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
+        _icestorm(INVITATION_TWICE, "a replica accepts a second invitation and stays in the first group, too",
+                  nodes=5, nemesis="packets", exercise={"election_timeout": "0.3"}),
+        _icestorm(MAX_KEPT, "`max` is kept across a restart, so a start of all does not need all", exercise=_ALL_DOWN),
+        _icestorm(FULL_START_SKIPPED, "a majority is enough, even when all replicas have been stopped",
+                  exercise=_ALL_DOWN),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",

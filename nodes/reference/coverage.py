@@ -43,7 +43,7 @@ class NodeLogs:
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> NodeLogs:
         """From the text of each node's log; what is no event (a traceback, say) is passed over."""
-        return cls(line for node, text in texts.items() for line in _events(node, text))
+        return cls(line for node, text in texts.items() for line in events(node, text))
 
     def of(self, event: str) -> Sequence[Line]:
         """All lines of one event."""
@@ -54,7 +54,8 @@ class NodeLogs:
         return list(dict.fromkeys(line.node for line in self.lines))
 
 
-def _events(node: str, text: str) -> Iterator[Line]:
+def events(node: str, text: str) -> Iterator[Line]:
+    """The events in the text of a node's log, in its order."""
     for row in text.splitlines():
         match = _LINE.fullmatch(row)
         if match is None:

@@ -18,6 +18,7 @@ from nodes.reference.bugs import (
     NO_DUPLICATE_FILTER,
     PREPARED_FORGOTTEN,
     STATE_BEHIND_LOG,
+    TRANSACTION_HALF_APPLIED,
 )
 from nodes.reference.clustered import Clustered
 from nodes.reference.collocated import PREFIX, thread_of
@@ -248,9 +249,11 @@ class StoreEngine:
         self._close(context, str(command.args.get("reason", "")))
 
     def _failed_over(self, context: Context) -> None:
-        """Where the switchable bug of a failover bites: its client is back, or its connection is closed."""
+        """Where the switchable bugs of a failover bite: its client is back, or its connection is closed."""
         if DURABLE_LOST_AT_FAILOVER in self._bugs:
             self._destinations.empty_durables(context.login)
+        if TRANSACTION_HALF_APPLIED in self._bugs:
+            self._transactions.empty(context)
         if PREPARED_FORGOTTEN in self._bugs:
             self._transactions.forget_sends(context.login)
         if BRANCHES_FORGOTTEN in self._bugs:

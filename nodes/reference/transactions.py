@@ -102,6 +102,12 @@ class Transactions:
         """The XIDs of the login's prepared branches, in the order of their preparation."""
         return [xid for owner, xid in self._state.prepared if owner == login]
 
+    def empty(self, context: Context) -> None:
+        """Leave this connection's transactions open without what they hold: what a switchable bug does."""
+        for transaction in list(context.transactions.values()):
+            self._state.remove_transaction(transaction)
+            self._state.add_transaction(context, transaction.name, transaction.xid)
+
     def forget_sends(self, login: str) -> None:
         """Lose what the prepared branches of this login send (a switchable bug)."""
         for owner, branch in self._state.prepared.items():

@@ -24,6 +24,7 @@ from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
 from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
+from nodes.reference.icestorm.promises import PROMISES as ICESTORM_PROMISES
 from nodes.reference.joram import promises as joram
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.outside import MOVED, split
@@ -133,6 +134,7 @@ IceStorm = ReferenceSystem(
     "icestorm",
     replicated=True,
     states=ICESTORM_STATES,
+    promises=ICESTORM_PROMISES,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
     options=(
@@ -140,6 +142,10 @@ IceStorm = ReferenceSystem(
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
         Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
         Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),
+        Option("reads", "confirmed", "who answers questions: the coordinator, once a majority has confirmed it, or any "
+               "replica from its own database", ("confirmed", "local")),
+        Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
+               "it can't make a change", ("checked", "on-write")),
         Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
         BUG,
     ),

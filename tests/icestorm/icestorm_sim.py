@@ -9,12 +9,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.op import INVOKE, Op
 from harness.protocols import NodeStatus
 from harness.sim.backend import SimBackend
 from harness.sim.loop import SimLoop
 from harness.spec import Test
 from nodes.systems.reference import IceStorm, ReferenceCluster
 from workloads.connection import Connection, Settings
+from workloads.events import EventsWorkload
+from workloads.events_client import Listener, Publisher
+from workloads.subscriptions import SubscriptionClient, SubscriptionsWorkload
 
 
 class Group:
@@ -70,6 +74,27 @@ class Group:
         await connection.open(5.0)
         return connection
 
+    async def publisher(self, kind: str, node: str) -> Publisher:
+        """A publisher with a proxy of that kind, which it gets at the node."""
+        publisher = Publisher(self.cluster, "c1", self.nodes.index(node), kind)
+        await publisher.open()
+        return publisher
+
+    async def listener(self, key: int = 0) -> Listener:
+        """A subscriber that listens and has subscribed to its topic."""
+        listener = Listener(self.cluster, "c1", 0, key)
+        await listener.open()
+        assert (await listener.invoke(Op(INVOKE, "attach", key=key))).type == "ok"
+        return listener
+
+    def metadata_client(self, node: str) -> SubscriptionClient:
+        """A client of the workload ``subscriptions`` that begins at the node."""
+        return SubscriptionClient(self.cluster, "c1", self.nodes.index(node))
+
+    async def log(self, node: str) -> str:
+        """What the node has logged."""
+        return (await self.backend.download(node, f"/{node}/broker.log")).decode()
+
     async def ask(self, node: str, request: str, limit: float = 10.0, **body: Any) -> Any:
         """A request's answer, or the word of its error."""
         connection = await self.connect(node)
@@ -84,7 +109,8 @@ class Group:
 def simulate(scenario: Callable[[Group], Coroutine[Any, Any, None]], tmp_path: Path, *, nodes: int = 3, seed: int = 1,
              **options: Any) -> None:
     """Run a scenario on provisioned nodes, whose brokers it starts."""
-    settings = {option.name: option.default for option in IceStorm.options} | options
+    declared = (*IceStorm.options, *SubscriptionsWorkload.options, *EventsWorkload.options)
+    settings = {option.name: option.default for option in declared} | options
     test = Test("icestorm", "subscriptions", (), "sim", nodes, seed, options=settings)
     loop = SimLoop()
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from icestorm_sim import Group, simulate
 
+from nodes.reference.api import Config
+from nodes.reference.icestorm import topics
 from nodes.reference.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
+from nodes.reference.icestorm.election import Election
+from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.peers import PeerFailed, Peers
+from nodes.reference.icestorm.requests import Request
+from nodes.reference.links import LinkError
 
 
 @pytest.mark.requirement("I5")
@@ -170,3 +179,168 @@ def test_wall_clock_stamps_are_an_option(tmp_path: Path) -> None:
         assert stamp[2] > 9e8, "seconds since 1970"
 
     simulate(scenario, tmp_path, stamp="wall-clock")
+
+
+@pytest.mark.requirement("I5")
+def test_a_start_that_one_replica_leaves_before_it_is_done_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise, stubborn = Election.asked_to_promise, ["n1"]
+
+    def not_n1(election: Election, peer: str, group: str, epoch: int) -> list[Any] | None:
+        return None if stubborn and election.name == "n1" else promise(election, peer, group, epoch)
+
+    async def scenario(group: Group) -> None:
+        monkeypatch.setattr(Election, "asked_to_promise", not_n1)
+        await group.start()
+        assert await group.until(lambda status: status.get("state") == "normal", "n3", 20.0) is None
+        assert "the group fell apart" in await group.log("n3")
+        stubborn.clear()
+        assert await group.healthy()
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I4")
+def test_a_slow_slave_does_not_cost_the_others_their_group(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        before = (await group.status("n3"))["group"]
+        await group.backend.pause("n1")
+        for number in range(3):
+            assert await group.ask("n2", "create", topic=f"t{number}") is True, "forwarded to who waits for n1"
+        assert (await group.status("n2"))["group"] == before and (await group.status("n3"))["up"] == [2]
+        await group.backend.resume("n1")
+        assert await group.healthy()
+        assert await group.ask("n1", "list") == ["t0", "t1", "t2"]
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I4")
+def test_a_minority_stops_in_time_while_it_looks_for_others(tmp_path: Path) -> None:
+    """Five replicas, one of which is away already, so that a coordinator asks in vain all the time."""
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        await group.cut_off("n1")
+        await asyncio.sleep(4.0)
+        options = group.test.options
+        for moment in range(8):
+            await asyncio.sleep(0.13 * moment)
+            await group.cut_off("n5", "n1")
+            stopped = await group.until(lambda status: status["state"] != "normal", "n5", 10.0)
+            assert stopped is not None
+            assert stopped <= options["master_timeout"] + options["response_timeout"] + 0.1
+            await group.cut_off("n1")
+            assert await group.until(lambda status: status["state"] == "normal", "n5", 20.0) is not None
+            await asyncio.sleep(1.0)
+
+    simulate(scenario, tmp_path, nodes=5)
+
+
+MALFORMED = (
+    7, [], ["ask"], ["answer", 1], ["ask", 1, "promised"], ["ask", "x", "promised", []], ["ask", 1, "nonsense", []],
+    ["ask", 1, "invitation", ["n1"]], ["ask", 1, "invitation", [1, 2]], ["ask", 1, "accept", ["g", [1], 0]],
+    ["ask", 1, "promise", ["g", "x"]], ["ask", 1, "install", ["g", 1, [1, 2, 0.0], [["a", b"nonsense"]]]],
+    ["ask", 1, "install", ["g", 1, [1, 2], None]], ["ask", 1, "update", ["g", 1, [1, 2, 0.0], ["subscribe", "t"]]],
+    ["ask", 1, "request", [["create"]]], ["ask", 1, "request", [["frob", "", "", "", 0, "", "", "", ""]]],
+    ["ask", 1, "are-you-there", [None]], ["answer", [1], True], {"ask": 1},
+)  # fmt: skip
+
+
+class Stub:
+    """Links that lead nowhere."""
+
+    def __init__(self) -> None:
+        self.cuts: list[str] = []
+
+    def send(self, peer: str, frame: bytes) -> bool:
+        return True
+
+    def cut(self, peer: str, reason: str = "") -> None:
+        self.cuts.append(reason)
+
+
+def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
+    config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
+    broker: Any = SimpleNamespace(config=config, runtime=None)
+    peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question))
+    peers._links = stub = Stub()  # type: ignore[assignment]
+    return peers, stub
+
+
+@pytest.mark.parametrize("frame", MALFORMED)
+def test_words_that_no_replica_says_end_the_link(frame: Any) -> None:
+    answered: list[str] = []
+    peers, _ = lonely_peers(answered)
+    with pytest.raises(LinkError):
+        peers.frames("n1", [frame])
+    assert not answered
+    peers.frames("n1", [["ask", 1, "promised", []], ["answer", 1, 0]])
+    assert answered == ["promised"]
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "answer"),
+    [("promised", [], "many"), ("promise", ["g", 1], [1]), ("database", ["g"], [["a", b"nonsense"]]),
+     ("accept", ["g", [], 0], 1), ("request", [list(Request("list"))], ["done"])],
+)  # fmt: skip
+def test_answers_that_no_replica_gives_count_as_none(question: str, arguments: list[Any], answer: Any) -> None:
+    async def ask() -> None:
+        peers, stub = lonely_peers([])
+        asking = asyncio.create_task(peers.ask("n1", question, *arguments))
+        await asyncio.sleep(0)
+        peers.frames("n1", [["answer", 1, answer]])
+        with pytest.raises(PeerFailed):
+            await asking
+        assert len(stub.cuts) == 1
+
+    asyncio.run(ask())
+
+
+def test_a_full_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_ROWS", 3)
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        assert [await group.ask("n1", "create", topic=name) for name in "abcd"] == [True, True, True, "full"]
+        assert await group.ask("n2", "link", topic="a", target="b") == "full"
+        where = {"topic": "a", "subscriber": "s"}
+        assert await group.ask("n2", "subscribe", **where, endpoint="10.0.0.1:70") == "full"
+        assert await group.ask("n2", "subscribe", **where, endpoint="10.0.0.1:70000") == "bad-endpoint"
+        assert await group.ask("n2", "destroy", topic="c") is True
+        assert await group.ask("n2", "link", topic="a", target="b") is True
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("I4", part=True)
+@pytest.mark.requirement("I6", part=True)
+@pytest.mark.parametrize("real", [False, True])
+def test_the_real_systems_lone_coordinator_stays_until_a_change_is_tried(tmp_path: Path, real: bool) -> None:
+    """ICESTORM 3.7: with ``reads=local`` and ``step_down=on-write`` a coordinator that is cut off tells old things."""
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        await group.cut_off("n3")
+        assert await group.until(lambda status: status["state"] == "normal" and status["coord"] == 2, "n2", 20.0)
+        assert await group.ask("n2", "create", topic="new") is True
+        assert ((await group.status("n3"))["state"] == "normal") is real
+        if not real:
+            with pytest.raises(TimeoutError):
+                await group.ask("n3", "list", limit=5.0)
+            return
+        assert await group.ask("n3", "list") == [], "an old answer"
+        assert await group.ask("n3", "create", topic="mine") == "unknown"
+        assert (await group.status("n3"))["state"] != "normal"
+        await group.cut_off()
+        assert await group.healthy()
+        assert "new" in await group.ask("n3", "list")
+
+    options = {"reads": "local", "step_down": "on-write"} if real else {}
+    simulate(scenario, tmp_path, **options)

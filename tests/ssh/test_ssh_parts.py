@@ -11,12 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends import network
 from harness.backends.ssh import clients, clock, netem
-from harness.backends.ssh.facts import Facts, cluster_addresses, lacks, own_machine, parse_facts, this_boot
+from harness.backends.ssh.connection import known_keys
+from harness.backends.ssh.facts import (
+    FACTS_SCRIPT,
+    MARKER,
+    STATE,
+    Facts,
+    cluster_addresses,
+    lacks,
+    own_machine,
+    parse_facts,
+    this_boot,
+)
 from harness.backends.ssh.hosts import Host, absolute, parse_list, parse_ssh_config, read_hosts
+from harness.backends.ssh.keys import make_key
 from harness.backends.ssh.machines import demand_faults
 from harness.backends.ssh.power import Power, parse_power
-from harness.backends.ssh.remote import Remote
+from harness.backends.ssh.remote import Remote, clean_script, take_script
 from harness.errors import BackendError, HistoryError, UsageError
 from harness.protocols import Condition
 from harness.settings import make_test
@@ -45,8 +58,11 @@ def test_a_list_of_hosts_is_read_in_its_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("line", "words"), [
     ("red", "the address is missing"),
     ("red 192.0.2.11", "no USER@ADDRESS"),
-    ("red a@b c=d", "'c=d' is not understood"),
-    ("red a@b key=", "'key=' is not understood"),
+    ("red a@b c=d", "'c' is not understood"),
+    ("red a@b key=", "'key' is not understood"),
+    ("red a@b:99999", "there is no port 99999"),
+    ("red a@::1", "USER@[ADDRESS]"),
+    ("-f a@b", "can't begin with a dash"),
     ("red a@b network=10.1", "10.1"),
     ("red 'a@b", "quotation"),
 ])
@@ -54,6 +70,72 @@ def test_mistakes_in_a_list_are_told_with_their_line(line: str, words: str) -> N
     with pytest.raises(UsageError, match=r"lab:2: .*a line is NAME USER@ADDRESS") as caught:
         parse_list(f"\n{line}\n", Path("lab"))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["red a:s3cret@b", "red a:s3@cret@b", "red a@b password=s3cret"])
+def test_what_may_be_a_password_is_not_shown(line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_list(line, Path("lab"))
+    assert "s3" not in str(caught.value)
+
+
+def test_a_known_hosts_file_is_read_as_openssh_reads_it(tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    old, new, other = (make_key(tmp_path / name).rpartition(" ")[0] for name in ("old", "new", "other"))
+    host, elsewhere = Host("red", "192.0.2.1"), Host("red", "192.0.2.1", 2222)
+
+    def keys(of: Host, *marker: str) -> list[str]:
+        return [f"{key.get_name()} {key.get_base64()}" for key in known_keys(of, known, *marker)]
+
+    assert keys(host) == []
+    known.write_text(f"# ours\n192.0.2.1 {old}\n192.0.2.9,192.0.2.1\t{new} a note\n[192.0.2.1]:2222 {other}\n"
+                     f"@revoked 192.0.2.1 {other}\n@cert-authority * {other}\n192.0.2.9 ssh-ed25519 damaged!\n\xff\n")
+    assert keys(host) == [old, new], "several keys of one type"
+    assert keys(host, "@revoked") == keys(elsewhere) == [other]
+    known.write_text(f"192.0.2.1 {old}\n[192.0.2.1]:2222 {new}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
+    assert "192.0.2.1" not in known.read_text()
+    assert (keys(host), keys(elsewhere)) == ([old], [new])
+    known.write_text(f"\n192.0.2.1 {old[:-6]}\n")
+    with pytest.raises(BackendError, match=r"known_hosts:2: not a host key"):
+        known_keys(host, known)
+
+
+def test_a_host_without_the_marker_is_not_touched(tmp_path: Path) -> None:
+    """What probes the kernel, which may load modules, runs only where the marker is."""
+    (tmp_path / "unshare").write_text(f"#!/bin/sh\ntouch {tmp_path}/probed\n")
+    (tmp_path / "unshare").chmod(0o755)
+    marker = tmp_path / "marker"
+    script = f"PATH={tmp_path}:$PATH\n{FACTS_SCRIPT.replace(MARKER, str(marker))}"
+    for marked in (False, True):
+        if marked:
+            marker.touch()
+        said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+        assert (tmp_path / "probed").exists() == parse_facts(said).marked == marked
+
+
+def test_a_host_is_taken_by_one_run_and_given_back_by_it(tmp_path: Path) -> None:
+    """A loss of power may leave the note of who has a host empty: then nobody has it."""
+    (tmp_path / "marker").touch()
+    busy = tmp_path / "busy"
+
+    def run(script: str) -> tuple[int, str]:
+        script = script.replace(MARKER, str(tmp_path / "marker")).replace(STATE, str(tmp_path))
+        script = script.replace(network.HEAL_SCRIPT, ":").replace(netem.HEAL, ":").replace(clock.NOTE, "/nowhere")
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    first, second = (Remote(name, "/known", {"n1": Host("red", "192.0.2.1")}) for name in ("first", "second"))
+    assert run(take_script(first, "n1")) == run(take_script(first, "n1")) == (0, "")
+    status, said = run(take_script(second, "n1"))
+    assert status == 1 and "in use by run first" in said
+    assert not (tmp_path / "runs" / "second").exists(), "what is not ours is not cleaned, either"
+    assert run(clean_script(second, "n1")) == (0, "") and busy.read_text() == "first\n"
+    busy.write_text("")
+    assert run(take_script(second, "n1")) == (0, "") and busy.read_text() == "second\n"
+    busy.write_text("")
+    assert run(clean_script(second, "n1"))[0] == 0 and not busy.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["code", "marker", "runs"]
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -280,9 +362,10 @@ def test_the_note_of_a_run_s_hosts_survives_and_a_damaged_one_is_told(tmp_path: 
     assert Remote.read(tmp_path) is None
     remote.write(tmp_path)
     assert Remote.read(tmp_path) == remote
-    (tmp_path / "remote.json").write_text('{"run": ')
-    with pytest.raises(HistoryError, match="can't read"):
-        Remote.read(tmp_path)
+    for damaged in ('{"run": ', json.dumps({**json.loads((tmp_path / "remote.json").read_text()), "run": ".."})):
+        (tmp_path / "remote.json").write_text(damaged)
+        with pytest.raises(HistoryError, match="can't read"):
+            Remote.read(tmp_path)
 
 
 def test_a_test_on_hosts_can_be_repeated_from_its_command() -> None:

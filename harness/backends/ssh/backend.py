@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,16 +114,17 @@ class SshBackend(ShellBackend):
         Raises:
             BackendError: a link to a client host is to be cut, but clients have no addresses of their own.
         """
-        own = [self._addresses[end] for link in cut for end in link if end in self._addresses]
-        for node, source in self._sources.items():
-            if source in own:
-                raise BackendError(f"{source} is where {node} is controlled from, which is never cut; use "
-                                   "--set clients=outside")
+        self._spare_control(cut)
         self._cut = cut
         await super().set_network(cut)
 
     async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
-        """Make exactly these links suffer, and all others none; idempotent."""
+        """Make exactly these links suffer, and all others none; idempotent.
+
+        Raises:
+            BackendError: as ``set_network``, or a node can't do it.
+        """
+        self._spare_control(conditions)
         wanted = netem.queues(self._control, conditions)
         self._conditions = conditions
         await gather_all(self._emulate(node, queues) for node, queues in wanted.items() if node not in self._down)
@@ -203,6 +204,14 @@ class SshBackend(ShellBackend):
         self._clocks[node] = (offset, rate)
         if node not in self._down:
             await self._demand(node, clock.set_script(self._pythons[node], offset, rate))
+
+    def _spare_control(self, links: Iterable[Link]) -> None:
+        """Raises BackendError when a fault of these links would hit our own connections."""
+        hit = {self._addresses[end] for link in links for end in link if end in self._addresses}
+        for node, source in self._sources.items():
+            if source in hit:
+                raise BackendError(f"{source} is where {node} is controlled from, which is never cut; use "
+                                   "--set clients=outside")
 
     def _demand_own_machine(self, node: str, failure: str) -> None:
         why = own_machine(self._facts[node], [each for other, each in self._facts.items() if other != node])

@@ -108,14 +108,19 @@ def _may_add() -> str | None:
         return "ip not found"
     if os.geteuid() == 0:
         return None
-    trial = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False, timeout=_LIMIT_S) if find_tool(
-        "sudo") else None
-    return None if trial and trial.returncode == 0 else "only root may add addresses"
+    try:
+        subprocess.run(["sudo", "-n", "true"], capture_output=True, check=True, timeout=_LIMIT_S)
+    except (OSError, subprocess.SubprocessError):
+        return "only root may add addresses"
+    return None
 
 
 def _ip(*words: str) -> None:
     command = [*([] if os.geteuid() == 0 else ["sudo", "-n"]), find_tool("ip") or "ip", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise BackendError(f"ip {' '.join(words)} took more than {_LIMIT_S:g} s") from None
     if done.returncode:
         raise BackendError(f"ip {' '.join(words)} failed: {' '.join(done.stderr.split())}")
 

@@ -14,6 +14,7 @@ import logging
 import secrets
 import shlex
 import socket
+import sys
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator
@@ -64,8 +65,12 @@ def dial(host: Host, known_hosts: Path, limit: float = CONNECT_LIMIT) -> paramik
 
     Raises:
         UnknownHostKey: ``known_hosts`` does not know the host.
-        BackendError: the host is down, shows another key than the known one, or accepts none of ours.
+        BackendError: the host is down, shows another key than the known one, or accepts none of ours; this machine
+            does not run Linux.
     """
+    if sys.platform != "linux":
+        raise BackendError("backend ssh must be driven from Linux, whose way of giving up a connection and of adding "
+                           "addresses it uses; run it there, or use --backend sim here")
     transport = _greet(host, limit, known_keys(host, known_hosts))
     try:
         _check_key(host, known_hosts, transport.get_remote_server_key())
@@ -79,8 +84,8 @@ def dial(host: Host, known_hosts: Path, limit: float = CONNECT_LIMIT) -> paramik
 def _greet(host: Host, limit: float, known: Collection[paramiko.PKey]) -> paramiko.Transport:
     try:
         sock = socket.create_connection((host.address, host.port), timeout=limit)
-    except OSError as error:
-        why = f"no answer within {limit:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+    except (OSError, UnicodeError) as error:
+        why = f"no answer within {limit:g} s" if isinstance(error, TimeoutError) else _reason(error)
         raise BackendError(f"{host.label} can't be reached: {why}; is it running, and is the address right?") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -113,22 +118,50 @@ def _prefer(transport: paramiko.Transport, known: Collection[paramiko.PKey]) -> 
         transport.get_security_options().key_types = [*wanted, *others]
 
 
-def known_keys(host: Host, known_hosts: Path) -> list[paramiko.PKey]:
-    """The keys that a known-hosts file has for a host.
+def _reason(error: OSError | UnicodeError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def known_keys(host: Host, known_hosts: Path, marker: str = "") -> list[paramiko.PKey]:
+    """The keys that a known-hosts file has for a host, on lines with that marker (sshd(8): ``@revoked``).
+
+    Not by Paramiko's own reader, which sees one key of each type and no markers. Names may be hashed; patterns and
+    certificates' authorities don't count.
 
     Raises:
-        BackendError: the file can't be read.
+        BackendError: the file can't be read, or a line of this host is damaged.
     """
-    keys = paramiko.HostKeys()
     try:
-        if known_hosts.exists():
-            keys.load(str(known_hosts))
-    except (OSError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey) as error:
-        raise BackendError(f"can't read the known hosts in {known_hosts}: {one_line(error)}") from None
-    return list((keys.lookup(host.known_as) or {}).values())
+        lines = known_hosts.read_text(encoding="utf-8", errors="replace").splitlines() if known_hosts.exists() else []
+    except OSError as error:
+        raise BackendError(f"can't read the known hosts in {known_hosts}: {error.strerror}") from None
+    keys = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        found = words.pop(0) if line.lstrip().startswith("@") else ""
+        if found != marker or len(words) < 3 or not any(_names(word, host) for word in words[0].split(",")):
+            continue
+        try:
+            entry = paramiko.hostkeys.HostKeyEntry.from_line(" ".join(words[:3]), number)
+        except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
+            raise BackendError(f"{known_hosts}:{number}: not a host key; correct or remove the line") from None
+        if entry is not None:  # else a type that can't be used here
+            keys.append(entry.key)
+    return keys
+
+
+def _names(word: str, host: Host) -> bool:
+    if not word.startswith("|1|"):
+        return word == host.known_as
+    try:
+        return bool(paramiko.HostKeys.hash_host(host.known_as, word) == word)
+    except (ValueError, AssertionError):
+        return False  # no hash
 
 
 def _check_key(host: Host, known_hosts: Path, key: paramiko.PKey) -> None:
+    if key in known_keys(host, known_hosts, "@revoked"):
+        raise BackendError(f"{host.label}: its host key {fingerprint(key)} is marked as revoked in {known_hosts}")
     known = known_keys(host, known_hosts)
     if not known:
         raise UnknownHostKey(

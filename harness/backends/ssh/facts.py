@@ -45,10 +45,15 @@ c=$(systemd-detect-virt --container 2>/dev/null) || c=
 [ -z "$c" ] && grep -qz '^container=' /proc/1/environ 2>/dev/null && c=container
 [ -z "$c" ] && [ -e /.dockerenv ] && c=docker
 [ -z "$c" ] || echo "container $c"
+[ -f {MARKER} ] || exit 0
 {netem.PROBE}
 :
 """
-"""Prints a host's facts, one a line. What it tries is tried in a network namespace of its own."""
+"""Prints a host's facts, one a line.
+
+It changes nothing on a host without the marker. What it tries on another is tried in a network namespace of its own,
+but may load modules of the kernel.
+"""
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,10 @@ def _common_networks(
         return []
     candidates = list(dict.fromkeys(address.network for each in free for address in each.addresses))
     if wanted:
-        only = ipaddress.IPv4Network(wanted)
+        try:
+            only = ipaddress.IPv4Network(wanted, strict=False)
+        except ValueError as error:
+            raise BackendError(f"network={wanted}: {error}; give ADDRESS/LENGTH") from None
         candidates = [network for network in candidates if network == only]
     shared = []
     for network in candidates:

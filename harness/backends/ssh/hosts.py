@@ -41,6 +41,12 @@ class Host:
     agent: bool = True
     network: str = ""
 
+    def __post_init__(self) -> None:
+        if self.name.startswith("-"):  # who cuts power is called with it
+            raise ValueError(f"{self.name!r}: a host's name can't begin with a dash")
+        if not 0 < self.port < 1 << 16:
+            raise ValueError(f"there is no port {self.port}")
+
     @property
     def label(self) -> str:
         """How messages call it."""
@@ -156,9 +162,11 @@ def parse_list(text: str, path: Path) -> list[Host]:
 def _of_line(words: list[str], folder: Path) -> Host:
     if len(words) < 2:
         raise ValueError("the address is missing")
+    if ":" in words[1].rpartition("@")[0]:  # never show what may be a password
+        raise ValueError("a user's name has no colon, and passwords are not used: name a key")
     where = re.fullmatch(r"([^@\s]+)@(\[[^]]+\]|[^:@\s]+)(?::(\d+))?", words[1])
     if where is None:
-        raise ValueError(f"{words[1]!r} is no USER@ADDRESS")
+        raise ValueError(f"{words[1]!r} is no USER@ADDRESS (of an IPv6 address: USER@[ADDRESS])")
     keys: list[str] = []
     network = ""
     for word in words[2:]:
@@ -168,7 +176,7 @@ def _of_line(words: list[str], folder: Path) -> Host:
         elif name == "network":
             network = str(ipaddress.IPv4Address(value))
         else:
-            raise ValueError(f"{word!r} is not understood")
+            raise ValueError(f"{name!r} is not understood")
     user, address, port = where.groups()
     return Host(words[0], address.strip("[]"), int(port or SSH_PORT), user, tuple(keys), not keys, network)
 

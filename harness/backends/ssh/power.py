@@ -64,7 +64,7 @@ def takes_connections(host: Host) -> bool:
     """Whether something answers at the host's port within ``ANSWER_LIMIT``. Blocks."""
     try:
         socket.create_connection((host.address, host.port), timeout=ANSWER_LIMIT).close()
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return True
 

@@ -65,7 +65,9 @@ def learn_key(host: Host, known_hosts: Path, accept: Ask, tell: Callable[[str], 
             raise BackendError(f"{host.label}: its host key was not accepted; nothing was changed") from None
         try:
             known_hosts.parent.mkdir(parents=True, exist_ok=True)
+            before = known_hosts.read_bytes() if known_hosts.exists() else b""
             with known_hosts.open("a", encoding="utf-8") as file:
+                file.write("" if before.endswith(b"\n") or not before else "\n")
                 file.write(f"{host.known_as} {unknown.key.get_name()} {unknown.key.get_base64()}\n")
         except OSError as error:
             raise StormproofError(f"can't write {known_hosts}: {error.strerror}") from None

@@ -28,6 +28,9 @@ from harness.undo import POWER, pending_undos
 CLEAN_LIMIT = 20.0 * SLOW
 BOOT_POLL = 0.5
 
+_OWNER = f"owner=; {{ read -r owner < {BUSY}; }} 2>/dev/null"
+"""Shell: who has the host, if anybody."""
+
 
 @dataclass(frozen=True)
 class Remote:
@@ -61,6 +64,9 @@ class Remote:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             nodes = {node: Host.from_json(host) for node, host in data["nodes"].items()}
+            for name in (data["run"], *nodes):
+                if Path(name).name != name or name == "..":
+                    raise ValueError(f"{name!r} is no name of a folder")
             ours = data["clients"]
             client_addresses = ours and ClientAddresses(ours["link"], tuple(ours["addresses"]), ours["length"])
             return cls(data["run"], data["known_hosts"], nodes, client_addresses, data["power"])
@@ -75,13 +81,19 @@ class Remote:
 
 
 def take_script(remote: Remote, node: str) -> str:
-    """Make the node's folder, and take the host for this run; prints whose it is when another run has it."""
+    """Take the host for this run, and make the node's folder; prints whose it is when another run has it."""
+    run = shlex.quote(remote.run)
+    note = shlex.quote(f"{BUSY}.{remote.run}")
+    # A link appears with its content or not at all; a loss of power may still leave an empty file, which names nobody.
     return f"""
-mkdir -p {remote.node_dir(node)} {STATE}/code || exit 1
-( set -C; echo {remote.run} > {BUSY} ) 2>/dev/null && exit 0
-[ -e {BUSY} ] || {{ echo {remote.run} > {BUSY}; exit; }}
-read -r owner < {BUSY}
-[ "$owner" = {remote.run} ] || {{ echo "it is in use by run $owner; when that has ended: stormproof heal"; exit 1; }}
+mkdir -p {STATE} || exit 1
+echo {run} > {note} || {{ rm -f {note}; exit 1; }}
+[ -e {BUSY} ] && [ ! -s {BUSY} ] && rm -f {BUSY}
+ln {note} {BUSY} 2>/dev/null
+rm -f {note}
+{_OWNER}
+[ "$owner" = {run} ] || {{ echo "it is in use by run $owner; when that has ended: stormproof heal"; exit 1; }}
+mkdir -p {shlex.quote(remote.node_dir(node))} {STATE}/code
 """
 
 
@@ -94,19 +106,23 @@ def clean_script(remote: Remote, node: str) -> str:
     """
     folder = remote.node_dir(node)
     pid_file = f"{folder}/broker.pid"
+    run = shlex.quote(remote.run)
     return f"""
 [ -f {MARKER} ] || {{ echo "it has no {MARKER} any more"; exit 1; }}
-{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" != {remote.run} ] && exit 0
+{_OWNER}
+[ -z "$owner" ] || [ "$owner" = {run} ] || exit 0
 nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {network.HEAL_SCRIPT}
+[ $? = 0 ] || exit 1
 {netem.HEAL}
 {right_script()}
 if [ -d {shlex.quote(folder)} ]; then
   ( {process.kill_script(pid_file)} ) || exit 1
   rm -rf {shlex.quote(folder)} && echo "folder {folder}" || exit 1
-  rmdir {STATE}/runs/{shlex.quote(remote.run)} 2>/dev/null || :
+  rmdir {STATE}/runs/{run} 2>/dev/null || :
 fi
-{{ read -r owner < {BUSY}; }} 2>/dev/null && [ "$owner" = {remote.run} ] && rm -f {BUSY} || :
+{_OWNER}
+[ -n "$owner" ] && [ "$owner" != {run} ] || rm -f {BUSY}
 """
 
 

@@ -21,6 +21,8 @@ from nodes.stomp import Frame, ProtocolError
 
 COST = "x-cost"
 MAX_WAITING = 100_000
+MAX_WAITING_BYTES = 64 << 20
+"""What may wait for one subscriber: events, and bytes of their bodies."""
 _WINDOW = 16
 _READ = 1 << 16
 
@@ -38,8 +40,9 @@ class Event:
     def frame(self, subscriber: str) -> bytes:
         """As it goes to a subscriber."""
         headers = {"subscription": subscriber, "message-id": str(self.number), "destination": f"/topic/{self.topic}",
-                   "ack": str(self.number), "x-replica": self.replica, **self.headers,
-                   "content-length": str(len(self.body))}
+                   "ack": str(self.number), "x-replica": self.replica}
+        # A publisher can't say what only a replica knows.
+        headers = {**self.headers, **headers, "content-length": str(len(self.body))}
         return stomp.encode(Frame("MESSAGE", headers, self.body))
 
 
@@ -47,7 +50,7 @@ class Delivery:
     """All subscribers of this replica's database, each with the events that wait for it."""
 
     def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
-                 failed: Callable[[str, str], None]) -> None:
+                 failed: Callable[[str, Subscriber], None]) -> None:
         """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
         self._node = config.node
         self._bugs = switched_on(config.options)
@@ -98,7 +101,7 @@ class Delivery:
             if outbox is not None:
                 outbox.stop()
             outbox = _Outbox(self._runtime, self._options, self._bugs, subscriber,
-                             lambda: self._failed(topic, subscriber.ident))
+                             lambda: self._failed(topic, subscriber))
             self._outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
@@ -114,7 +117,8 @@ class _Outbox:
         self._options = options
         self._failed = failed
         self._queue: deque[Event] = deque()
-        self._flying: dict[str, Event] = {}
+        self._bytes = 0
+        self._flying: dict[str, tuple[Event, float]] = {}
         self._attempts = 0
         self._moved = asyncio.Event()
         self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
@@ -126,11 +130,14 @@ class _Outbox:
         return len(self._queue) + len(self._flying)
 
     def add(self, event: Event) -> None:
-        """One more event; the oldest that waits is dropped when there are far too many."""
-        if len(self._queue) >= MAX_WAITING:
-            self._queue.popleft()
-            self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
+        """One more event; the oldest that wait are dropped when there are far too many."""
+        if self._task.done():
+            return  # its attempts are used up, and it will be removed
         self._queue.append(event)
+        self._bytes += len(event.body)
+        while len(self._queue) > MAX_WAITING or (self._bytes > MAX_WAITING_BYTES and len(self._queue) > 1):
+            self._bytes -= len(self._queue.popleft().body)
+            self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
         self._moved.set()
 
     def stop(self) -> None:
@@ -146,14 +153,8 @@ class _Outbox:
                 await self._connection()
             except _Quiet:
                 continue
-            except (OSError, TimeoutError, EOFError, ProtocolError) as error:
-                if FAILED_EVENT_LAST in self._bugs:
-                    self._queue.extend(self._flying.values())
-                else:
-                    self._queue.extendleft(reversed(self._flying.values()))
-                self._flying.clear()
-                if OFFLINE_EVENTS_DISCARDED in self._bugs:
-                    self._queue.clear()
+            except (OSError, TimeoutError, EOFError, ProtocolError, UnicodeError) as error:
+                self._take_back()
                 self._attempts += 1
                 self._runtime.log("delivery failed", subscriber=self.subscriber.ident, attempt=self._attempts,
                                   error=str(error) or type(error).__name__)
@@ -162,42 +163,70 @@ class _Outbox:
                     return
                 await asyncio.sleep(self._options.retry_interval)
 
+    def _take_back(self) -> None:
+        """What was under way waits again, before all else."""
+        failed = [event for event, _ in self._flying.values()]
+        self._flying.clear()
+        self._bytes += sum(len(event.body) for event in failed)
+        if FAILED_EVENT_LAST in self._bugs:
+            self._queue.extend(failed)
+        else:
+            self._queue.extendleft(reversed(failed))
+        if OFFLINE_EVENTS_DISCARDED in self._bugs:
+            self._queue.clear()
+            self._bytes = 0
+
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        limit = self._options.delivery_timeout
-        reader, writer = await asyncio.wait_for(self._runtime.connect(host, int(port)), limit)
+        connecting = self._runtime.connect(host, int(port))
+        reader, writer = await asyncio.wait_for(connecting, self._options.delivery_timeout)
         parser = stomp.Parser()
+        reading: asyncio.Future[bytes] | None = None
         try:
             while True:
                 while self._queue and len(self._flying) < self._window:
                     event = self._queue.popleft()
-                    self._flying[str(event.number)] = event
+                    self._bytes -= len(event.body)
+                    self._flying[str(event.number)] = (event, self._runtime.now())
                     writer.write(event.frame(self.subscriber.ident))
-                if not self._flying:
-                    self._moved.clear()
-                    await self._idle(reader)
+                if reading is None:
+                    reading = asyncio.ensure_future(reader.read(_READ))
+                await self._something(reading)
+                if not reading.done():
                     continue
-                data = await asyncio.wait_for(reader.read(_READ), limit)
-                if not data:
+                if not self._flying and (reading.exception() is not None or not reading.result()):
+                    raise _Quiet
+                if not reading.result():
                     raise EOFError("closed by the subscriber")
-                for frame in parser.feed(data):
+                for frame in parser.feed(reading.result()):
                     if isinstance(frame, Frame) and self._flying.pop(frame.headers.get("id", ""), None) is not None:
                         self._attempts = 0
+                reading = None
         finally:
+            if reading is not None:
+                reading.cancel()
             writer.transport.abort()
 
-    async def _idle(self, reader: asyncio.StreamReader) -> None:
-        """Wait for the next event, or for the end of the connection."""
+    async def _something(self, reading: asyncio.Future[bytes]) -> None:
+        """Wait until the subscriber has said something, or another event may go.
+
+        Raises:
+            TimeoutError: the event that is under way for longest has not been acknowledged in time.
+        """
+        self._moved.clear()
         moved = asyncio.ensure_future(self._moved.wait())
-        gone = asyncio.ensure_future(reader.read(_READ))
+        awaited = (reading, moved) if len(self._flying) < self._window else (reading,)
+        patience = None
+        if self._flying:
+            _, oldest = next(iter(self._flying.values()))
+            patience = max(oldest + self._options.delivery_timeout - self._runtime.now(), 0.0)
         try:
-            await asyncio.wait((moved, gone), return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                raise _Quiet if not gone.result() else ProtocolError("a word out of turn")
+            done, _ = await asyncio.wait(awaited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         finally:
             moved.cancel()
-            gone.cancel()
+        if not done:
+            raise TimeoutError("no acknowledgement in time")
 
 
 class _Quiet(Exception):

@@ -7,7 +7,6 @@ for. While a replica is not in a group that replicates, requests wait (the clien
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,15 +16,16 @@ from nodes.reference.frames import TOPIC_MANAGER
 from nodes.reference.icestorm.decisions import round_of
 from nodes.reference.icestorm.delivery import COST, Delivery
 from nodes.reference.icestorm.election import NORMAL, Election
-from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.options import LOCAL, Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.replication import Replication, Unavailable, Unknown
-from nodes.reference.icestorm.requests import Request, answer_question, read_request
-from nodes.reference.icestorm.topics import Database, Mistake
+from nodes.reference.icestorm.requests import Request, answer_headers, answer_question, read_request
+from nodes.reference.icestorm.topics import Database, Mistake, Subscriber
 from nodes.reference.topics import TOPIC_PREFIX
 
 _AGAIN = 0.05
 """Seconds until something is tried again that could not be asked for."""
+_MAX_COST_DIGITS = 9
 
 
 class _Wrong(Exception):
@@ -58,6 +58,8 @@ class IceStorm:
         wall = broker.runtime.time_of_day if options.stamp == "wall-clock" else None
         self._replication = Replication(broker.runtime, self._election, self._database, self._peers, wall)
         self._delivery = Delivery(broker.config, broker.runtime, options, self._database, self._failed)
+        self._database.changed = self._delivery.forget_gone
+        self._removals: dict[asyncio.Task[None], None] = {}
         self._clients: dict[str, _Client] = {}
         self._active = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
@@ -100,6 +102,8 @@ class IceStorm:
         for client in self._clients.values():
             if client.task is not None:
                 client.task.cancel()
+        for task in list(self._removals):
+            task.cancel()
         await self._peers.stop()
 
     def admission(self) -> Admission:
@@ -190,7 +194,7 @@ class IceStorm:
         if command.kind == "request":
             request = read_request(command.args["headers"], command.args["body"])
             request = request._replace(replica=self._broker.config.node)
-            return {"x-answer": json.dumps(await self._request(request), separators=(",", ":"))}
+            return answer_headers(request, await self._request(request))
         destination = str(command.args.get("destination", ""))
         if command.kind != "send" or command.args.get("tx") is not None:
             raise _Wrong(f"{command.kind.upper()}: this design takes SEND only, to topics and to {TOPIC_MANAGER}")
@@ -201,7 +205,8 @@ class IceStorm:
 
     async def _publish(self, topic: str, command: Command) -> None:
         headers = command.args["headers"]
-        if not headers.get(COST, "0").isdecimal():
+        cost = headers.get(COST, "0")
+        if not cost.isdecimal() or len(cost) > _MAX_COST_DIGITS:
             raise Mistake("bad-cost")
         await self._until_active()
         if topic not in self._database.topics:
@@ -216,15 +221,19 @@ class IceStorm:
         """
         while True:
             await self._until_active()
+            if self._options.reads == LOCAL and not request.changes:
+                return answer_question(self._database, self._broker.config, request)
             try:
                 if self._election.leads:
-                    return await self._carry_out_here(request)
-                kind, value = await self._peers.ask(self._election.coordinator, "request", list(request))
+                    # Not even the client's end may break a change off that some replicas have by now.
+                    kind, value = await asyncio.shield(self._begin(request))
+                else:
+                    # The coordinator may wait for a slow slave: whether it lives is asked with other words.
+                    kind, value = await self._peers.ask(self._election.coordinator, "request", list(request),
+                                                        patient=True)
             except PeerFailed as error:
                 if error.sent and request.changes:
                     raise Unknown from None
-            except Unavailable:
-                pass
             else:
                 if kind == "done":
                     return value
@@ -242,11 +251,15 @@ class IceStorm:
 
     def _forwarded(self, peer: str, content: list[Any]) -> asyncio.Future[Any]:
         """A request that a client made at another replica."""
+        return self._begin(Request(*content))
+
+    def _begin(self, request: Request) -> asyncio.Future[Any]:
+        """Carry out a request as coordinator: what became of it, and its answer or mistake."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def carry_out() -> None:
             try:
-                done = ["done", await self._carry_out_here(Request(*content))]
+                done = ["done", await self._carry_out_here(request)]
             except Mistake as mistake:
                 done = ["mistake", str(mistake)]
             except Unknown:
@@ -256,7 +269,7 @@ class IceStorm:
             if not answer.done():
                 answer.set_result(done)
 
-        self._broker.runtime.spawn(carry_out(), "forwarded request")
+        self._broker.runtime.spawn(carry_out(), "request")
         return answer
 
     async def _until_active(self) -> None:
@@ -283,19 +296,21 @@ class IceStorm:
     def _changed(self) -> None:
         """The replica's state has changed."""
         if self._election.state == NORMAL:
-            self._delivery.forget_gone()
             self._active.set()
 
-    def _failed(self, topic: str, subscriber: str) -> None:
+    def _failed(self, topic: str, subscriber: Subscriber) -> None:
         """A subscriber could not be reached: it is removed."""
-        self._broker.runtime.log("subscriber removed", topic=topic, subscriber=subscriber)
-        self._broker.runtime.spawn(self._remove(Request("remove", topic, subscriber)), "removal")
+        self._broker.runtime.log("subscriber removed", topic=topic, subscriber=subscriber.ident)
+        request = Request("remove", topic, subscriber.ident, since=subscriber.since)
+        task = self._broker.runtime.spawn(self._remove(request), "removal")
+        self._removals[task] = None
+        task.add_done_callback(self._removals.pop)
 
     async def _remove(self, request: Request) -> None:
-        try:
-            await self._request(request)
-        except (Mistake, Unknown):
-            # Nobody knows: the next failed delivery tries again.
-            pass
-
-
+        """Go on until it is done: whoever has subscribed again meanwhile has another subscription."""
+        while True:
+            try:
+                await self._request(request)
+            except Unknown:
+                continue
+            return

@@ -16,6 +16,9 @@ from typing import Any
 from nodes.reference.api import Broker
 from nodes.reference.bugs import (
     COORDINATOR_STAMP_IGNORED,
+    FULL_START_SKIPPED,
+    INVITATION_TWICE,
+    MAX_KEPT,
     MINORITY_CONFIRMS,
     OLDEST_DATABASE_WINS,
     STALE_COORDINATOR_STAYS,
@@ -31,7 +34,7 @@ from nodes.reference.icestorm.decisions import (
     next_epoch,
     round_of,
 )
-from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.options import CHECKED, Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.topics import Database
 
@@ -67,6 +70,9 @@ class Election:
         self._peers = peers
         self._changed = changed
         self._issued: dict[str, None] = {}
+        self._seen_by: dict[str, int] = {}
+        self._merge_due: tuple[str, float] | None = None
+        self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -88,6 +94,8 @@ class Election:
 
     def start(self) -> None:
         """Begin as a group of one."""
+        if MAX_KEPT in self.bugs and self._database.promised:
+            self.max_seen = len(self.replicas)
         self.recover("start")
         self._task = self._runtime.spawn(self._run(), "icestorm election")
 
@@ -117,6 +125,8 @@ class Election:
 
     def are_you_coordinator(self) -> bool:
         """Whether this replica coordinates a group that may be merged now."""
+        if INVITATION_TWICE in self.bugs and self.state in (ELECTION, REORGANIZATION):
+            return True
         return self.leads and self.state in (INACTIVE, NORMAL)
 
     def are_you_there(self, peer: str, group: str) -> bool:
@@ -125,12 +135,15 @@ class Election:
 
     def are_you_mine(self, peer: str, group: str) -> bool:
         """Whether this replica follows the peer in that group."""
-        return self.coordinator == peer and self.group == group
+        return self.coordinator == peer and self.group == group and self.state in (INACTIVE, NORMAL)
 
     def invited(self, peer: str, inviter: str, group: str) -> bool:
         """An invitation of a coordinator, perhaps passed on by a peer; taken or left."""
-        if self.state in (ELECTION, REORGANIZATION) or inviter == self.name:
+        busy = self.state in (ELECTION, REORGANIZATION) and INVITATION_TWICE not in self.bugs
+        if busy or inviter == self.name or inviter not in self.idents or group == self.group:
             return False
+        if INVITATION_TWICE in self.bugs:
+            self._joined[group] = inviter
         former = list(self.up) if self.leads else []
         self.up = {}
         self._enter(ELECTION, inviter, group, f"invited by {inviter}")
@@ -143,7 +156,7 @@ class Election:
             return False
         self.up[peer] = None
         self._issued.update(dict.fromkeys(name for name in passed_on if name != self.name))
-        self.max_seen = max(self.max_seen, max_seen)
+        self._seen_by[peer] = max_seen
         if all(name in self.up for name in self._issued):
             self._accepted.set()
         return True
@@ -171,13 +184,14 @@ class Election:
         """The group is formed; with epoch 0 it is too small to replicate."""
         if not self._reorganizing(peer, group):
             return False
-        self.max_seen = max(self.max_seen, max_seen)
-        self._form(peer, group, epoch, members)
+        self._form(peer, group, epoch, members, max_seen)
         return True
 
     # Inner workings.
 
     def _reorganizing(self, peer: str, group: str) -> bool:
+        if INVITATION_TWICE in self.bugs and self._joined.get(group) == peer:
+            return True
         return self.state == REORGANIZATION and self.coordinator == peer and self.group == group
 
     def _enter(self, state: str, coordinator: str, group: str, why: str) -> None:
@@ -191,9 +205,12 @@ class Election:
         self._deadline = self._runtime.now() + 2 * self._options.election_timeout + self._options.response_timeout
         self._changed()
 
-    def _form(self, coordinator: str, group: str, epoch: int, members: list[str]) -> None:
-        """The group is formed, normal in its epoch; with epoch 0 it is too small to replicate."""
-        self.epoch, self.members = epoch, members
+    def _form(self, coordinator: str, group: str, epoch: int, members: list[str], max_seen: int) -> None:
+        """The group is formed, normal in its epoch; with epoch 0 it is too small to replicate.
+
+        Its members have now seen as many replicas as any of them had, and as there are in it.
+        """
+        self.epoch, self.members, self.max_seen = epoch, members, max_seen
         self._enter(NORMAL if epoch else INACTIVE, coordinator, group, f"group of {len(members)}")
 
     def _new_group(self) -> str:
@@ -202,10 +219,13 @@ class Election:
     async def _run(self) -> None:
         """Check, as coordinator, for other groups; as member, for the coordinator; for ever."""
         options = self._options
+        last = self._runtime.now()
         while True:
             idle = options.master_timeout if self.state == NORMAL else options.election_timeout
-            # A little less than the others at times, so that replicas started together don't stay in step.
-            await asyncio.sleep(idle * self._runtime.random.uniform(0.8, 1.0))
+            # A little less than the others at times, so that replicas started together don't stay in step. The time
+            # that the last check took counts, so that who lost its coordinator or majority finds out within its bound.
+            await asyncio.sleep(last + idle * self._runtime.random.uniform(0.8, 1.0) - self._runtime.now())
+            last = self._runtime.now()
             if self.state in (ELECTION, REORGANIZATION):
                 if self._runtime.now() >= self._deadline:
                     self.recover("the election does not end")
@@ -228,21 +248,31 @@ class Election:
     async def _check(self) -> None:
         """Procedure Check: look after the own members, then for other coordinators to merge with."""
         group = self.group
-        if self.up and STALE_COORDINATOR_STAYS not in self.bugs:
+        others = [name for name in self._peers.names if name not in self.up]
+        careful = self._options.step_down == CHECKED and STALE_COORDINATOR_STAYS not in self.bugs
+        if self.up and careful:
             answers = await self._peers.ask_all(list(self.up), "are-you-mine", group)
             if self.group != group or self.state not in (INACTIVE, NORMAL):
                 return
             self.drop([name for name in self.up if not answers.get(name)])
             group = self.group
-        others = [name for name in self._peers.names if name not in self.up]
         answers = await self._peers.ask_all(others, "are-you-coordinator")
         coordinators = [name for name in others if answers.get(name)]
         if not coordinators:
+            self._merge_due = None
             return
-        highest = max(self.idents[name] for name in coordinators)
-        await asyncio.sleep(merge_delay(self.ident, highest, len(self.replicas), self._options.election_timeout))
-        if self.group == group and self.leads and self.state in (INACTIVE, NORMAL):
+        if self.group != group or not self.leads or self.state not in (INACTIVE, NORMAL):
+            return
+        if self._may_merge(max(self.idents[name] for name in coordinators)):
             await self._merge(coordinators)
+
+    def _may_merge(self, highest: int) -> bool:
+        """Whether this coordinator, which has found others, has left those of higher priority enough time."""
+        now = self._runtime.now()
+        if self._merge_due is None or self._merge_due[0] != self.group:
+            delay = merge_delay(self.ident, highest, len(self.replicas), self._options.election_timeout)
+            self._merge_due = (self.group, now + delay)
+        return now >= self._merge_due[1]
 
     async def _merge(self, coordinators: list[str]) -> None:
         """Procedure Merge: a new group of this one's members and those of the other coordinators."""
@@ -250,6 +280,7 @@ class Election:
         group = self._new_group()
         self.up = {}
         self._issued = dict.fromkeys(invited)
+        self._seen_by = {}
         self._accepted = asyncio.Event()
         self._enter(ELECTION, self.name, group, f"inviting {','.join(invited)}")
         taken = await self._peers.ask_all(invited, "invitation", self.name, group)
@@ -284,9 +315,8 @@ class Election:
     async def _reorganize(self, group: str) -> None:
         """Compare the databases of a group that is large enough, and begin to replicate."""
         self._enter(REORGANIZATION, self.name, group, "all have answered")
-        self.max_seen = max(self.max_seen, 1 + len(self.up))
         epoch = 0
-        if may_replicate(1 + len(self.up), len(self.replicas), self.max_seen, self.needed):
+        if self._large_enough():
             epoch = await self._agree(group)
             if self.group != group or self.state != REORGANIZATION:
                 return
@@ -294,9 +324,9 @@ class Election:
                 self.recover("the group fell apart while it was reorganized")
                 return
         members = [self.name, *self.up]
-        self._form(self.name, group, epoch, members)
-        if epoch:
-            self._runtime.log("group replicates", group=group, epoch=round_of(epoch), members=",".join(members))
+        self._runtime.log("group replicates" if epoch else "group waits", group=group, epoch=round_of(epoch),
+                          members=",".join(members))
+        self._form(self.name, group, epoch, members, max(self._max_among_us(), len(members)))
         ready = await self._peers.ask_all(list(self.up), "ready", group, epoch, members, self.max_seen)
         if self.group == group:
             self.drop([name for name in self.up if not ready.get(name)])
@@ -347,4 +377,13 @@ class Election:
             return False
         alive = set(present)
         self.up = {name: None for name in self.up if name in alive}
-        return may_replicate(1 + len(self.up), len(self.replicas), self.max_seen, self.needed)
+        return self._large_enough()
+
+    def _large_enough(self) -> bool:
+        """Whether this replica and those in ``up`` may replicate, or go on forming a group that does."""
+        max_seen = self._max_among_us() if FULL_START_SKIPPED not in self.bugs else len(self.replicas)
+        return may_replicate(1 + len(self.up), len(self.replicas), max_seen, self.needed)
+
+    def _max_among_us(self) -> int:
+        """The size of the largest group that one of those here had been in before."""
+        return max(self.max_seen, *(self._seen_by.get(name, 0) for name in self.up), 0)

@@ -9,6 +9,8 @@ from typing import Any
 from nodes.reference.api import Config, ConfigError
 
 STAMPS = ("counter", "wall-clock")
+CONFIRMED, LOCAL = READS = ("confirmed", "local")
+CHECKED, ON_WRITE = STEP_DOWNS = ("checked", "on-write")
 MAX_REPLICAS = 64
 
 
@@ -19,7 +21,9 @@ class Options:
     ``election_timeout``: how long invitations may take to be accepted, and how often a coordinator looks for other
     groups. ``master_timeout``: how often slaves ask whether their coordinator still is theirs, and coordinators
     if they still have their group. ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
-    which database is the most recent. ``retry_interval``: between attempts to deliver to a subscriber that failed.
+    which database is the most recent. ``reads``: whether a majority confirms what a question is answered with.
+    ``step_down``: whether a coordinator looks after its majority, or notices when it needs it. ``retry_interval``:
+    between attempts to deliver to a subscriber that failed.
     ``acm_timeout``: idle client connections are closed after it (0: never).
     """
 
@@ -27,6 +31,8 @@ class Options:
     master_timeout: float = 1.0
     response_timeout: float = 0.5
     stamp: str = "counter"
+    reads: str = CONFIRMED
+    step_down: str = CHECKED
     retry_interval: float = 0.2
     delivery_timeout: float = 1.0
     acm_timeout: float = 0.0
@@ -44,19 +50,26 @@ class Options:
         if len(config.peers) > MAX_REPLICAS:
             raise ConfigError(f"peers: {len(config.peers)} replicas; design icestorm takes at most {MAX_REPLICAS}")
         options = config.options
-        stamp = options.get("stamp", cls.stamp)
-        if stamp not in STAMPS:
-            raise ConfigError(f"options.stamp: {stamp!r} is none of {', '.join(STAMPS)}")
         return cls(
             election_timeout=_seconds(options, "election_timeout", cls.election_timeout),
             master_timeout=_seconds(options, "master_timeout", cls.master_timeout),
             response_timeout=_seconds(options, "response_timeout", cls.response_timeout),
-            stamp=stamp,
+            stamp=_one_of(options, "stamp", STAMPS),
+            reads=_one_of(options, "reads", READS),
+            step_down=_one_of(options, "step_down", STEP_DOWNS),
             retry_interval=_seconds(options, "retry_interval", cls.retry_interval),
             delivery_timeout=_seconds(options, "delivery_timeout", cls.delivery_timeout),
             acm_timeout=_seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
             cluster=str(options.get("cluster", cls.cluster)),
         )
+
+
+def _one_of(options: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    """The option's value; the first of the choices when it is not set."""
+    value = options.get(name, choices[0])
+    if value not in choices:
+        raise ConfigError(f"options.{name}: {value!r} is none of {', '.join(choices)}")
+    return str(value)
 
 
 def _seconds(options: Mapping[str, Any], name: str, default: float, least: float = 0.001) -> float:

@@ -3,16 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker
 from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.requests import is_answer, is_request
+from nodes.reference.icestorm.topics import is_change, is_dump
 from nodes.reference.links import LinkError, Links, encode_frame
 
 _ASK, _ANSWER = "ask", "answer"
 
 Answerer = Callable[[str, str, list[Any]], Any]
+Shape = Callable[[Any], bool]
+
+
+def text(value: Any) -> bool:
+    """Whether it is a string."""
+    return isinstance(value, str)
+
+
+def whole(value: Any) -> bool:
+    """Whether it is a number to count with."""
+    return type(value) is int and value >= 0
+
+
+def texts(value: Any) -> bool:
+    """Whether it is a list of strings."""
+    return isinstance(value, list) and all(map(text, value))
+
+
+def stamp(value: Any) -> bool:
+    """Whether it is the stamp of a database."""
+    return (isinstance(value, list) and len(value) == 3 and whole(value[0]) and whole(value[1])
+            and type(value[2]) is float)
+
+
+def or_none(shape: Shape) -> Shape:
+    """Whether it is None, or of that shape."""
+    return lambda value: value is None or shape(value)
+
+
+def _yes_or_no(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+QUESTIONS: Mapping[str, tuple[tuple[Shape, ...], Shape]] = {
+    "are-you-coordinator": ((), _yes_or_no),
+    "are-you-there": ((text,), _yes_or_no),
+    "are-you-mine": ((text,), _yes_or_no),
+    "invitation": ((text, text), _yes_or_no),
+    "accept": ((text, texts, whole), _yes_or_no),
+    "promised": ((), whole),
+    "promise": ((text, whole), or_none(stamp)),
+    "database": ((text,), or_none(is_dump)),
+    "install": ((text, whole, stamp, or_none(is_dump)), _yes_or_no),
+    "ready": ((text, whole, texts, whole), _yes_or_no),
+    "update": ((text, whole, stamp, is_change), _yes_or_no),
+    "request": ((is_request,), is_answer),
+}
+"""Every question: the shapes of its arguments and of its answer. What has another shape was not sent by a replica."""
 
 
 class PeerFailed(Exception):
@@ -48,8 +98,11 @@ class Peers:
         """Close all links."""
         await self._links.stop()
 
-    async def ask(self, peer: str, question: str, *arguments: Any, timeout: float | None = None) -> Any:
+    async def ask(self, peer: str, question: str, *arguments: Any, timeout: float | None = None,
+                  patient: bool = False) -> Any:
         """A peer's answer.
+
+        ``patient``: wait as long as the link lasts; others will ask whether the peer still is there.
 
         Raises:
             PeerFailed: there is no link to it, the link broke, or no answer came within ``timeout`` seconds
@@ -61,7 +114,12 @@ class Peers:
             raise PeerFailed(f"no link to {peer}", sent=False)
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.wait_for(future, self._timeout if timeout is None else timeout)
+            limit = self._timeout if timeout is None else timeout
+            answer = await asyncio.wait_for(future, None if patient else limit)
+            if not QUESTIONS[question][1](answer):
+                self._links.cut(peer, reason=f"no answer to {question}: {answer!r:.80}")
+                raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
+            return answer
         except TimeoutError:
             self._links.cut(peer, reason=f"no answer to {question}")
             raise PeerFailed(f"{peer} does not answer", sent=True) from None
@@ -99,17 +157,16 @@ class Peers:
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
         """Questions are answered at once, answers go to who waits for them."""
         for frame in frames:
-            if not isinstance(frame, list) or len(frame) < 3:
-                raise LinkError("neither question nor answer")
-            if frame[0] == _ASK:
-                _, number, question, arguments = frame
-                self._reply(peer, number, self._answer(peer, question, arguments))
-            elif frame[0] == _ANSWER:
-                future = self._waiting[peer].get(frame[1])
-                if future is not None and not future.done():
-                    future.set_result(frame[2])
-            else:
-                raise LinkError(f"{frame[0]!r} is neither question nor answer")
+            match frame:
+                case [str(word), int(number), str(question), list(arguments)] if word == _ASK:
+                    _check_question(question, arguments)
+                    self._reply(peer, number, self._answer(peer, question, arguments))
+                case [str(word), int(number), answer] if word == _ANSWER:
+                    future = self._waiting[peer].get(number)
+                    if future is not None and not future.done():
+                        future.set_result(answer)
+                case _:
+                    raise LinkError("neither question nor answer")
 
     def _reply(self, peer: str, number: int, answer: Any) -> None:
         if isinstance(answer, asyncio.Future):
@@ -118,3 +175,12 @@ class Peers:
             )
         else:
             self._links.send(peer, encode_frame([_ANSWER, number, answer]))
+
+
+def _check_question(question: str, arguments: list[Any]) -> None:
+    """Raises LinkError for a question that no replica asks."""
+    if question not in QUESTIONS:
+        raise LinkError(f"nobody asks {question!r:.80}")
+    shapes = QUESTIONS[question][0]
+    if len(shapes) != len(arguments) or not all(fits(it) for fits, it in zip(shapes, arguments, strict=True)):
+        raise LinkError(f"{question} is not asked like that")

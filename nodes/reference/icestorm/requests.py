@@ -20,10 +20,17 @@ _ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5
 _CHANGES = ("create", "destroy", "subscribe", "unsubscribe", "remove", "link", "unlink")
 _QUESTIONS = ("list", "retrieve", "subscribers", "links", "publisher", "non-replicated-publisher")
 _MAX_NUMBER = 1 << 31
+_MAX_ENDPOINT = 260
+_MAX_PORT = 65_535
+_PAGE = 16_000
+"""Bytes of an answer's header; the rest comes when it is asked for (``after``)."""
 
 
 class Request(NamedTuple):
-    """A request; ``subject`` is a subscriber or a linked topic, ``number`` a retry count or a cost."""
+    """A request; ``subject`` is a subscriber or a linked topic, ``number`` a retry count or a cost.
+
+    ``since`` tells which subscription of a subscriber is to be removed; ``after`` is the last name that has been told.
+    """
 
     kind: str
     topic: str = ""
@@ -32,6 +39,8 @@ class Request(NamedTuple):
     number: int = 0
     reliability: str = UNORDERED
     replica: str = ""
+    since: str = ""
+    after: str = ""
 
     @property
     def changes(self) -> bool:
@@ -43,7 +52,7 @@ class Request(NamedTuple):
         """As the database takes it."""
         parts: dict[str, tuple[Any, ...]] = {
             "subscribe": (self.subject, self.endpoint, self.number, self.reliability),
-            "unsubscribe": (self.subject,), "remove": (self.subject,),
+            "unsubscribe": (self.subject,), "remove": (self.subject, self.since),
             "link": (self.subject, self.number), "unlink": (self.subject,),
         }
         return [self.kind, self.topic, *parts.get(self.kind, ())]
@@ -70,7 +79,7 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
         if kind == "unsubscribe":
             return Request(kind, topic, subject)
         endpoint = content.get("endpoint")
-        if not isinstance(endpoint, str) or not _ENDPOINT.fullmatch(endpoint):
+        if not isinstance(endpoint, str) or not is_endpoint(endpoint):
             raise Mistake("bad-endpoint")
         reliability = content.get("reliability", UNORDERED)
         if reliability not in (ORDERED, UNORDERED):
@@ -78,20 +87,60 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
         return Request(kind, topic, subject, endpoint, _number(content.get("retryCount", 0), -1), reliability)
     if kind in ("link", "unlink"):
         return Request(kind, topic, _name(content.get("target")), number=_number(content.get("cost", 0), 0))
-    return Request(kind, topic)
+    after = content.get("after", "")
+    if not isinstance(after, str) or len(after) > MAX_NAME:
+        raise Mistake("bad-name")
+    return Request(kind, topic, after=after)
+
+
+def is_endpoint(value: str) -> bool:
+    """Whether it is ``host:port``."""
+    return (len(value) <= _MAX_ENDPOINT and _ENDPOINT.fullmatch(value) is not None
+            and 0 < int(value.rpartition(":")[2]) <= _MAX_PORT)
+
+
+def is_request(value: Any) -> bool:
+    """Whether a value that came from a peer is a request."""
+    return (isinstance(value, list) and tuple(map(type, value)) == tuple(map(type, Request("")))
+            and value[0] in (*_CHANGES, *_QUESTIONS))
+
+
+def is_answer(value: Any) -> bool:
+    """Whether a value that came from a peer answers a request: what became of it, and its answer or mistake."""
+    return (isinstance(value, list) and len(value) == 2
+            and (value[0] in ("done", "unknown", "unavailable")
+                 or (value[0] == "mistake" and isinstance(value[1], str))))
+
+
+def answer_headers(request: Request, answer: Any) -> dict[str, str]:
+    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives."""
+    headers = {}
+    if request.kind in ("list", "subscribers", "links"):
+        size = count = 0
+        for row in answer:
+            # Each byte that needs an escape becomes two.
+            size += 2 * len(json.dumps(row))
+            if size > _PAGE and count:
+                last = answer[count - 1]
+                headers["x-more"] = last if isinstance(last, str) else last[0]
+                break
+            count += 1
+        answer = answer[:count]
+    return {"x-answer": json.dumps(answer, separators=(",", ":")), **headers}
 
 
 def answer_question(database: Database, config: Config, request: Request) -> Any:
     """What a request that changes nothing asks for; raises Mistake ``no-such-topic``."""
     if request.kind == "list":
-        return sorted(database.topics)
+        return [name for name in sorted(database.topics) if name > request.after]
     topic = database.topics.get(request.topic)
     if topic is None:
         raise Mistake("no-such-topic")
     if request.kind == "subscribers":
-        return [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in topic.subscribers.values()]
+        found = sorted(topic.subscribers.values(), key=lambda s: s.ident)
+        return [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in found if s.ident > request.after]
     if request.kind == "links":
-        return sorted(topic.links.items())
+        return [[name, cost] for name, cost in sorted(topic.links.items()) if name > request.after]
     if request.kind == "publisher":
         return list(config.client_addresses.values())
     if request.kind == "non-replicated-publisher":

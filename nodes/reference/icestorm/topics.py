@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,39 @@ from nodes.reference.icestorm.decisions import Stamp
 
 ORDERED, UNORDERED = "ordered", "unordered"
 MAX_NAME = 200
+MAX_ROWS = 20_000
+"""Topics, subscribers and links that a database holds: all of them fit into one frame of a link."""
 
 Change = Sequence[Any]
 """``[kind, topic, ...]``: ``create``, ``destroy``, ``subscribe`` (id, endpoint, retry count, reliability),
-``unsubscribe`` (id), ``remove`` (id; no mistake when it is gone already), ``link`` (target, cost), ``unlink`` (target).
+``unsubscribe`` (id), ``remove`` (id, since; no mistake when that subscription is gone already), ``link`` (target,
+cost), ``unlink`` (target).
 """
+
+_ARGUMENTS: Mapping[str, tuple[type, ...]] = {
+    "create": (), "destroy": (), "subscribe": (str, str, int, str), "unsubscribe": (str,), "remove": (str, str),
+    "link": (str, int), "unlink": (str,),
+}
+
+
+def is_change(value: Any) -> bool:
+    """Whether a value that came from a peer is a change."""
+    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(part, str) for part in value[:2]):
+        return False
+    wanted = _ARGUMENTS.get(value[0])
+    return wanted is not None and tuple(map(type, value[2:])) == wanted
+
+
+def is_dump(value: Any) -> bool:
+    """Whether a value that came from a peer is what ``Database.dump`` gives."""
+    try:
+        for name, content in value:
+            if not isinstance(name, str):
+                return False
+            Topic.decode(name, content)
+    except (ValueError, TypeError, IndexError, AttributeError):
+        return False
+    return isinstance(value, list)
 
 
 class Mistake(Exception):
@@ -29,13 +57,15 @@ class Subscriber:
     """Somebody who gets a topic's events at ``endpoint`` (``host:port``).
 
     ``retry_count`` is how many more attempts follow a failed delivery before the subscriber is removed (-1: without
-    end); ``reliability`` whether events must arrive in order.
+    end); ``reliability`` whether events must arrive in order. ``since`` tells this subscription from an earlier one
+    of the same name.
     """
 
     ident: str
     endpoint: str
     retry_count: int = 0
     reliability: str = UNORDERED
+    since: str = ""
 
 
 @dataclass
@@ -48,7 +78,8 @@ class Topic:
 
     def encode(self) -> bytes:
         """What the database holds of it."""
-        subscribers = [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in self.subscribers.values()]
+        subscribers = [[s.ident, s.endpoint, s.retry_count, s.reliability, s.since]
+                       for s in self.subscribers.values()]
         return wire.encode([subscribers, self.links])
 
     @classmethod
@@ -59,7 +90,11 @@ class Topic:
 
 
 class Database:
-    """One replica's database. ``promised`` is the newest epoch that this replica has agreed to take changes of."""
+    """One replica's database.
+
+    ``promised`` is the newest epoch that this replica has agreed to take changes of; ``changed`` is called after
+    topics have changed.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -67,6 +102,7 @@ class Database:
         self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_topics (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
         self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
         self.topics: dict[str, Topic] = {}
+        self.changed: Callable[[], None] = lambda: None
         self.stamp = Stamp(0, 0)
         self.promised = 0
         rows = self._sql.execute("SELECT name, content FROM icestorm_topics ORDER BY name")
@@ -90,12 +126,15 @@ class Database:
         if kind == "create":
             if topic is not None:
                 raise Mistake("topic-exists")
+            self._check_room()
             return
         if topic is None:
             if kind != "remove":
                 raise Mistake("no-such-topic")
-        elif kind == "subscribe" and change[2] in topic.subscribers:
-            raise Mistake("already-subscribed")
+        elif kind == "subscribe":
+            if change[2] in topic.subscribers:
+                raise Mistake("already-subscribed")
+            self._check_room()
         elif kind == "unsubscribe" and change[2] not in topic.subscribers:
             raise Mistake("no-such-subscriber")
         elif kind == "link":
@@ -103,16 +142,20 @@ class Database:
                 raise Mistake("no-such-topic")
             if change[2] in topic.links:
                 raise Mistake("link-exists")
+            if change[2] == name:
+                raise Mistake("link-to-itself")
+            self._check_room()
         elif kind == "unlink" and change[2] not in topic.links:
             raise Mistake("no-such-link")
 
     def apply(self, change: Change, stamp: Stamp) -> None:
         """Make a change that ``check`` has passed, on disk."""
         with self._broker.transaction():
-            for name in self._change(change):
+            for name in self._change(change, f"{stamp.epoch}.{stamp.counter}"):
                 self._write_topic(name)
             self.stamp = stamp
             self._write_meta()
+        self.changed()
 
     def dump(self) -> list[list[Any]]:
         """All topics, for a transfer."""
@@ -128,8 +171,14 @@ class Database:
                     self._write_topic(name)
             self.stamp = stamp
             self._write_meta()
+        self.changed()
 
-    def _change(self, change: Change) -> list[str]:
+    def _check_room(self) -> None:
+        rows = sum(1 + len(topic.subscribers) + len(topic.links) for topic in self.topics.values())
+        if rows >= MAX_ROWS:
+            raise Mistake("full")
+
+    def _change(self, change: Change, since: str) -> list[str]:
         """Change the topics in memory; the names of those that changed."""
         kind, name = change[0], change[1]
         if kind == "create":
@@ -143,9 +192,16 @@ class Database:
             return [name, *(topic.name for topic in linking)]
         topic = self.topics.get(name, Topic(name))
         if kind == "subscribe":
-            topic.subscribers[change[2]] = Subscriber(*change[2:])
-        elif kind in ("unsubscribe", "remove"):
+            ident, endpoint, retries, reliability = change[2:]
+            topic.subscribers[ident] = Subscriber(ident, endpoint, retries, reliability, since)
+        elif kind == "unsubscribe":
             topic.subscribers.pop(change[2], None)
+        elif kind == "remove":
+            if name not in self.topics:
+                return []
+            known = topic.subscribers.get(change[2])
+            if known is not None and known.since == change[3]:
+                del topic.subscribers[change[2]]
         elif kind == "link":
             topic.links[change[2]] = change[3]
         elif kind == "unlink":

@@ -1,0 +1,229 @@
+"""The rules of HA IceStorm's elections, checked on what the replicas logged: no client's history shows them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from checkers.run import SECOND, Run
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from harness.history.ledger import FaultWindow
+from nodes.reference.coverage import Line, events
+
+NORMAL, REORGANIZATION = "normal", "reorganization"
+MARGIN = 0.25
+"""Seconds that a minority may take beyond its bound: messages and timers take their time."""
+STANDING_STILL = frozenset({"pause", "kill", "power", "reboot", "clock", "disk"})
+"""Faults of a replica itself, during which its bound says nothing."""
+FORGETTING = "disk"
+"""The fault by which a replica may forget what it had promised."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A replica's change of state. ``process`` counts its starts, ``formed``: it is a member of a group now."""
+
+    node: str
+    process: int
+    time: float
+    state: str
+    coordinator: str
+    group: str
+    formed: bool
+
+
+@dataclass(frozen=True)
+class Formed:
+    """A group as its coordinator formed it; ``epoch`` is its round and the coordinator's priority."""
+
+    node: str
+    group: str
+    epoch: tuple[int, int]
+    members: tuple[str, ...]
+    replicates: bool
+
+
+@dataclass
+class Account:
+    """All that the logs say: the steps of each replica in order, and the groups (every line that formed one)."""
+
+    names: Sequence[str]
+    steps: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))
+    groups: dict[str, list[Formed]] = field(default_factory=lambda: defaultdict(list))
+
+    def the(self, group: str) -> Formed | None:
+        """The group, if its coordinator's line is there."""
+        return next(iter(self.groups.get(group, ())), None)
+
+
+def check(run: Run) -> Outcome:
+    """Breaches of the rules; a run whose logs show no group is undecided.
+
+    A line that is missing from a log is no evidence: what it would have told is taken to be right.
+    """
+    names = [f"n{number + 1}" for number in range(int(run.test.get("nodes", 0)))]
+    account = read_account(run.folder / "logs" if run.folder is not None else None, names, _zero(run))
+    replicating = [formed for lines in account.groups.values() for formed in lines if formed.replicates]
+    if not replicating:
+        return Outcome(UNKNOWN, 0, "the replicas' logs show no group that replicates")
+    found = [*_groups(account), *_members(account), *_full_start(account)]
+    if FORGETTING not in (run.test.get("nemesis") or ()):
+        found += _epochs_grow(account)
+    if run.test.get("backend") == "sim":
+        # On real machines a busy processor would decide.
+        found += _minorities(run, account)
+    figures: dict[str, object] = {"groups": len(account.groups), "replicating": len(replicating)}
+    if found:
+        text = f"{len(found):,} breaches of the election's rules: {found[0].detail['reason']}"
+        return Outcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]), figures)
+    return Outcome(VALID, 0, f"{len(replicating):,} groups that replicated kept the election's rules", (), figures)
+
+
+def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Account:
+    """What the nodes' logs in a folder say; times become seconds since ``zero`` (seconds since 1970)."""
+    account = Account(names)
+    for name in names:
+        file = logs / f"{name}.log" if logs is not None else None
+        if file is None or not file.exists():
+            continue
+        process = 0
+        for line in events(name, file.read_text(encoding="utf-8", errors="replace")):
+            if line.event == "replica state":
+                process += line.fields.get("why") == "start"
+                account.steps[name].append(_step(line, process, zero))
+            elif line.event in ("group replicates", "group waits"):
+                formed = _formed(line, names)
+                account.groups[formed.group].append(formed)
+    return account
+
+
+def _step(line: Line, process: int, zero: float) -> Step:
+    f = line.fields
+    formed = f.get("why", "").startswith("group of ")
+    moment = datetime.fromisoformat(line.time).timestamp() - zero
+    return Step(line.node, process, moment, f.get("state", ""), f.get("coordinator", ""), f.get("group", ""), formed)
+
+
+def _formed(line: Line, names: Sequence[str]) -> Formed:
+    f = line.fields
+    priority = names.index(line.node) if line.node in names else -1
+    members = tuple(f.get("members", "").split(","))
+    epoch = (int(f.get("epoch", 0)), priority)
+    return Formed(line.node, f.get("group", ""), epoch, members, line.event == "group replicates")
+
+
+def _zero(run: Run) -> float:
+    told = run.info.get("clock_zero")
+    return datetime.fromisoformat(str(told)).timestamp() if told else 0.0
+
+
+def _breach(kind: str, reason: str, **detail: object) -> Anomaly:
+    return Anomaly(kind, (), detail={"reason": reason, **detail})
+
+
+def _groups(account: Account) -> Iterator[Anomaly]:
+    """Only a majority replicates; one coordinator a group, one group an epoch."""
+    of_epoch: dict[tuple[int, int], str] = {}
+    for group, lines in account.groups.items():
+        if len({formed.node for formed in lines}) > 1:
+            yield _breach("two-coordinators", f"group {group} was formed by {lines[0].node} and {lines[-1].node}")
+        formed = lines[0]
+        if not formed.replicates:
+            continue
+        if 2 * len(formed.members) <= len(account.names):
+            yield _breach("minority-replicates", f"group {group} replicates with {len(formed.members)} of "
+                          f"{len(account.names)} replicas", members=list(formed.members))  # fmt: skip
+        other = of_epoch.setdefault(formed.epoch, group)
+        if other != group:
+            yield _breach("two-groups-in-one-epoch", f"groups {other} and {group} replicate in one epoch of "
+                          f"{formed.node}")  # fmt: skip
+
+
+def _members(account: Account) -> Iterator[Anomaly]:
+    """Who is in a group was taken in, follows the one who formed it, and came to it from its reorganization."""
+    for node, steps in account.steps.items():
+        before: Step | None = None
+        for step in steps:
+            formed = account.the(step.group)
+            right = formed is None or (step.coordinator == formed.node and node in formed.members)
+            if step.formed and not right and formed is not None:
+                yield _breach("not-a-member", f"{node} is in group {step.group} of {step.coordinator}, but "
+                              f"{formed.node} formed it with {', '.join(formed.members)}")  # fmt: skip
+            came = before is not None and (before.state, before.group) == (REORGANIZATION, step.group)
+            if step.formed and not came:
+                yield _breach("two-groups-at-once", f"{node} entered group {step.group} while it was forming, or in, "
+                              f"{before.group if before is not None else 'none'}")  # fmt: skip
+            before = step
+
+
+def _full_start(account: Account) -> Iterator[Anomaly]:
+    """A group replicates with everybody, or with one who has been, since its start, in a group with one who..."""
+    seen = {
+        group for group, lines in account.groups.items() if set(lines[0].members) >= set(account.names)
+    }  # fmt: skip
+    earlier = {group: set(_earlier(account, lines[0])) for group, lines in account.groups.items()}
+    while more := {group for group, others in earlier.items() if group not in seen and (others & seen or "" in others)}:
+        seen |= more
+    for group, lines in account.groups.items():
+        if lines[0].replicates and group not in seen:
+            yield _breach("not-everybody-at-start", f"group {group} replicates with {', '.join(lines[0].members)}, "
+                          "though none of their processes had been in a group with all")  # fmt: skip
+
+
+def _earlier(account: Account, formed: Formed) -> Iterator[str]:
+    """The groups that members had been in before, in the process in which they joined; empty text: can't be told."""
+    for member in formed.members:
+        steps = account.steps.get(member, [])
+        place = next((n for n, step in enumerate(steps) if step.group == formed.group), None)
+        if place is None:
+            yield ""
+            continue
+        for step in steps[:place]:
+            if step.formed and step.process == steps[place].process:
+                yield step.group if step.group in account.groups else ""
+
+
+def _epochs_grow(account: Account) -> Iterator[Anomaly]:
+    """Nobody goes back to an older epoch."""
+    for node, steps in account.steps.items():
+        newest = (-1, -1)
+        for step in steps:
+            formed = account.the(step.group)
+            if not step.formed or formed is None or not formed.replicates:
+                continue
+            if formed.epoch <= newest:
+                yield _breach("epoch-goes-back", f"{node} took part in group {step.group} of round "
+                              f"{formed.epoch[0]} after one of round {newest[0]}")  # fmt: skip
+            newest = max(newest, formed.epoch)
+
+
+def _minorities(run: Run, account: Account) -> Iterator[Anomaly]:
+    """Who is cut off from the majority leaves *normal* in time, unless it stood still itself."""
+    options: Mapping[str, float] = run.test.get("options", {})
+    # A slave asks its coordinator, which may have found out as late as it could.
+    bound = 2 * (float(options.get("master_timeout", 1.0)) + float(options.get("response_timeout", 0.5))) + MARGIN
+    for fault in run.faults:
+        if fault.fault != "partition" or not fault.proven or 2 * len(fault.targets) > len(account.names):
+            continue
+        since = (fault.start if fault.in_force is None else fault.in_force) / SECOND
+        end = float("inf") if fault.end is None else fault.end / SECOND
+        if since + bound >= end:
+            continue
+        for node in fault.targets:
+            if _stood_still(run.faults, node, since - bound, since + bound):
+                continue
+            at = [step for step in account.steps.get(node, ()) if step.time <= since + bound]
+            if at and at[-1].state == NORMAL:
+                yield _breach("minority-stays", f"{node} was cut off at {since:.2f} s and still normal {bound:g} s "
+                              "later", fault=fault.id)  # fmt: skip
+
+
+def _stood_still(faults: Sequence[FaultWindow], node: str, since: float, until: float) -> bool:
+    return any(
+        fault.fault in STANDING_STILL and node in fault.targets
+        and fault.start / SECOND <= until and (fault.end is None or fault.end / SECOND >= since)
+        for fault in faults
+    )  # fmt: skip
