@@ -29,6 +29,7 @@ _WORDS = {
     "gaps": "{n} {messages} missing in what a connected transient subscription got",
     "atomic": "{n} {transactions} done in part, or against what was confirmed",
     "exactly-once": "{n} {messages} not moved exactly once",
+    "prepared": "{n} prepared {transactions} refused their end",
     "tx-phantom": "{n} phantom {messages} delivered that no transaction had sent",
     "event-lost": "{n} confirmed {messages} never delivered to a subscriber",
     "event-order": "{n} {messages} delivered to a subscriber after a later one of a publisher that had not moved",

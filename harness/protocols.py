@@ -180,8 +180,8 @@ class Backend(Protocol):
         """Bring this trouble, and no other, upon the disk of the node's data folder; None sets it right."""
 
     async def disk_harm(self, node: str) -> int:
-        """How often the disk's present trouble has shown: calls that failed or were slow, times that it dropped what
-        was not synced, pieces that it changed."""
+        """How often the disk's latest trouble has shown, whether it lasts or not: calls that failed or were slow, times
+        that it dropped what was not synced, pieces that it changed."""
         ...
 
     async def probe_disk(self, node: str) -> str:

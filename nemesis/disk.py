@@ -61,8 +61,8 @@ class Disk:
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
         """Read what the trouble did, set the disk right, and start a broker that has ended."""
         backend, (node,) = cluster.backend, plan.targets
-        harm = await backend.disk_harm(node)
         await backend.set_disk(node, None)
+        harm = await backend.disk_harm(node)
         failing = plan.kind not in ("slow", *WHEN_DEAD)
         state = await (await_state(backend, node, DEAD) if harm and failing else backend.process(node))
         if state.state == DEAD:

@@ -99,9 +99,10 @@ class Disk:
         """From now on this is wrong, and nothing else."""
         if trouble == self.trouble:
             return
-        self.trouble, self.harm = trouble, 0
+        self.trouble = trouble
         if trouble is None:
             return
+        self.harm = 0
         if trouble.kind == "full":
             self._room = FULL_AFTER
         elif trouble.kind == "empty":

@@ -42,6 +42,8 @@ DATABASE = "broker"
 NO_SERVICES = "the services are not started yet"
 _NETWORK_TIMEOUT = 2.0
 _IDLE_PARTS = 4
+_FAILED_LINGER = 0.2
+"""Seconds that clients have to read their ERROR when the store has failed."""
 _SPARE_SESSIONS = 64
 """Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
 
@@ -105,7 +107,11 @@ class ReferenceBroker:
         self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
 
     async def stop(self) -> None:
-        """End all sessions, then the design, then close the database; when the store has failed, the sessions only."""
+        """End all sessions, then the design, then close the database.
+
+        When the store has failed, the sessions only, and quickly: a broker that can't keep anything must not go on
+        talking. The others notice when the process is gone.
+        """
         if self._server is not None:
             self._server.close()
         for thread in self._threads:
@@ -114,11 +120,11 @@ class ReferenceBroker:
         for session in list(self._sessions):
             session.end("the broker is shutting down")
         self.drop_clients("the broker is shutting down")
-        if not self._store_failed:  # leaving in order would take a store; the others notice when the process is gone
+        if not self._store_failed:
             await self.networks.stop()
             await self.design.stop()
         try:
-            async with asyncio.timeout(self.limits.linger):
+            async with asyncio.timeout(_FAILED_LINGER if self._store_failed else self.limits.linger):
                 await self._nobody.wait()
         except TimeoutError:
             self.runtime.log("clients did not leave", count=len(self._sessions))

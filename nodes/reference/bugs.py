@@ -40,6 +40,7 @@ REQUEUED_TWICE = "requeued-twice"
 DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
 COLLOCATED_CONTEXTS_KEPT = "collocated-contexts-kept"
 PREPARED_FORGOTTEN = "prepared-forgotten"
+BRANCHES_FORGOTTEN = "branches-forgotten"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -93,7 +94,9 @@ BUGS: Mapping[str, Bug] = {
         Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
             workload="reaction"),
         Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
-            workload="reaction", exercise={"quality": "exactly-once"}),
+            workload="reaction", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill"),
+        Bug(BRANCHES_FORGOTTEN, "a new master rolls back prepared transactions on its own", workload="transaction",
+            exercise={"transactions": "xa", "crash_share": "0.2"}),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
