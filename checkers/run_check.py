@@ -29,11 +29,12 @@ _WORDS = {
     "gaps": "{n} {messages} missing in what a connected transient subscription got",
     "atomic": "{n} {transactions} done in part, or against what was confirmed",
     "exactly-once": "{n} {messages} not moved exactly once",
+    "prepared": "{n} prepared {transactions} refused their end",
     "tx-phantom": "{n} phantom {messages} delivered that no transaction had sent",
     "event-lost": "{n} confirmed {messages} never delivered to a subscriber",
     "event-order": "{n} {messages} delivered to a subscriber after a later one of a publisher that had not moved",
     "metadata": "{n} {objects} not linearizable",
-    "elections": "{n} {rules} of the election broken",
+    "elections": "{n} {rules} broken",
     "depth": "{n} {messages} left after everything was drained",
 }
 """What the sentence says of the anomalies that it names first."""
@@ -161,7 +162,7 @@ def _clause(result: CheckResult) -> str:
     messages = "message was" if count == 1 else "messages were"
     transactions = "transaction was" if count == 1 else "transactions were"
     objects = "subscription or topic was" if count == 1 else "subscriptions or topics were"
-    rules = "rule was" if count == 1 else "rules were"
+    rules = "rule of the election was" if count == 1 else "rules of the election were"
     return _WORDS[result.check].format(
         n=f"{count:,}", messages=messages, transactions=transactions, objects=objects, rules=rules
     )

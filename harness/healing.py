@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.backends.cleanup import cleanup
 from harness.errors import BackendError, HistoryError, StormproofError, UsageError
+from harness.sim.pool import remove_left
 from harness.store import REMOTE_FILE, Store, is_alive, read_run, recover
 from harness.undo import UndoJournal, pending_undos
 
@@ -17,7 +18,7 @@ def heal_store(store_dir: Path) -> list[str]:
     The nodes of `local` and `docker` belong to their run, so that their faults end with them; the hosts of `ssh` are
     cleaned over SSH. Runs that are alive are left alone.
     """
-    lines = [f"removed {line}" for line in cleanup()]
+    lines = [f"removed {line}" for line in [*cleanup(), *remove_left()]]
     for run_dir in Store(store_dir).runs():
         if is_alive(run_dir):
             continue

@@ -157,7 +157,7 @@ def headline_facts(
     if (ops := number(figures.get("ops"))) is not None:
         ok = number(figures.get("ok"))
         facts.append(("Operations", plain(ops), f"{plain(ok)} ok" if ok is not None else ""))
-    if (confirmed := number(figures.get("enqueue_ok"))) is not None:
+    if confirmed := number(figures.get("enqueue_ok")):
         facts.append(("Confirmed sends", plain(confirmed), "with receipt"))
     latencies = mapping(figures.get("latency_ms"))
     latency = next((found for name in _SEND_LATENCIES if (found := mapping(latencies.get(name)))), {})

@@ -138,7 +138,7 @@ class TransactionWorkload:
         Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
         Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
     )
-    promises = ("atomic", "exactly-once", "tx-phantom", "duplicated", "depth")
+    promises = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
     """Checks whose violation makes a run invalid."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from workloads.decisions import Decisions, xid_of
 from workloads.queue_client import QueueClient
 
 NONE_PREPARED = "none prepared"
+REFUSED_WHEN_PREPARED = "refused when prepared"
 _TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
 
 
@@ -144,8 +145,10 @@ class TransactionClient(QueueClient):
             return op.fail(NONE_PREPARED if not prepared else f"nothing to {'commit' if commits else 'roll back'}")
         try:
             await self.request("COMMIT" if commits else "ABORT", {"x-xid": xid})
-        except Rejected:
+        except Rejected as error:
             self._decisions.settled(xid)
+            if xid in str(error):  # it is about this branch, and not about the connection
+                return op.fail(f"{REFUSED_WHEN_PREPARED}: {error}")
             raise
         self._decisions.settled(xid)
         return op.ok(self._decisions.value(xid))

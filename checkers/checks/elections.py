@@ -18,6 +18,8 @@ MARGIN = 0.25
 """Seconds that a minority may take beyond its bound: messages and timers take their time."""
 STANDING_STILL = frozenset({"pause", "kill", "power", "reboot", "clock", "disk"})
 """Faults of a replica itself, during which its bound says nothing."""
+DELAYING = "packets"
+"""The fault by which what was said before a cut may arrive long after."""
 FORGETTING = "disk"
 """The fault by which a replica may forget what it had promised."""
 
@@ -203,11 +205,13 @@ def _epochs_grow(account: Account) -> Iterator[Anomaly]:
 def _minorities(run: Run, account: Account) -> Iterator[Anomaly]:
     """Who is cut off from the majority leaves *normal* in time, unless it stood still itself."""
     options: Mapping[str, float] = run.test.get("options", {})
-    # A slave asks its coordinator, which may have found out as late as it could.
-    bound = 2 * (float(options.get("master_timeout", 1.0)) + float(options.get("response_timeout", 0.5))) + MARGIN
+    pause = max(float(options.get("master_timeout", 1.0)), float(options.get("election_timeout", 1.0)))
+    once = pause + float(options.get("response_timeout", 0.5))
     for fault in run.faults:
         if fault.fault != "partition" or not fault.proven or 2 * len(fault.targets) > len(account.names):
             continue
+        # Alone, a replica asks in vain; a slave beside its coordinator learns from it, when that has found out.
+        bound = once * min(len(fault.targets), 2) + MARGIN
         since = (fault.start if fault.in_force is None else fault.in_force) / SECOND
         end = float("inf") if fault.end is None else fault.end / SECOND
         if since + bound >= end:
@@ -223,7 +227,7 @@ def _minorities(run: Run, account: Account) -> Iterator[Anomaly]:
 
 def _stood_still(faults: Sequence[FaultWindow], node: str, since: float, until: float) -> bool:
     return any(
-        fault.fault in STANDING_STILL and node in fault.targets
+        (fault.fault == DELAYING or (fault.fault in STANDING_STILL and node in fault.targets))
         and fault.start / SECOND <= until and (fault.end is None or fault.end / SECOND >= since)
         for fault in faults
     )  # fmt: skip

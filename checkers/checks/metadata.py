@@ -55,7 +55,8 @@ def check(run: Run) -> Outcome:
     figures["undecided"] = undecided
     if illegal:
         first = illegal[0]
-        text = f"{len(illegal):,} of {len(objects):,} objects not linearizable: {first.detail['reason']}"
+        reason = f"object {first.key}: {first.detail['reason']}"
+        text = f"{len(illegal):,} of {len(objects):,} objects not linearizable: {reason}"
         return Outcome(INVALID, len(illegal), text, tuple(illegal[:MAX_EXAMPLES]), figures)
     if undecided:
         text = f"{undecided:,} of {len(objects):,} objects could not be decided within the limits of time and memory"
@@ -98,7 +99,7 @@ def _anomaly(run: Run, key: int, found: list[tuple[Operation, int]]) -> Anomaly:
     calls = sorted(found[place][1] for place in minimal.operations)
     rows = sorted({row for call in calls for row in (call, int(run.history.partner[call])) if row >= 0})
     told = "; ".join(_told(run, call) for call in calls[:6])
-    return Anomaly("not-linearizable", run.rows_of(*rows[:20]), key, None, {"reason": f"object {key}: {told}"})
+    return Anomaly("not-linearizable", run.rows_of(*rows[:20]), key, None, {"reason": told})
 
 
 def _told(run: Run, call: int) -> str:

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import StormproofError
+from harness.store import LOCK_FILE, Lock, is_alive
 
 _MEMORY = Path("/dev/shm")
+_PREFIX = "stormproof-sim-"
 _AHEAD = 3
 _RECYCLE = 2000
 """Runs after which a worker process is replaced, so that no leak can add up."""
@@ -28,14 +30,31 @@ _RECYCLE = 2000
 @contextlib.contextmanager
 def workshop(jobs: int) -> Iterator[tuple[Workers, Path]]:
     """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards."""
-    scratch = Path(tempfile.mkdtemp(prefix="stormproof-sim-", dir=scratch_place()))
-    workers = Workers(jobs)
+    scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch_place()))
     try:
-        yield workers, scratch
+        with Lock(scratch):  # tells `remove_left` that we live
+            workers = Workers(jobs)
+            try:
+                yield workers, scratch
+            finally:
+                with _undisturbed():
+                    workers.close()
     finally:
         with _undisturbed():
-            workers.close()
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def remove_left() -> list[str]:
+    """Remove this user's scratch folders of campaigns that were killed; a line for each."""
+    removed = []
+    for folder in sorted(Path(scratch_place() or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        try:
+            if folder.stat().st_uid == os.getuid() and (folder / LOCK_FILE).exists() and not is_alive(folder):
+                shutil.rmtree(folder)
+                removed.append(f"folder {folder}")
+        except (OSError, StormproofError):
+            continue  # gone meanwhile, or not ours to remove
+    return removed
 
 
 def scratch_place() -> str | None:

@@ -40,6 +40,7 @@ REQUEUED_TWICE = "requeued-twice"
 DURABLE_LOST_AT_FAILOVER = "durable-lost-at-failover"
 COLLOCATED_CONTEXTS_KEPT = "collocated-contexts-kept"
 PREPARED_FORGOTTEN = "prepared-forgotten"
+BRANCHES_FORGOTTEN = "branches-forgotten"
 STATE_BEHIND_LOG = "state-behind-log"
 RECEIPT_ON_ARRIVAL = "receipt-on-arrival"
 ORPHANS_NEVER_EXPIRE = "orphans-never-expire"
@@ -93,7 +94,9 @@ BUGS: Mapping[str, Bug] = {
         Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
             workload="reaction"),
         Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
-            workload="reaction", exercise={"quality": "exactly-once"}),
+            workload="reaction", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill"),
+        Bug(BRANCHES_FORGOTTEN, "a new master rolls back prepared transactions on its own", workload="transaction",
+            exercise={"transactions": "xa", "crash_share": "0.2"}),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
         Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
         Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
@@ -118,7 +121,8 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started"),
         _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),
         _icestorm(COORDINATOR_STAMP_IGNORED, "the coordinator takes a slave's database even if its own is more recent"),
-        _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group"),
+        _icestorm(STALE_COORDINATOR_STAYS, "a coordinator never asks whether it still has its group",
+                  exercise={"fault_duration": "4", "changers": "1"}, nemesis="partition"),
         _icestorm(CHANGE_BEFORE_SLAVES, "a change is confirmed before any slave has it"),
         _icestorm(FAILED_EVENT_LAST, "a failed delivery is tried again behind the events that came after it", "events"),
         _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
 from nodes.reference.bugs import (
+    BRANCHES_FORGOTTEN,
     COLLOCATED_CONTEXTS_KEPT,
     DURABLE_LOST_AT_FAILOVER,
     NO_DUPLICATE_FILTER,
@@ -255,6 +256,8 @@ class StoreEngine:
             self._transactions.empty(context)
         if PREPARED_FORGOTTEN in self._bugs:
             self._transactions.forget_sends(context.login)
+        if BRANCHES_FORGOTTEN in self._bugs:
+            self._transactions.forget_branches(context.login)
 
     def _close(self, context: Context, reason: str) -> None:
         if reason == "failover":

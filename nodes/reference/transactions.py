@@ -114,6 +114,12 @@ class Transactions:
             if owner[0] == login:
                 self._state.drop_items(branch)
 
+    def forget_branches(self, login: str) -> None:
+        """Roll back the prepared branches of this login (a switchable bug)."""
+        for owner, branch in list(self._state.prepared.items()):
+            if owner[0] == login:
+                self._end_prepared(branch, ABORTED)
+
     def close(self, context: Context) -> None:
         """The connection is gone: its transactions are aborted."""
         for transaction in list(context.transactions.values()):

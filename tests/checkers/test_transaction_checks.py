@@ -307,3 +307,16 @@ def test_the_checks_agree_with_the_definitions(rows: list[Row]) -> None:
 @given(histories())
 def test_a_great_many_histories(rows: list[Row]) -> None:
     compare(rows)
+
+
+@pytest.mark.requirement("J4", part=True)
+@pytest.mark.parametrize("f", ["recover", "rollback"])
+def test_a_prepared_transaction_that_is_refused_its_end(f: str) -> None:
+    found = outcome("prepared", did(T, "info"), op(9, f, "fail", error="refused when prepared: there is no XID 0.0"))
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "refused-when-prepared")
+    assert found.anomalies[0].ops == (2, 3)
+
+
+@pytest.mark.parametrize("error", ["none prepared", "refused: connection closed", "no receipt in time"])
+def test_other_refusals_break_no_promise(error: str) -> None:
+    assert outcome("prepared", did(T, "info"), op(9, "recover", "fail", error=error)).verdict == VALID

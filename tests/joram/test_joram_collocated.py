@@ -96,7 +96,7 @@ async def groups() -> AsyncIterator[Callable[[Group], Group]]:
         await group.end()
 
 
-@pytest.mark.requirement("J3", part=True)
+@pytest.mark.requirement("J3")
 async def test_the_opening_blocks_on_slaves_and_a_new_master_cleans_what_the_former_connection_left(
     groups: Any, tmp_path: Path
 ) -> None:

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import StormproofError
+from harness.healing import heal_store
 from harness.sim.campaign import Plan, SeedResult, campaign
-from harness.sim.pool import Workers, workshop
+from harness.sim.pool import Workers, remove_left, workshop
 from harness.sim.spark import spark_campaign
 from harness.store import Store, read_run
 
@@ -93,6 +94,23 @@ def test_an_interrupted_campaign_leaves_nothing_but_a_summary(tmp_path: Path) ->
         assert list(memory.iterdir()) == []
         for child in children:
             assert _ends(child), f"process {child} is still there"
+
+
+def test_what_a_killed_campaign_left_is_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = tmp_path / "memory"
+    process = _endless(memory)
+    monkeypatch.setattr("harness.sim.pool._MEMORY", memory)
+    (memory / "stormproof-sim-newborn").mkdir()
+    with process:
+        assert process.stderr
+        assert "runs" in process.stderr.readline()
+        children = _children(process.pid)
+        assert remove_left() == [], "it lives"
+        process.kill()
+    assert all(map(_ends, children))
+    (left,) = [folder for folder in memory.iterdir() if folder.name != "stormproof-sim-newborn"]
+    assert f"removed folder {left}" in heal_store(tmp_path / "runs")
+    assert [folder.name for folder in memory.iterdir()] == ["stormproof-sim-newborn"]
 
 
 def _endless(memory: Path) -> subprocess.Popen[str]:

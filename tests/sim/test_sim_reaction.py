@@ -21,7 +21,7 @@ def outcome(verdict: Verdict, check: str) -> Outcome:
     return next(result.outcome for result in verdict.checks if result.check == check)
 
 
-@pytest.mark.requirement("J4", part=True)
+@pytest.mark.requirement("J4")
 @pytest.mark.parametrize(("quality", "seed", "shows"), [
     ("at-most-once", 2, "lost"),
     ("duplicate-okay", 2, "at-most-once"),

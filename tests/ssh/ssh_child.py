@@ -236,6 +236,20 @@ async def check_outside() -> None:
             assert "never cut" in str(error), str(error)
 
 
+async def check_nothing_hangs_on() -> None:
+    """The end of a run ends what its shells left, also when it has to connect anew."""
+    async with provisioned(plan()) as backend:
+        try:
+            await backend.exec("n1", "sleep 4712", 0.5)
+            raise AssertionError("it ended")
+        except StormproofError as error:
+            assert "no answer within 0.5 s" in str(error), str(error)
+        await backend._control["n2"].close()
+    async with provisioned(plan()) as backend:
+        for node in ("n1", "n2"):
+            assert (await backend.exec(node, f"ps -eo args | grep '^sleep 471[2]'; ls {STATE}/runs")).output == "run\n"
+
+
 async def check_one_run_a_host() -> None:
     """A host that a run has is no other run's; what a dead run left is removed by its note, and only that."""
     async with provisioned(plan(), "first") as backend:

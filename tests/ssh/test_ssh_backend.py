@@ -46,7 +46,7 @@ def test_it_passes_what_every_backend_passes(ssh_farm: Farm, tmp_path: Path, che
 @pytest.mark.parametrize("checks", [
     ("refusals", "ssh_config", "outside"),
     ("machine_faults", "power_provider"),
-    ("one_run_a_host", "unreachable_host_is_healed_later", "control_is_never_cut"),
+    ("nothing_hangs_on", "one_run_a_host", "unreachable_host_is_healed_later", "control_is_never_cut"),
     ("code_is_reused",),
     ("stall",),
 ], ids=lambda checks: checks[0])

@@ -273,16 +273,17 @@ class SshBackend(ShellBackend):
         Raises:
             BackendError: a host could not be cleaned; what is left is noted for ``stormproof heal``.
         """
-        remote, self._remote = self._remote, None
         try:
-            if remote is not None and (self._run_dir / REMOTE_FILE).exists():
-                await self._clean(remote)
+            if self._remote is not None and (self._run_dir / REMOTE_FILE).exists():
+                await self._clean(self._remote)
         finally:
+            self._remote = None
             await self._close_shells()
             self._addresses = {}
 
     async def _clean(self, remote: Remote) -> None:
-        # The shell for faults is free even where a command hangs.
+        # The shell for faults is free even where a command hangs; a new one ends what hangs.
+        await gather_all(self._control[node].close() for node in remote.nodes if self._orphans.get(node))
         cleaned = (self._control[node].run(clean_script(remote, node), CLEAN_LIMIT) for node in remote.nodes)
         results = await asyncio.gather(*cleaned, return_exceptions=True)
         if remote.clients is not None:

@@ -1,0 +1,29 @@
+"""Prepared branches that the broker would not end as it was told, though it had confirmed that they were prepared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.run import Run
+from checkers.transactions import name
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+
+REFUSED = "refused when prepared"
+"""Words in the error of a completion: COMMIT or ABORT of a prepared branch was refused."""
+
+
+def check(run: Run) -> Outcome:
+    """Completions that say so. A receipt for PREPARE is a promise: only the coordinator's word ends the branch."""
+    h = run.history
+    told = np.asarray([*(REFUSED in error for error in h.error.names), False], dtype=np.bool_)[h.error.codes]
+    rows = np.flatnonzero(told & (h.process >= 0)).tolist()
+    if not rows:
+        return Outcome(VALID, 0, "no prepared transaction was refused its end")
+    examples = []
+    for row in rows[:MAX_EXAMPLES]:
+        value = int(h.value[row])
+        detail = {"error": h.error.at(row), "refused_by": h.node.at(row), "faults": run.faults_at(row)}
+        examples.append(Anomaly(REFUSED.replace(" ", "-"), run.rows_of(row), None, name(value) if value >= 0 else None,
+                                detail))  # fmt: skip
+    text = f"{len(rows):,} prepared transactions were refused their end"
+    return Outcome(INVALID, len(rows), text, tuple(examples))
