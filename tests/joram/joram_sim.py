@@ -200,6 +200,9 @@ class SimNode:
         self.client = None
         self.waiting.clear()
 
+    def observe(self, effects: Iterable[Effect]) -> None:
+        """No thread of a client is collocated here."""
+
     def release(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if effect.conn != self.client:
