@@ -303,7 +303,7 @@ async def check_code_is_reused() -> None:
     test = make_test(design="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
                      seed=1, settings=OPTIONS)  # fmt: skip
     uploads: list[str] = []
-    rounds = (("", 3), ("", 0), ("echo >> {0}/nodes/stomp.py", 1), ("rm {0}/nodes/reference/store.py", 1))
+    rounds = (("rm -rf {0}", 3), ("", 0), ("echo >> {0}/nodes/stomp.py", 1), ("rm {0}/nodes/reference/store.py", 1))
     for damage, expected in rounds:
         async with provisioned(test) as backend:
             upload = backend.upload
@@ -314,8 +314,8 @@ async def check_code_is_reused() -> None:
 
             backend.upload = counted  # type: ignore[method-assign]
             cluster = Joram.cluster(test, backend, "secret-pass")
-            if damage:
-                done = await backend.exec("n2", damage.format(cluster._code("n2")))
+            for node in ("n2",) if expected == 1 else test.node_names:
+                done = await backend.exec(node, damage.format(cluster._code(node)))
                 assert done.status == 0, done.output
             uploads.clear()
             await cluster.install()

@@ -346,33 +346,37 @@ async def _join(channel: paramiko.Channel) -> tuple[asyncio.StreamReader, asynci
 
 
 def _pump_out(channel: paramiko.Channel, far: socket.socket) -> None:
-    """From the channel to the loop until either ends."""
+    """From the channel to the loop until either ends; what was read last must still arrive there."""
     try:
         while data := channel.recv(_CHUNK):
             far.sendall(data)
     except (OSError, EOFError, paramiko.SSHException):
         pass  # the loop has closed its end, or the connection broke: both are the end of output
     finally:
-        _close(far)
+        try:
+            far.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
 
 
 def _pump_in(channel: paramiko.Channel, far: socket.socket) -> None:
-    """From the loop to the channel until either ends."""
+    """From the loop to the channel until the loop ends.
+
+    What a shell that has ended no longer takes is dropped: to close on it would reset the pair of sockets, and the
+    loop would lose the shell's last words.
+    """
+    taking = True
     try:
         while data := far.recv(_CHUNK):
-            channel.sendall(data)
-    except (OSError, EOFError, paramiko.SSHException):
-        pass
-    finally:
-        _close(far)
-
-
-def _close(far: socket.socket) -> None:
-    try:
-        far.shutdown(socket.SHUT_RDWR)  # wakes the other pump, which `close` would not
+            try:
+                if taking:
+                    channel.sendall(data)
+            except (OSError, EOFError, paramiko.SSHException):
+                taking = False
     except OSError:
         pass
-    far.close()
+    finally:
+        far.close()
 
 
 async def _greeting(reader: asyncio.StreamReader, nonce: str, host: Host) -> ShellProcess:
