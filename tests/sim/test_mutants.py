@@ -15,7 +15,7 @@ from harness.sim.mutants import BASE, hunt, plan_of, run_mutants
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, switched_on
 
-BUDGET = 60
+BUDGET = 25
 
 
 @pytest.mark.parametrize("bug", BUGS)
