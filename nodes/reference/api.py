@@ -282,8 +282,8 @@ class Engine(Protocol):
         """
         ...
 
-    def load(self, rows: Iterable[list[Any]]) -> None:
-        """Replace the whole state by dumped rows, inside ``Broker.transaction``."""
+    def load(self, rows: Iterable[list[Any]], breathe: Callable[[], None] = ...) -> None:
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``; ``breathe`` is called now and then."""
 
 
 class Broker(Protocol):

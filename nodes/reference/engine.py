@@ -7,7 +7,7 @@ one of them was restarted or loaded from a snapshot in between. Client mistakes 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
@@ -28,6 +28,7 @@ from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
 from nodes.reference.outside import Outside
 from nodes.reference.state import State
+from nodes.reference.store import no_breath
 from nodes.reference.transactions import Transactions
 
 CLOSED_REMEMBERED = 1_000
@@ -139,14 +140,14 @@ class StoreEngine:
         self._clustered.flush()
         return self._state.rows()
 
-    def load(self, rows: Iterable[list[Any]]) -> None:
-        """Replace the whole state by dumped rows, inside ``Broker.transaction``.
+    def load(self, rows: Iterable[list[Any]], breathe: Callable[[], None] = no_breath) -> None:
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``; ``breathe`` is called now and then.
 
         Raises:
             ValueError: the rows are not a dump.
         """
         self._destinations.forget()
-        self._state.replace(rows)
+        self._state.replace(rows, breathe)
         self.outside.restore()
         self._clustered.restore()
 

@@ -52,6 +52,20 @@ TABLES = tuple(_SCHEMA)
 """Names of the tables; each has a whole number ``id`` as its key, which is its first column."""
 _LOAD_BATCH = 1000
 _SLICE = 1000
+_BREATH = 1000
+"""Rows between two breaths of work on all of them."""
+
+
+def no_breath() -> None:
+    """For work that is short, or that nobody waits for."""
+
+
+def breathing(items: Iterable[T], breathe: Callable[[], None]) -> Iterator[T]:
+    """The items; ``breathe`` is called now and then, so that long work over them can tell others that it goes on."""
+    for number, item in enumerate(items):
+        if not number % _BREATH:
+            breathe()
+        yield item
 
 
 class Table(Generic[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import signal
 import sqlite3
@@ -21,7 +22,8 @@ from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
 from nodes.reference.api import Command, Config, ConfigError
 from nodes.reference.engine import StoreEngine
-from nodes.reference.joram.decisions import LogId, make_epoch
+from nodes.reference.joram.decisions import LogId, Position, make_epoch
+from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.leader import Leader
 from nodes.reference.joram.log import Log, Member, encode_command, encode_group, encode_view
 from nodes.reference.joram.messages import Ack, Standing
@@ -309,6 +311,26 @@ async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_o
         peers.leader.add_replica(new[1])
     peers.has(4, "n6")
     assert peers.replica.committed == 4
+    peers.leader.stop()
+
+
+async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state():
+    """Else they would take it for failed, and cut the link by which the rest of the log comes."""
+    source = Source(3)
+    source.work(8_000)
+    at, peers = source.persist(), Peers()
+    heard: list[float] = []
+    steps = itertools.count()
+    peers.replica.runtime.now = lambda: next(steps) * 0.1  # type: ignore[method-assign]
+    peers.replica.tell_peers = lambda: heard.append(peers.replica.now())
+    peers.replica.load(source.engine.dump(), at, ["n1"], [])
+    assert peers.replica.log.applied == at.idx
+    gaps = [later - earlier for earlier, later in itertools.pairwise(heard)]
+    assert gaps and max(gaps) < peers.replica.options.detection_timeout
+    heard.clear()
+    peers.replica.options = replace(peers.replica.options, transfer="held-back")
+    Feeder(peers.replica, "n2", 1, Position(LogId(0, 0), LogId(0, 0)), Frames())
+    assert heard, "the source tells, too"
     peers.leader.stop()
 
 

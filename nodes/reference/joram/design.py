@@ -53,6 +53,7 @@ class Joram:
         self._broker = broker
         self._options = Options.from_config(broker.config)
         self._replica = Replica(broker, self._options, self)
+        self._replica.tell_peers = self._send_heartbeats
         self._election = Election(self._replica, self)
         self._leader: Leader | None = None
         self._master: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker, Command, Effect
@@ -20,7 +20,7 @@ class Replica:
 
     ``order`` is who belongs to the group: as the log says, or, while that says nothing, as the configuration does
     (without this replica if it is to ``join`` a running group). ``learners`` are replicas that are being added:
-    they get the log, and don't count.
+    they get the log, and don't count. ``tell_peers`` sends a heartbeat to each peer.
     """
 
     def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
@@ -39,6 +39,7 @@ class Replica:
         self.marks = Marks(broker.database)
         self.committed = self.log.applied
         self.newest_promised = self.log.promised
+        self.tell_peers: Callable[[], None] = lambda: None
         self.links = Links(
             broker.runtime, events, config.node, config.peers, options.cluster,
             silence=options.detection_timeout, retry=options.heartbeat_interval / 2, secret=options.secret,
@@ -132,6 +133,21 @@ class Replica:
                 command = decode_command(entry)
                 yield log.applied, command, self.broker.engine.apply(command)
 
+    def breather(self) -> Callable[[], None]:
+        """For work that keeps the event loop from running: called now and then, it lets the peers hear this node.
+
+        They would otherwise take a node that loads a bulky state for failed, and cut the link that it still needs.
+        """
+        last = self.now()
+
+        def breathe() -> None:
+            nonlocal last
+            if self.now() - last >= self.options.heartbeat_interval:
+                last = self.now()
+                self.tell_peers()
+
+        return breathe
+
     def persist(self) -> None:
         """Commit the log, what is promised, and what has been applied, to disk."""
         with self.broker.transaction():
@@ -142,7 +158,7 @@ class Replica:
     ) -> None:
         """Replace the state by a dump that contains every entry up to ``at``, in one transaction."""
         with self.broker.transaction():
-            self.broker.engine.load(rows)
+            self.broker.engine.load(rows, self.breather())
             self.log.reset(at, view, group)
             self.log.write()
         self.committed = at.idx
