@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import random
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def encode_frame(value: Any) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-def check_hello(hello: Any, cluster: str, allowed: Collection[str]) -> tuple[str, bytes]:
+def check_hello(hello: Any, cluster: str, allowed: Collection[str], protocol: str = PROTOCOL) -> tuple[str, bytes]:
     """The name of the peer that said hello, and its number.
 
     Raises:
@@ -99,8 +100,8 @@ def check_hello(hello: Any, cluster: str, allowed: Collection[str]) -> tuple[str
     """
     if not (isinstance(hello, list) and hello and isinstance(hello[0], str)):
         raise LinkError("no hello of a broker")
-    if hello[0] != PROTOCOL:
-        raise LinkError(f"protocol is {hello[0]!r}, not {PROTOCOL!r}")
+    if hello[0] != protocol:
+        raise LinkError(f"protocol is {hello[0]!r}, not {protocol!r}")
     if list(map(type, hello)) != [str, str, str, bytes]:
         raise LinkError("no hello of a broker")
     _, its_cluster, name, number = hello
@@ -126,6 +127,64 @@ async def read_hello(reader: asyncio.StreamReader) -> Any:
         return wire.decode(await reader.readexactly(size))
     except wire.WireError as error:
         raise LinkError("no hello of a broker") from error
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """How two brokers make sure that they mean each other and know the same secret, before anything else is said.
+
+    Both methods raise LinkError when the other side is somebody else, and what ``readexactly`` raises.
+    """
+
+    protocol: str
+    cluster: str
+    name: str
+    secret: str
+    random: random.Random
+
+    async def dial(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+        """The side that has opened the connection, to reach ``peer``."""
+        number = self._number()
+        writer.write(self._hello(number))
+        _, its_number = check_hello(await read_hello(reader), self.cluster, [peer], self.protocol)
+        names, numbers = (self.name, peer), (number, its_number)
+        self._check_proof(await read_hello(reader), "accept", names, numbers)
+        writer.write(encode_frame(proof(self.secret, "dial", names, numbers)))
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+                     allowed: Collection[str]) -> str:
+        """The other side; returns which of those that may connect has done so."""
+        peer, its_number = check_hello(await read_hello(reader), self.cluster, allowed, self.protocol)
+        number = self._number()
+        names, numbers = (peer, self.name), (its_number, number)
+        writer.write(self._hello(number) + encode_frame(proof(self.secret, "accept", names, numbers)))
+        self._check_proof(await read_hello(reader), "dial", names, numbers)
+        return peer
+
+    def _number(self) -> bytes:
+        return self.random.getrandbits(128).to_bytes(16, "big")
+
+    def _hello(self, number: bytes) -> bytes:
+        return encode_frame([self.protocol, self.cluster, self.name, number])
+
+    def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
+        if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self.secret, side, names, numbers)):
+            other = names[side == "accept"]
+            raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
+
+
+class Complaints:
+    """Why there is no connection, for the log; what is tried again and again is told once."""
+
+    def __init__(self, runtime: Runtime, event: str) -> None:
+        self._runtime, self._event = runtime, event
+        self._told: dict[str, str] = {}
+
+    def tell(self, peer: str, error: LinkError) -> None:
+        """The connection with a peer (empty: with whoever that was) was refused."""
+        if self._told.get(peer) != str(error):
+            self._told[peer] = str(error)
+            self._runtime.log(self._event, level="warning", peer=peer, reason=str(error))
 
 
 @dataclass(eq=False)
@@ -165,15 +224,14 @@ class Links:
         self._events = events
         self._node = node
         self._addresses = dict(peers)
-        self._cluster = cluster
         self._silence = silence
         self._retry = retry
-        self._secret = secret
+        self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
         order = list(peers)
         rank = order.index(node)
         self._dialled = order[rank + 1 :]
         self._dialling_us = order[:rank]
-        self._refused: dict[str, str] = {}
+        self._complaints = Complaints(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -270,7 +328,7 @@ class Links:
                     link = await self._open(peer, host, port)
             except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
                 if isinstance(error, LinkError):
-                    self._refuse(peer, error)
+                    self._complaints.tell(peer, error)
             else:
                 await self._run(peer, link)
             await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random() / 2))
@@ -278,12 +336,7 @@ class Links:
     async def _open(self, peer: str, host: str, port: int) -> _Link:
         reader, writer = await self._runtime.connect(host, port)
         try:
-            number = self._number()
-            writer.write(self._hello(number))
-            _, its_number = check_hello(await read_hello(reader), self._cluster, [peer])
-            names, numbers = (self._node, peer), (number, its_number)
-            self._check_proof(await read_hello(reader), "accept", names, numbers)
-            writer.write(encode_frame(proof(self._secret, "dial", names, numbers)))
+            await self._handshake.dial(reader, writer, peer)
         except BaseException:
             writer.transport.abort()
             raise
@@ -293,15 +346,10 @@ class Links:
         self._handshakes[writer] = None
         try:
             async with asyncio.timeout(max(self._silence, 0.1)):
-                hello = await read_hello(reader)
-                peer, its_number = check_hello(hello, self._cluster, self._dialling_us)
-                number = self._number()
-                names, numbers = (peer, self._node), (its_number, number)
-                writer.write(self._hello(number) + encode_frame(proof(self._secret, "accept", names, numbers)))
-                self._check_proof(await read_hello(reader), "dial", names, numbers)
+                peer = await self._handshake.accept(reader, writer, self._dialling_us)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
-                self._refuse("", error)
+                self._complaints.tell("", error)
             writer.transport.abort()
             return
         finally:
@@ -314,23 +362,6 @@ class Links:
         finally:
             if task is not None:
                 del self._accepted[task]
-
-    def _refuse(self, peer: str, error: LinkError) -> None:
-        """Log why there is no link; what is tried again and again is told once."""
-        if self._refused.get(peer) != str(error):
-            self._refused[peer] = str(error)
-            self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
-
-    def _number(self) -> bytes:
-        return self._runtime.random.getrandbits(128).to_bytes(16, "big")
-
-    def _hello(self, number: bytes) -> bytes:
-        return encode_frame([PROTOCOL, self._cluster, self._node, number])
-
-    def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
-        if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self._secret, side, names, numbers)):
-            other = names[side == "accept"]
-            raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
 
     async def _run(self, peer: str, link: _Link) -> None:
         if self._stopping:
