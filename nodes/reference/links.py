@@ -234,7 +234,7 @@ class Links:
         self._complaints = Complaints(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
         self._accepted: dict[asyncio.Task[None], None] = {}
@@ -256,8 +256,18 @@ class Links:
         if dial and self._server is not None:
             self._begin_to_dial(peer)
 
+    def retain(self, peers: Collection[str]) -> None:
+        """Forget all other peers: they are not dialled any more, and not let in."""
+        for peer in [name for name in self._addresses if name != self._node and name not in peers]:
+            del self._addresses[peer]
+            (self._dialled if peer in self._dialled else self._dialling_us).remove(peer)
+            if peer in self._dials:
+                self._dials.pop(peer).cancel()
+            self.cut(peer, reason="not of this group")
+            self._heard.pop(peer, None)
+
     def _begin_to_dial(self, peer: str) -> None:
-        self._tasks.append(self._runtime.spawn(self._dial(peer), f"link to {peer}"))
+        self._dials[peer] = self._runtime.spawn(self._dial(peer), f"link to {peer}")
 
     async def stop(self) -> None:
         """Flush what can be flushed at once, close every link and the listener."""
@@ -270,10 +280,11 @@ class Links:
             writer.transport.abort()
         if self._accepted:
             await asyncio.wait(list(self._accepted), timeout=self._silence)
-        for task in [*self._tasks, *self._accepted]:
+        dials = list(self._dials.values())
+        for task in [*dials, *self._accepted]:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if dials:
+            await asyncio.wait(dials)
 
     def send(self, peer: str, frame: bytes) -> bool:
         """Queue an encoded frame; False when there is no link (or it had to be cut, being hopelessly slow)."""

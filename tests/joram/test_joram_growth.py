@@ -288,30 +288,50 @@ async def test_an_entry_of_an_older_epoch_is_committed_only_together_with_one_of
 async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_of_the_own_epoch_is_committed():
     peers = Peers((make_epoch(2, 0), SEND))
     new = [Member(f"n{number}", "h", number, "") for number in (6, 7)]
-    with pytest.raises(ConfigError, match="one at a time"):
-        peers.leader.add_replica(new[0])
+    six = ["n1", "n2", "n3", "n4", "n5", "n6"]
+
+    def tick() -> list[str]:
+        peers.replica.links._heard |= dict.fromkeys(("n2", "n3", "n6", "n7"), peers.replica.now())
+        peers.leader.tick()
+        return peers.replica.order
+
+    peers.leader.add_replica(new[0])
+    peers.has(2, "n6")
+    assert tick() == six[:5] and not peers.leader.serving
     peers.has(2, "n2", "n3")
     assert peers.leader.serving
-    peers.leader.add_replica(new[0])
-    with pytest.raises(ConfigError, match="one at a time"):
-        peers.leader.add_replica(new[1])
     # A learner's acknowledgement counts for nothing ...
+    peers.leader.add_replica(new[1])
     peers.leader.submit(Command("received", "c", 0, {}))
     peers.leader._flush()
-    peers.has(3, "n2", "n6")
+    last = peers.replica.log.last
+    peers.has(last, "n2", "n6", "n7")
     assert peers.replica.committed == 2
     # ... until it has caught up and belongs to the group, by an entry that needs the new majority.
-    peers.replica.links._heard["n6"] = peers.replica.now()
-    peers.replica.links._heard |= dict.fromkeys(("n2", "n3"), peers.replica.now())
-    peers.leader.tick()
-    assert peers.replica.order == ["n1", "n2", "n3", "n4", "n5", "n6"]
-    peers.has(4, "n2", "n3")
-    assert peers.replica.committed < 4
-    with pytest.raises(ConfigError, match="one at a time"):
-        peers.leader.add_replica(new[1])
-    peers.has(4, "n6")
-    assert peers.replica.committed == 4
+    assert tick() == six
+    grown = peers.replica.log.group_index
+    assert grown > last
+    peers.has(grown, "n2", "n3", "n7")
+    assert peers.replica.committed < grown
+    assert tick() == tick() == six, "the next one must wait"
+    peers.has(grown, "n6")
+    assert peers.replica.committed == grown
+    assert tick() == [*six, "n7"]
     peers.leader.stop()
+
+
+async def test_a_replica_that_was_announced_with_a_wrong_address_can_be_announced_again():
+    peers = Peers()
+    peers.has(1, "n2", "n3")
+    peers.leader.add_replica(Member("n6", "nowhere", 6, ""))
+    peers.leader.add_replica(Member("n6", "here", 7, ""))
+    assert [member.host for member in peers.replica.learners] == ["here"]
+    assert peers.replica.links._addresses["n6"] == ("here", 7)
+    with pytest.raises(ConfigError, match="n2 is a replica already, at other addresses"):
+        peers.leader.add_replica(Member("n2", "elsewhere", 2, ""))
+    # Nobody dials it any more when its master is deposed.
+    peers.leader.stop()
+    assert not {"n6"} & {*peers.replica.peers, *peers.replica.links._addresses}
 
 
 async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state():

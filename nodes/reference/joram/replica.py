@@ -64,6 +64,7 @@ class Replica:
             self.links.add(member.name, (member.host, member.port), dial=rank > place)
         known = dict.fromkeys([*self.order, *(member.name for member in (*self.learners, *self.configured))])
         self.peers = [name for name in known if name != self.name]
+        self.links.retain(self.peers)
 
     @property
     def rank(self) -> int:
