@@ -48,9 +48,11 @@ class SimFile:
         image = self.data
         size, end = len(image), offset + len(data)
         self._undo.append((size, offset, image[offset:end]))
-        if offset > size:
-            image.extend(bytes(offset - size))
-        image[offset:end] = data
+        if end <= size:
+            with memoryview(image) as view:  # a bytearray's own slice would copy the data first
+                view[offset:end] = data
+        else:
+            _apply(image, (offset, data))
         self.pending.append((offset, data))
 
     def truncate(self, size: int) -> None:
@@ -406,7 +408,10 @@ def _apply(image: bytearray, change: tuple[int, bytes | None]) -> None:
         return
     if offset > len(image):
         image.extend(bytes(offset - len(image)))
-    image[offset : offset + len(data)] = data
+    if offset == len(image):
+        image += data
+    else:
+        image[offset : offset + len(data)] = data
 
 
 def _torn(change: tuple[int, bytes | None], rng: random.Random) -> tuple[int, bytes | None]:
