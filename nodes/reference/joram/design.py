@@ -38,7 +38,7 @@ from nodes.reference.joram.replica import Replica
 
 NOT_MASTER = "not master"
 QUIET = 1.0
-"""Seconds without any commit after which what was applied is written as well, so that a restart has little to repeat."""
+"""Seconds without a commit after which what was applied is written as well, so that a restart repeats little."""
 
 
 class Joram:
