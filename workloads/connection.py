@@ -346,14 +346,15 @@ class Connection:
             self._place = listed.index(self.peer)
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
         beats = asyncio.create_task(self._beat(), name="heart-beat")
         try:
-            while True:
-                async with asyncio.timeout(self._silence):
-                    frames = await self._read(reader)
-                for frame in frames:
-                    if isinstance(frame, Frame):
-                        self._take(frame)
+            async with asyncio.timeout(self._silence) as limit:
+                while True:
+                    for frame in await self._read(reader):
+                        if isinstance(frame, Frame):
+                            self._take(frame)
+                    limit.reschedule(loop.time() + self._silence)
         finally:
             beats.cancel()
 

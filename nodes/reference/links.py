@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from nodes.reference import wire
 from nodes.reference.api import Runtime
 
-PROTOCOL = "stormproof-link/2"
+PROTOCOL = "stormproof-link/3"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096
@@ -59,8 +59,11 @@ class FrameParser:
         Raises:
             LinkError: a frame is longer than the limit, or is no encoding of a value.
         """
-        buffer = self._buffer
-        buffer += data
+        # A frame rarely comes in pieces: what came is then cut up as it is, without a copy of the whole.
+        buffer: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            buffer = self._buffer
         found: list[Any] = []
         position = 0
         while len(buffer) - position >= _LENGTH.size:
@@ -75,8 +78,10 @@ class FrameParser:
             except wire.WireError as error:
                 raise LinkError(f"a frame can't be decoded: {error}") from error
             position = end
-        if position:
-            del buffer[:position]
+        if buffer is data:
+            self._buffer += data[position:]
+        elif position:
+            del self._buffer[:position]
         return found
 
 

@@ -82,7 +82,8 @@ class State:
     def flush(self) -> None:
         """Write all that changed, in the open transaction."""
         for table in self._tables:
-            table.flush(self._database)
+            if table.changed or table.removed:
+                table.flush(self._database)
         for message in self._message_table.flush(self._database):
             if message.subscription is not None or self._cached > self._cache:
                 self._drop_content(message)

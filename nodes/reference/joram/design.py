@@ -37,6 +37,8 @@ from nodes.reference.joram.options import Options
 from nodes.reference.joram.replica import Replica
 
 NOT_MASTER = "not master"
+QUIET = 1.0
+"""Seconds without a commit after which what was applied is written as well, so that a restart repeats little."""
 
 
 class Joram:
@@ -60,6 +62,8 @@ class Joram:
         self._intake: Intake | None = None
         self._supply: dict[str, tuple[int, Feeder]] = {}
         self._reports: dict[str, Heartbeat] = {}
+        self._answered: set[str] = set()
+        """Who got a heartbeat as an answer, and so needs none when the next ones are due."""
         self._ticker: asyncio.Task[None] | None = None
         self.started = False
         self._handlers: dict[type[Message], Callable[[str, Any], None]] = {
@@ -232,6 +236,7 @@ class Joram:
             intake.echo = max(intake.echo, beat.sent)
             intake.commit(beat.commit)
             self._send_heartbeat(peer)
+            self._answered.add(peer)
         elif verdict == "reject":
             replica.send(peer, Reject(replica.log.promised))
         elif verdict == "raise":
@@ -392,12 +397,16 @@ class Joram:
             self._election.tick()
         if beat:
             self._send_heartbeats()
-        if replica.log.dirty:
+        # What has been applied is in the log on disk, and gets written with the next entry.
+        if replica.log.has_unwritten or (replica.log.dirty and replica.unpersisted_for() >= QUIET):
             replica.persist()
 
     def _send_heartbeats(self) -> None:
         for peer in self._replica.peers:
-            self._send_heartbeat(peer)
+            if peer in self._answered:
+                self._answered.remove(peer)
+            else:
+                self._send_heartbeat(peer)
 
     def _send_heartbeat(self, peer: str) -> None:
         replica, leader, intake = self._replica, self._leader, self._intake

@@ -288,8 +288,9 @@ class Leader:
             self._compact()
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
-        self._acked[replica.name] = log.last
-        self._commit()
+        if self._acked.get(replica.name) != log.last:
+            self._acked[replica.name] = log.last
+            self._commit()
         if self.serving:
             self._release()
         elif replica.committed >= self._epoch_start:

@@ -38,6 +38,7 @@ class Replica:
         self.log = Log(broker.database)
         self.marks = Marks(broker.database)
         self.committed = self.log.applied
+        self._persisted = broker.runtime.now()
         self.newest_promised = self.log.promised
         self.tell_peers: Callable[[], None] = lambda: None
         self.links = Links(
@@ -153,6 +154,11 @@ class Replica:
         """Commit the log, what is promised, and what has been applied, to disk."""
         with self.broker.transaction():
             self.log.write()
+        self._persisted = self.now()
+
+    def unpersisted_for(self) -> float:
+        """Seconds since the last ``persist``."""
+        return self.now() - self._persisted
 
     def load(
         self, rows: Iterable[list[Any]], at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]
