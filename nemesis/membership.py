@@ -18,7 +18,7 @@ from nemesis.api import Facts, Infeasible, Plan, Proof, kind_option
 
 KINDS = ("add", "add-all")
 PATIENCE = 3.0
-"""Seconds in which somebody must take the request to add a node, and in which it must have joined when the fault ends."""
+"""Seconds in which somebody must take the request to add a node, and, when the fault ends, for it to have joined."""
 _POLL = 0.1
 
 
@@ -67,10 +67,7 @@ class Membership:
     async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
         """Have the master take the nodes in, all at the same time; it is proven when the group has them."""
         system = cast(GrowingCluster, cluster)
-        before = await self._group(system)
-        for node in plan.targets:
-            if before and node not in before:
-                self._without.setdefault(node, before)
+        before = await self._await_group(system, plan)
         refusals = await asyncio.gather(*(self._ask(system, node) for node in plan.targets))
         if any(refusals):
             raise StormproofError("; ".join(refusal for refusal in refusals if refusal))
@@ -82,20 +79,30 @@ class Membership:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         while True:
-            after = await system.group()
+            after = await self._group(system, plan)
             missing = [node for node in plan.targets if node not in after]
             if not missing or loop.time() >= deadline:
                 return self._proof("after", after, plan)
             await asyncio.gather(*(system.add_node(node) for node in missing))
             await asyncio.sleep(_POLL)
 
-    async def _group(self, system: GrowingCluster) -> tuple[str, ...]:
+    async def _group(self, system: GrowingCluster, plan: Plan) -> tuple[str, ...]:
+        """Who belongs to the group now; empty when nobody serves."""
+        group = await system.group()
+        for node in plan.targets:
+            if group and node not in group:
+                self._without.setdefault(node, group)
+        return group
+
+    async def _await_group(self, system: GrowingCluster, plan: Plan) -> tuple[str, ...]:
         """Who belongs to the group; empty when nobody serves for ``PATIENCE`` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
-        while not (group := await system.group()) and loop.time() < deadline:
+        while True:
+            group = await self._group(system, plan)
+            if group or loop.time() >= deadline:
+                return group
             await asyncio.sleep(_POLL)
-        return group
 
     async def _ask(self, system: GrowingCluster, node: str) -> str:
         """Have somebody take a node in; why nobody does, else empty."""

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from nodes.reference import wire
 from nodes.reference.api import Runtime
 
-PROTOCOL = "stormproof-link/3"
+PROTOCOL = "stormproof-link/4"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096

@@ -185,6 +185,30 @@ async def test_a_fourth_replica_joins_under_load_and_then_counts(group: Callable
     assert await (await nodes.client(view[0])).drain() == confirmed
 
 
+async def test_two_join_at_once_and_one_who_was_away_meanwhile_finds_its_way_to_them(group: Callable[..., Processes]):
+    nodes = group(newcomers=2, detection_timeout=0.5)
+    first, second, third = await nodes.settled()
+    client = await nodes.client(first)
+    await client.publish("before")
+    nodes.signal(first, signal.SIGKILL)
+    await nodes.settled(second, third)
+    nodes.start("n4", "n5")
+    await nodes.wait("they run", lambda states: all(s["role"] == "starting" for s in states.values()), ["n4", "n5"])
+    await asyncio.gather(nodes.add("n4", at=second), nodes.add("n5", at=second))
+    _, _, new, newest = await nodes.settled(second, third, "n4", "n5")
+    # The master is one of whom the first replica has never heard, and its old acquaintances only tell it of him.
+    nodes.signal(second, signal.SIGKILL)
+    await nodes.settled(third, new, newest)
+    nodes.start(second)
+    await nodes.settled(third, new, newest, second)
+    nodes.signal(third, signal.SIGKILL)
+    assert await nodes.settled(new, newest, second) == [new, newest, second]
+    nodes.start(first)
+    assert await nodes.settled(new, newest, second, first) == [new, newest, second, first]
+    await (await nodes.client(new)).publish("after")
+    assert await (await nodes.client(new)).drain() == ["before", "after"]
+
+
 async def test_the_command_line_adds_a_replica_and_says_what_is_wrong(group: Callable[..., Processes]):
     nodes = group()
     master, slave, _ = await nodes.settled()
@@ -354,9 +378,22 @@ async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state():
     peers.leader.stop()
 
 
-@pytest.mark.parametrize(("seed", "form"), [pytest.param(4, "two-step", marks=pytest.mark.soak), (9, "held-back")])
-def test_simulated_growth_under_faults(seed: int, form: str, tmp_path: Path):
-    plan = replace(BASE, nodes=4, nemesis="partition,pause,kill,membership",
-                   settings={**BASE.settings, "spares": "1", "transfer": form, "log_keep": "20", "fault_gap": "1"})
-    result = run_seed(plan, seed, tmp_path, tmp_path)
+def grow_in_simulation(seed: int, form: str, spares: int, folder: Path) -> None:
+    plan = replace(BASE, nodes=3 + spares, nemesis="partition,pause,kill,membership",
+                   settings={**BASE.settings, "spares": f"{spares}", "transfer": form, "log_keep": "20",
+                             "fault_gap": "1"})
+    result = run_seed(plan, seed, folder, folder)
     assert result.verdict == "valid", result.sentence
+
+
+@pytest.mark.parametrize(("seed", "form", "spares"), [
+    pytest.param(4, "two-step", 1, marks=pytest.mark.soak), (9, "held-back", 1), (5, "two-step", 2),
+])  # fmt: skip
+def test_simulated_growth_under_faults(seed: int, form: str, spares: int, tmp_path: Path):
+    grow_in_simulation(seed, form, spares, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(40))
+def test_simulated_growth_by_several_replicas(seed: int, tmp_path: Path):
+    grow_in_simulation(seed, FORMS[seed % 2], 2 + seed % 2, tmp_path)

@@ -25,6 +25,7 @@ from nodes.reference.joram.messages import (
     Promise,
     Propose,
     Reject,
+    Roster,
     Standing,
     StateAck,
     StateBegin,
@@ -72,6 +73,7 @@ class Joram:
             Propose: self._election.proposed, Promise: self._election.promised, Fetch: self._fetch,
             StateBegin: self._state_begin, StateChunk: self._state_chunk, StateEnd: self._state_end,
             StateAck: self._state_acked, Leave: self._leave,
+            Roster: lambda peer, message: self._replica.introduced(peer, message.members),
         }
 
     # The design's protocol.
@@ -185,8 +187,9 @@ class Joram:
     # Links.
 
     def link_up(self, peer: str) -> None:
-        """Introduce this node."""
+        """Introduce this node, and the group."""
         self._send_heartbeat(peer)
+        self._replica.introduce(peer)
 
     def link_down(self, peer: str) -> None:
         """Forget what was under way."""

@@ -145,13 +145,19 @@ class Leave(NamedTuple):
     """The sender stops in good order; don't wait until it is suspected."""
 
 
+class Roster(NamedTuple):
+    """Who belongs to the group, by the sender's log: the receiver may have missed that it has grown."""
+
+    members: list[Any]
+
+
 Message = (
     Heartbeat | Standing | Append | Ack | Reject | Canvass | Opinion | Propose | Promise | Fetch | StateBegin
-    | StateChunk | StateEnd | StateAck | Leave
+    | StateChunk | StateEnd | StateAck | Leave | Roster
 )
 _CLASSES: tuple[type[Message], ...] = (
     Heartbeat, Standing, Append, Ack, Reject, Canvass, Opinion, Propose, Promise, Fetch, StateBegin, StateChunk,
-    StateEnd, StateAck, Leave,
+    StateEnd, StateAck, Leave, Roster,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
 _HINTS = {cls: tuple(get_type_hints(cls).values()) for cls in _CLASSES}

@@ -8,11 +8,11 @@ from typing import Any
 from nodes.reference.api import Broker, Command, Effect
 from nodes.reference.bugs import switched_on
 from nodes.reference.joram.decisions import LogId, make_epoch, round_of
-from nodes.reference.joram.log import Log, Member, decode_command, is_command
-from nodes.reference.joram.messages import Message, pack
+from nodes.reference.joram.log import Log, Member, decode_command, is_command, members_of
+from nodes.reference.joram.messages import Message, Roster, pack
 from nodes.reference.joram.options import Options
 from nodes.reference.joram.transfer import Marks
-from nodes.reference.links import LinkEvents, Links
+from nodes.reference.links import LinkError, LinkEvents, Links
 
 
 class Replica:
@@ -35,6 +35,8 @@ class Replica:
             for name, (host, port) in config.peers.items()
         ]
         self.learners: list[Member] = []
+        self._rosters: dict[str, list[Member]] = {}
+        self._told: list[Member] = []
         self.log = Log(broker.database)
         self.marks = Marks(broker.database)
         self.committed = self.log.applied
@@ -49,7 +51,7 @@ class Replica:
         self.regroup()
 
     def regroup(self) -> None:
-        """Who belongs to the group, or is learning, has changed."""
+        """Who belongs to the group, is learning, or is said to belong to it, has changed."""
         group = self.log.group or [
             member for member in self.configured if member.name != self.name or not self.options.join
         ]
@@ -64,8 +66,44 @@ class Replica:
             self.ranks.setdefault(member.name, len(self.ranks))
             self.links.add(member.name, (member.host, member.port), dial=rank > place)
         known = dict.fromkeys([*self.order, *(member.name for member in (*self.learners, *self.configured))])
+        for roster in self._rosters.values():
+            self._meet(roster, known)
         self.peers = [name for name in known if name != self.name]
         self.links.retain(self.peers)
+        if self.log.group != self._told:
+            self._told = self.log.group
+            for peer in self.peers:
+                self.introduce(peer)
+
+    def _meet(self, roster: Sequence[Member], known: dict[str, None]) -> None:
+        """Look for those of a roster whom this replica does not know; of two, the one that is listed first dials."""
+        names = [member.name for member in roster]
+        place = names.index(self.name) if self.name in names else len(names)
+        for rank, member in enumerate(roster):
+            if member.name not in known:
+                known[member.name] = None
+                self.ranks.setdefault(member.name, len(self.ranks))
+                self.links.add(member.name, (member.host, member.port), dial=rank > place)
+
+    def introduce(self, peer: str) -> None:
+        """Tell a peer who belongs to the group.
+
+        It may have been away while that grew, and wait for a master whom it has never heard of.
+        """
+        if self.log.group:
+            self.send(peer, Roster([list(member) for member in self.log.group]))
+
+    def introduced(self, peer: str, members: Sequence[Sequence[Any]]) -> None:
+        """A peer tells who belongs to the group by its log. Only the own log tells whose acknowledgements count.
+
+        Raises:
+            LinkError: it is no list of members.
+        """
+        try:
+            self._rosters[peer] = members_of(members)
+        except (TypeError, ValueError) as error:
+            raise LinkError("a roster is malformed") from error
+        self.regroup()
 
     @property
     def rank(self) -> int:
