@@ -394,7 +394,9 @@ class Connection:
             closed = "x-closed" in frame.headers
             if asked and not asked.future.done() and (closed or not self.settings.reliable):
                 asked.future.set_exception(Rejected(reason))
-            raise ConnectionBroken(reason) if closed else _Refused(reason, frame.headers.get("x-master", ""))
+            if closed:
+                raise self._closed_by_broker(reason, frame.headers)
+            raise _Refused(reason, frame.headers.get("x-master", ""))
 
     async def _beat(self) -> None:
         while self._writer:

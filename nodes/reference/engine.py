@@ -79,21 +79,26 @@ class StoreEngine:
         conn, receipt = command.conn, command.args.get("receipt")
         context = self._state.contexts.get(conn)
         if context is None:
+            received = self._received_by(conn)
             if command.kind == "close" and receipt is None:
-                return [Closed(conn, str(command.args.get("reason", "")))]
-            return [Refused(conn, receipt, "connection closed")]
+                return [Closed(conn, str(command.args.get("reason", "")), received)]
+            return [Refused(conn, receipt, "connection closed", received)]
         effects = self._effects = []
         try:
             done = self._apply_to(context, command)
         except Mistake as mistake:
-            effects.append(Refused(conn, receipt, str(mistake)))
+            effects.append(Refused(conn, receipt, str(mistake), context.in_seq if context.reliable else None))
             self._close(context, "error")
         else:
             if conn in self._state.contexts or receipt is not None:
                 effects.append(done)
             if conn not in self._state.contexts:
-                effects.append(Closed(conn, str(command.args.get("reason", ""))))
+                effects.append(Closed(conn, str(command.args.get("reason", "")), self._received_by(conn)))
         return self._react(effects)
+
+    def _received_by(self, conn: str) -> int | None:
+        """How far the input of a closed connection went; None when that is not remembered."""
+        return self._state.closed.get(conn, ("", None))[1]
 
     def _react(self, effects: list[Effect]) -> list[Effect]:
         """What the agents do when a command has been applied."""
@@ -273,7 +278,8 @@ class StoreEngine:
     def _too_slow(self, context: Context, reason: str) -> None:
         """Losing messages silently would be worse than ending the connection that does not take them."""
         if self._state.contexts.get(context.conn) is context:
-            self._effects.append(Refused(context.conn, None, reason))
+            received = context.in_seq if context.reliable else None
+            self._effects.append(Refused(context.conn, None, reason, received))
             self._close(context, "error")
 
     def _nothing(self, context: Context, command: Command) -> None:
