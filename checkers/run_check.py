@@ -161,7 +161,7 @@ def _clause(result: CheckResult) -> str:
     count = result.outcome.count
     messages = "message was" if count == 1 else "messages were"
     transactions = "transaction was" if count == 1 else "transactions were"
-    objects = "subscription or topic was" if count == 1 else "subscriptions or topics were"
+    objects = "subscription, topic or link was" if count == 1 else "subscriptions, topics or links were"
     rules = "rule of the election was" if count == 1 else "rules of the election were"
     return _WORDS[result.check].format(
         n=f"{count:,}", messages=messages, transactions=transactions, objects=objects, rules=rules

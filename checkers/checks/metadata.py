@@ -1,4 +1,4 @@
-"""Linearizability of metadata: each subscription or topic exists or not, once, for everybody alike."""
+"""Linearizability of metadata: each subscription, topic or link exists or not, once, for everybody alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY_MEMORY = 256 << 20
 RUN_SECONDS = 20.0
 """After this time no further object of a run is begun."""
 
-ADDS, REMOVES, LOOKS = ("subscribe", "create"), ("unsubscribe", "destroy"), ("look",)
+ADDS, REMOVES, LOOKS = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink"), ("look",)
 
 
 def check(run: Run) -> Outcome:
@@ -61,7 +61,7 @@ def check(run: Run) -> Outcome:
     if undecided:
         text = f"{undecided:,} of {len(objects):,} objects could not be decided within the limits of time and memory"
         return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"{len(objects):,} subscriptions and topics linearizable", (), figures)
+    return Outcome(VALID, 0, f"{len(objects):,} subscriptions, topics and links linearizable", (), figures)
 
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:

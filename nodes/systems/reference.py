@@ -10,6 +10,7 @@ import json
 import secrets
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 import nodes
 from harness.errors import BackendError
+from harness.history import moments
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.slowness import SLOW
 from harness.spec import Test
@@ -336,11 +338,16 @@ class ReferenceCluster:
         """Copy each node's log into ``folder`` as ``<node>.log``; a node that has none gets an empty file."""
         folder.mkdir(parents=True, exist_ok=True)
         for node in self.test.node_names:
+            path = f"{self.backend.node_dir(node)}/broker.log"
             try:
-                content = await self.backend.download(node, f"{self.backend.node_dir(node)}/broker.log")
+                content = await self.backend.download(node, path)
             except BackendError as error:
                 content = f"(no log: {error})\n".encode()
             (folder / f"{node}.log").write_bytes(content)
+            if self._in_process is not None and "clock" in self.test.nemesis:
+                with suppress(BackendError):
+                    content = await self.backend.download(node, path + moments.SUFFIX)
+                    (folder / f"{node}.log{moments.SUFFIX}").write_bytes(content)
 
     async def _install_node(self, node: str, archive: bytes) -> None:
         base, code = self.backend.node_dir(node), self._code(node)
