@@ -27,7 +27,8 @@ class Check:
     ``summary`` says what it finds, ``promise`` what a broker that passes it has kept; ``anomaly`` is the name
     under which a run counts what was found, None for a mere reading of the history; ``decides`` is whether it bears on
     the verdict when a run does not say which promises it checks. ``subjects`` are the kinds of histories that it takes:
-    ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, or ``any``. ``target`` is ``module:function``.
+    ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``, or ``any``. ``target`` is
+    ``module:function``.
     """
 
     name: str
@@ -109,7 +110,7 @@ CHECKS: tuple[Check, ...] = (
           anomaly="metadata", subjects=(METADATA,)),
     Check("elections", "rules of the election that the replicas' logs show broken",
           "a group replicates with a majority, after a stop of all with everybody; nobody is in two; a minority stops",
-          "checkers.checks.elections:check", anomaly="elections", subjects=(METADATA,)),
+          "checkers.checks.elections:check", anomaly="elections", subjects=(METADATA, EVENTS)),
     Check("depth", "messages left in a queue after it was drained", "a drained queue is empty",
           "checkers.checks.depth:check", anomaly="depth", decides=True,
           subjects=(MESSAGES, TOPICS, TRANSACTIONS)),

@@ -120,7 +120,8 @@ def _figures(run: Run, results: Iterable[CheckResult]) -> dict[str, Any]:
     for result in results:
         if result.check in ("latency", "availability", "recovery"):
             figures |= result.outcome.figures
-    return figures
+    unpromised = {r.check: r.outcome.figures["not_promised"] for r in results if "not_promised" in r.outcome.figures}
+    return figures | ({"not_promised": unpromised} if unpromised else {})
 
 
 def _kinds(h: History, roles: Iterable[int]) -> list[int]:

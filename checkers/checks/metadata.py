@@ -10,6 +10,7 @@ import porcupine
 from porcupine import CheckResult, Operation
 
 from checkers import kernels
+from checkers.history import ADDS, LOOKS, REMOVES
 from checkers.run import Run
 from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 
@@ -23,8 +24,6 @@ KEY_MEMORY = 256 << 20
 """What porcupine may use on one object; what it can't decide within is unknown."""
 RUN_SECONDS = 20.0
 """After this time no further object of a run is begun."""
-
-ADDS, REMOVES, LOOKS = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink"), ("look",)
 
 
 def check(run: Run) -> Outcome:

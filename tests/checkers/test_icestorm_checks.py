@@ -72,6 +72,13 @@ def test_an_object_exists_or_not_for_everybody_alike(rows: list[list[Row]], verd
         assert found.count == 1 and found.anomalies[0].kind == "not-linearizable" and found.anomalies[0].ops
 
 
+def test_what_is_not_promised_is_reported_and_does_not_decide() -> None:
+    verdict = judge(run_of([*subscribe(), *look(0)], (), promises=["recovery"], gates={}))
+    (found,) = [result for result in verdict.checks if result.check == "metadata"]
+    assert not found.decides and found.outcome.verdict == INVALID and verdict.anomalies["metadata"] == 1
+    assert verdict.verdict != INVALID
+
+
 @st.composite
 def metadata_histories(draw: st.DrawFn) -> list[Row]:
     """Up to eight operations of three threads on two objects, answered by a set that now and then is wrong."""

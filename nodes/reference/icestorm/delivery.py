@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nodes import stomp
 from nodes.reference.api import Config, Runtime
 from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED, switched_on
-from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.options import DISCARDED, Options
 from nodes.reference.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.stomp import Frame, ProtocolError
 
@@ -172,7 +172,7 @@ class _Outbox:
             self._queue.extend(failed)
         else:
             self._queue.extendleft(reversed(failed))
-        if OFFLINE_EVENTS_DISCARDED in self._bugs:
+        if self._options.offline_events == DISCARDED or OFFLINE_EVENTS_DISCARDED in self._bugs:
             self._queue.clear()
             self._bytes = 0
 
