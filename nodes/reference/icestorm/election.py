@@ -10,6 +10,7 @@ majority has confirmed is in one of the databases that are compared.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,13 +40,12 @@ from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.topics import Database
 
 INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
-_GROUP_BITS = 64
 
 
 class Election:
     """One replica's part in elections.
 
-    ``state``, ``coordinator`` (a name), ``group`` (``priority:random``) and ``max_seen`` are what ``admin replica``
+    ``state``, ``coordinator`` (a name), ``group`` (``priority:uuid``) and ``max_seen`` are what ``admin replica``
     shows.
     ``up`` are the other members; only a coordinator knows them. ``epoch`` is that of the normal group.
     ``changed`` is called after the state or the coordinator has changed.
@@ -214,7 +214,8 @@ class Election:
         self._enter(NORMAL if epoch else INACTIVE, coordinator, group, f"group of {len(members)}")
 
     def _new_group(self) -> str:
-        return f"{self.ident}:{self._runtime.random.getrandbits(_GROUP_BITS):016X}"
+        number = uuid.UUID(int=self._runtime.random.getrandbits(128), version=4)
+        return f"{self.ident}:{number}".upper()
 
     async def _run(self) -> None:
         """Check, as coordinator, for other groups; as member, for the coordinator; for ever."""
