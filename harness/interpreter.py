@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,7 +30,7 @@ from harness.generator.core import (
     tell,
 )
 from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
-from harness.protocols import Client
+from harness.protocols import Client, Settling
 from harness.spec import Test
 
 POLL_SECONDS = 0.001
@@ -118,6 +118,7 @@ class Interpreter:
         self._failure: StormproofError | None = None
         self._counts = dict.fromkeys((INVOKE, OK, FAIL, INFO), 0)
         self._under_way = 0
+        self._settling: set[asyncio.Task[None]] = set()
         hosts = test.client_hosts
         self._workers = [_Worker(NEMESIS, lambda process: nemesis, self)]
         for thread in range(test.concurrency):
@@ -171,8 +172,43 @@ class Interpreter:
         self._report()
         return finished
 
+    async def settle(self, timeout: float) -> bool:
+        """Between two phases: let every client see to it that what was confirmed to it is safe.
+
+        False when some could not within ``timeout`` seconds.
+        """
+        settling = {asyncio.create_task(client.settle()) for client in self._clients()} | self._settling
+        if not settling:
+            return True
+        _, late = await asyncio.wait(settling, timeout=timeout)
+        for task in late:
+            task.cancel()
+        return not late
+
+    def _clients(self) -> Iterator[Settling]:
+        for worker in self._workers:
+            if isinstance(worker.client, Settling):
+                yield worker.client
+
+    def settle_and_close(self, client: Settling) -> None:
+        """Close a client once it has settled, which may take long."""
+
+        async def work() -> None:
+            try:
+                await client.settle()
+            finally:
+                await _close(client)
+
+        task = asyncio.create_task(work(), name="settling")
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
     async def close(self) -> None:
         """Close all clients and end the workers."""
+        for task in self._settling:
+            task.cancel()
+        if self._settling:
+            await asyncio.wait(self._settling)
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
     async def _schedule(self, generator: Generator | None) -> bool:
@@ -317,7 +353,7 @@ class _Worker:
         """Whether the last operation ended this thread's process."""
         self._factory = factory
         self._interpreter = interpreter
-        self._client: Client | None = None
+        self.client: Client | None = None
         self._mailbox: asyncio.Future[Op] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -383,16 +419,16 @@ class _Worker:
             completion = op.info("cancelled inside the client")
         if self.op is not op:  # abandoned meanwhile
             return
-        lost = self.thread != NEMESIS and (completion.type == INFO or self._client is None)
+        lost = self.thread != NEMESIS and (completion.type == INFO or self.client is None)
         if lost:
             self._forget_client()
         self._finish(completion, lost=lost)
 
     async def _open_and_invoke(self, op: Op) -> Op:
-        client = self._client
+        client = self.client
         if client is None:
             try:
-                client = self._client = self._factory(op.process)
+                client = self.client = self._factory(op.process)
             except Exception as error:
                 self._interpreter.failed(InterpreterError(f"no client could be made: {_reason(error)}"))
                 return op.fail("no client")
@@ -418,8 +454,12 @@ class _Worker:
         self._interpreter.completed(self, completion)
 
     def _forget_client(self) -> None:
-        client, self._client = self._client, None
-        if client is not None and self.thread != NEMESIS:
+        client, self.client = self.client, None
+        if client is None or self.thread == NEMESIS:
+            return
+        if isinstance(client, Settling):
+            self._interpreter.settle_and_close(client)
+        else:
             task = asyncio.create_task(_close(client))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -221,6 +221,8 @@ class Lab:
             self._tell("warning", text=trouble)
             update_run(self.run_dir, failure=f"the cluster was {trouble}")
         await asyncio.sleep(float(self.test.options.get("idle_timeout", 0.0)) + 1)
+        if not await self.interpreter.settle(bound):
+            self._tell("warning", text=f"some clients could not settle what was confirmed to them within {bound:g} s")
 
     async def _give_up(self, reason: str) -> None:
         """Heal and keep what there is; nothing here may hide the reason for giving up."""

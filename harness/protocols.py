@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from harness.op import Op
 from harness.spec import Test
@@ -277,6 +277,18 @@ class Client(Protocol):
 
     async def close(self) -> None:
         """Disconnect; must not raise and must not hang."""
+
+
+@runtime_checkable
+class Settling(Client, Protocol):
+    """A client that may hold what was confirmed to it and is not safe yet."""
+
+    async def settle(self) -> None:
+        """Wait until all of it is safe, or can't be saved; no operation is under way. Must not raise.
+
+        The interpreter calls it before it closes the client, which is then out of use; and, when all faults are
+        healed, of every client in use.
+        """
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ NEMESES = Registry(
           "nemesis.partition:Partition"),
     Entry("pause", "stops a node's processes and lets them go on", "nemesis.process:Pause"),
     Entry("kill", "ends a node's processes at once and starts them again", "nemesis.process:Kill"),
-    Entry("membership", "adds a replica, which the group did not know, while it runs",
+    Entry("membership", "adds replicas, which the group did not know, while it runs",
           "nemesis.membership:Membership"),
     Entry("packets", "links lose, delay, double, reorder, damage, slow down or reset packets",
           "nemesis.packets:Packets"),

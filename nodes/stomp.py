@@ -78,7 +78,9 @@ def encode(frame: Frame) -> bytes:
             parts.append(f"{name}:{value}")
     else:
         for name, value in frame.headers.items():
-            parts.append(f"{escape(name)}:{escape(value)}")
+            if _TO_ESCAPE.search(name) or _TO_ESCAPE.search(value):
+                name, value = escape(name), escape(value)
+            parts.append(f"{name}:{value}")
     if frame.body and "content-length" not in frame.headers:
         parts.append(f"content-length:{len(frame.body)}")
     head = "\n".join(parts)
@@ -161,10 +163,11 @@ class Parser:
 
     def _count_eols(self, position: int) -> int:
         buffer, end = self._buffer, position
-        while end < len(buffer):
+        size = len(buffer)
+        while end < size:
             if buffer[end] == 0x0A:
                 end += 1
-            elif buffer[end] == 0x0D and end + 1 < len(buffer) and buffer[end + 1] == 0x0A:
+            elif buffer[end] == 0x0D and end + 1 < size and buffer[end + 1] == 0x0A:
                 end += 2
             else:
                 break

@@ -15,10 +15,8 @@ from workloads.connection import Connection, ConnectionBroken, NotSent, Rejected
 
 logger = logging.getLogger("stormproof.client")
 
-_SETTLING: set[asyncio.Task[None]] = set()
-"""Keeps the tasks of closed clients alive."""
 _SETTLE_SECONDS = 60.0
-"""How long a closed client tries to bring back what came undone."""
+"""How long a client tries to get a connection on which to bring back what came undone."""
 
 
 class StompCluster(Protocol):
@@ -93,15 +91,10 @@ class StompClient:
         await self._connection.open(float(self._options["open_timeout"]))
 
     async def close(self) -> None:
-        """Disconnect; a client with messages that were confirmed early lives on, unseen, until they are safe."""
-        if self._connection.unsafe:
-            task = asyncio.create_task(self._settle(), name="settling")
-            _SETTLING.add(task)
-            task.add_done_callback(_SETTLING.discard)
-        else:
-            await self._connection.close()
+        """Disconnect."""
+        await self._connection.close()
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         """Wait until what was confirmed is safe, and send again what came undone."""
         try:
             while self._connection.unsafe:
@@ -112,11 +105,10 @@ class StompClient:
                         # The broker has forgotten the connection: nobody can tell what became of them.
                         logger.warning("messages that were confirmed early are given up: %s", error)
                         return
+                    self.reset()
                     await self._renew(_SETTLE_SECONDS)
         except ConnectionBroken as error:
             logger.warning("messages that were confirmed early are given up: %s", error)
-        finally:
-            await self._connection.close()
 
     async def _renew(self, timeout: float) -> None:
         """Go on with a new connection, as an application does when high availability is broken.

@@ -251,6 +251,7 @@ class Connection:
                     self._broken = error
                 except _Refused as refusal:
                     self._broken = refusal
+                    self._learn(refusal.master)
                     keep_until = loop.time()
                 self._drop_socket()
                 if not self.settings.reliable and self._ready.is_set():
@@ -312,7 +313,7 @@ class Connection:
             reason = frame.headers.get("message", "refused")
             if "x-closed" in frame.headers:
                 raise self._closed_by_broker(reason, frame.headers)
-            raise _Refused(reason)
+            raise _Refused(reason, frame.headers.get("x-master", ""))
         if frame.command != "CONNECTED":
             raise ProtocolError(f"{frame.command} where CONNECTED was expected")
         state = self._state
@@ -340,20 +341,26 @@ class Connection:
 
     def _replicas(self, text: str) -> None:
         """Take over the server's list of replicas (J17), keeping our place in it."""
-        listed = [(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(",") if item)]
+        listed = [_address(item) for item in text.split(",") if item]
         if listed and self.peer in listed and listed != self._addresses:
             self._addresses = listed
             self._place = listed.index(self.peer)
 
+    def _learn(self, master: str) -> None:
+        """Add the master that a slave names to the list: it may have come to the group since we got that."""
+        if master and (address := _address(master)) not in self._addresses:
+            self._addresses.append(address)
+
     async def _serve(self, reader: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
         beats = asyncio.create_task(self._beat(), name="heart-beat")
         try:
-            while True:
-                async with asyncio.timeout(self._silence):
-                    frames = await self._read(reader)
-                for frame in frames:
-                    if isinstance(frame, Frame):
-                        self._take(frame)
+            async with asyncio.timeout(self._silence) as limit:
+                while True:
+                    for frame in await self._read(reader):
+                        if isinstance(frame, Frame):
+                            self._take(frame)
+                    limit.reschedule(loop.time() + self._silence)
         finally:
             beats.cancel()
 
@@ -387,7 +394,9 @@ class Connection:
             closed = "x-closed" in frame.headers
             if asked and not asked.future.done() and (closed or not self.settings.reliable):
                 asked.future.set_exception(Rejected(reason))
-            raise ConnectionBroken(reason) if closed else _Refused(reason)
+            if closed:
+                raise self._closed_by_broker(reason, frame.headers)
+            raise _Refused(reason, frame.headers.get("x-master", ""))
 
     async def _beat(self) -> None:
         while self._writer:
@@ -416,5 +425,14 @@ class Connection:
             self._writer = None
 
 
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
 class _Refused(Exception):
-    """This replica does not let us in, now."""
+    """This replica does not let us in, now; ``master`` is who does, as HOST:PORT, if it says so."""
+
+    def __init__(self, reason: str, master: str) -> None:
+        super().__init__(reason)
+        self.master = master

@@ -38,6 +38,7 @@ BODY = b"x" * 500
 _LOADERS, _WINDOW = 4, 250
 _LOAD = 8
 _TIME_LIMIT = 600
+_JOIN_LIMIT = 120
 
 
 def joram_figures(backend: str, backlog: int = BACKLOG) -> Iterator[tuple[str, str, str]]:
@@ -133,8 +134,7 @@ async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
     settings = dict(settings)
     backlog = int(settings.pop("backlog"))
     loop = asyncio.get_running_loop()
-    # What stands still meanwhile, the receiver above all, must not be taken for failed.
-    async with _cluster(backend, 4, {"spares": 1, "detection_timeout": 10.0, **settings}) as cluster:
+    async with _cluster(backend, 4, {"spares": 1, "detection_timeout": DETECTION_TIMEOUT, **settings}) as cluster:
         await _fill(cluster, backlog)
         confirmed: list[float] = []
         load = [asyncio.create_task(_go_on(cluster, confirmed)) for _ in range(_LOAD)]
@@ -144,21 +144,31 @@ async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
         refusal = await cluster.add_node(node)
         if refusal:
             raise StormproofError(refusal)
-        while node not in (await cluster.status(node)).view:  # noqa: ASYNC110 - another process's state
-            await asyncio.sleep(0.02)
+        await _await_joined(cluster, node)
         ended = loop.time()
         for task in load:
             task.cancel()
         master = (await _master(cluster)).node
         log = (await cluster.backend.download(master, f"{cluster.backend.node_dir(master)}/broker.log")).decode()
-    sent = next(line for line in log.splitlines() if f"state transfer end to={node}" in line)
+    ends = [line for line in log.splitlines() if f"state transfer end to={node}" in line]
+    if len(ends) != 1:
+        raise StormproofError(f"{len(ends)} state transfers ended, not one")
     during = [began, *(time for time in confirmed if began <= time <= ended), ended]
     before = sum(began - 2 <= time < began for time in confirmed)
     return {
         "seconds": ended - began, "rate": (len(during) - 2) / (ended - began), "before": before / 2,
         "gap": max(later - earlier for earlier, later in itertools.pairwise(during)),
-        "bytes": float(sent.partition("bytes=")[2].split()[0]),
+        "bytes": float(ends[0].partition("bytes=")[2].split()[0]),
     }
+
+
+async def _await_joined(cluster: ReferenceCluster, node: str) -> None:
+    try:
+        async with asyncio.timeout(_JOIN_LIMIT):
+            while node not in (await cluster.status(node)).view:  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise StormproofError(f"{node} has not joined: {await cluster.describe()}") from None
 
 
 async def _master(cluster: ReferenceCluster) -> NodeStatus:

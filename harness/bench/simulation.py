@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkers.spark import SparkWarmup
+from harness.demo import run_twins
 from harness.errors import StormproofError
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.sim.tally import Tally
@@ -45,3 +49,21 @@ def speed(runs: int = 200) -> Speed:
         raise StormproofError(f"a simulated run failed: {tally.failures[0].command}")
     seconds = tally.seconds
     return Speed(tally.runs / seconds * 60, tally.simulated / seconds)
+
+
+def demo_seconds() -> dict[str, float]:
+    """Wall seconds of each half of the demo in simulation, from the start of the process' first run to the report.
+
+    Raises:
+        StormproofError: a verdict was not the expected one.
+    """
+    spark = SparkWarmup()
+    with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store, contextlib.redirect_stdout(io.StringIO()):
+        try:
+            twins = run_twins(7, "sim", "make bench", Path(store), spark, {}, 1.0)
+        finally:
+            spark.stop()
+    for twin in twins:
+        if not twin.as_expected:
+            raise StormproofError(f"the demo's half {twin.partitions} was {twin.outcome.verdict['verdict']}")
+    return {twin.partitions: twin.seconds for twin in twins}

@@ -31,39 +31,69 @@ _ERRORS: tuple[tuple[type[apsw.Error], type[sqlite3.Error]], ...] = (
 
 
 class SimFile:
-    """One file: ``data`` is what a reader sees, ``durable`` what a power loss leaves at least."""
+    """One file: ``data`` is what a reader sees; ``pending`` what a power loss may take from that.
+
+    Syncs are many and power losses few, so what is durable is not kept, but found by undoing what is pending.
+    """
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """What was done since the last sync: (offset, bytes) written, or (size, None) cut off."""
+        self._undo: list[tuple[int, int, bytearray]] = []
+        """For each of them: the size before, where it changed something, and what had been there."""
 
     def write(self, offset: int, data: bytes) -> None:
         """Write into the page cache."""
         image = self.data
-        if offset > len(image):
-            image.extend(bytes(offset - len(image)))
-        image[offset : offset + len(data)] = data
+        size, end = len(image), offset + len(data)
+        self._undo.append((size, offset, image[offset:end]))
+        if end <= size:
+            with memoryview(image) as view:  # a bytearray's own slice would copy the data first
+                view[offset:end] = data
+        else:
+            _apply(image, (offset, data))
         self.pending.append((offset, data))
 
     def truncate(self, size: int) -> None:
         """Cut it off."""
+        self._undo.append((len(self.data), size, self.data[size:]))
         del self.data[size:]
         self.pending.append((size, None))
 
     def sync(self) -> None:
         """Make all that was written durable."""
-        for change in self.pending:
-            _apply(self.durable, change)
         self.pending.clear()
+        self._undo.clear()
+
+    def durable(self) -> bytearray:
+        """What a power loss leaves at least."""
+        image = bytearray(self.data)
+        for size, offset, before in reversed(self._undo):
+            image[offset : offset + len(before)] = before
+            del image[size:]
+        return image
 
     def lose(self, surviving: Iterable[tuple[int, bytes | None]]) -> None:
         """Forget what was not synced, but for what happened to reach the disk."""
+        image = self.durable()
         for change in surviving:
-            _apply(self.durable, change)
-        self.pending.clear()
-        self.data = bytearray(self.durable)
+            _apply(image, change)
+        self.data = image
+        self.sync()
+
+    def damage(self, offset: int, noise: bytes) -> None:
+        """Overwrite what lies on the disk and what is read, so that no sync and no loss changes it."""
+        seen, pending, self.data = self.data, self.pending, self.durable()
+        self.pending, self._undo = [], []
+        self.data[offset : offset + len(noise)] = noise
+        for start, data in pending:
+            if data is None:
+                self.truncate(start)
+            else:
+                self.write(start, data)
+        self.data = seen
+        self.data[offset : offset + len(noise)] = noise
 
 
 class Disk:
@@ -206,8 +236,7 @@ class Disk:
             size = int.from_bytes(file.data[16:18], "big") or 4096
             start = size * self._rng.randrange(max(1, len(file.data) // size))
             noise = self._rng.randbytes(min(size, len(file.data) - start))
-            file.data[start : start + len(noise)] = noise
-            file.durable[start : start + len(noise)] = noise
+            file.damage(start, noise)
             return 1
         return 0
 
@@ -305,7 +334,8 @@ class _Handle:
 
     def xWrite(self, data: bytes, offset: int) -> None:
         if not self.dead:
-            self._disk.writing(len(data))
+            if self._disk.trouble is not None:
+                self._disk.writing(len(data))
             self._file.write(offset, data)
 
     def xTruncate(self, size: int) -> None:
@@ -378,7 +408,10 @@ def _apply(image: bytearray, change: tuple[int, bytes | None]) -> None:
         return
     if offset > len(image):
         image.extend(bytes(offset - len(image)))
-    image[offset : offset + len(data)] = data
+    if offset == len(image):
+        image += data
+    else:
+        image[offset : offset + len(data)] = data
 
 
 def _torn(change: tuple[int, bytes | None], rng: random.Random) -> tuple[int, bytes | None]:

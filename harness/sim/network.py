@@ -149,12 +149,12 @@ class Network:
 
     def passes(self, link: Link) -> bool:
         """Whether a packet on the link arrives now; a lost one is counted."""
-        if link in self._cut:
+        if self._cut and link in self._cut:
             self._dropped[link] += 1
             return False
         if self._dark and (link[0] in self._dark or link[1] in self._dark):
             return False
-        condition = self._conditions.get(link)
+        condition = self._conditions.get(link) if self._conditions else None
         if condition is None:
             return True
         lost = condition.loss + (1 - condition.loss) * condition.corrupt  # a checksum finds what is damaged
@@ -162,12 +162,12 @@ class Network:
 
     def refuses(self, link: Link) -> bool:
         """Whether a packet on the link is answered by a reset from somewhere between."""
-        condition = self._conditions.get(link)
+        condition = self._conditions.get(link) if self._conditions else None
         return condition is not None and self._happens(link, condition.reset)
 
     def delay(self, link: Link) -> float:
         """How long the next packet on the link takes."""
-        condition = self._conditions.get(link)
+        condition = self._conditions.get(link) if self._conditions else None
         return self._usual_delay(link) + (0.0 if condition is None else self._extra_delay(link, condition))
 
     def _extra_delay(self, link: Link, condition: Condition) -> float:
@@ -190,7 +190,7 @@ class Network:
 
     def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
         """Whether the chunk has to wait for its turn on a slow link, which lets it depart then."""
-        condition = self._conditions.get(link)
+        condition = self._conditions.get(link) if self._conditions else None
         if condition is None or not condition.rate:
             return False
         queue = self._queues.get(link)

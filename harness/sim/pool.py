@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import shutil
@@ -153,6 +154,9 @@ def _dead(error: BrokenProcessPool) -> StormproofError:
 
 def _prepare() -> None:
     """Workers leave Ctrl-C to the parent, and don't outlive it."""
+    import checkers.run_check  # noqa: F401 - what every run needs
+
+    gc.freeze()  # libraries are never garbage: no collection need look at them
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -38,7 +38,9 @@ class SimRuntime(LoopRuntime):
             ConfigError: the disk fails, or the file is damaged.
         """
         try:
-            return prepared(self._disk.open_database(name), name)
+            database = self._disk.open_database(name)
+            database.execute("PRAGMA page_size=1024")
+            return prepared(database, name)
         except sqlite3.Error as error:
             raise ConfigError(f"data: {name} can't be used ({error})") from error
 

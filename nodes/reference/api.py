@@ -120,12 +120,14 @@ class Refused:
     """The command was wrong (unknown subscription, transaction...): the client gets ERROR and is closed.
 
     The connection context has been closed in the same step, so nothing that the client sent after the wrong
-    command takes effect.
+    command takes effect. ``received`` is the highest input counter that was applied to it, None where that is not
+    known.
     """
 
     conn: str
     receipt: str | None
     reason: str
+    received: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +284,8 @@ class Engine(Protocol):
         """
         ...
 
-    def load(self, rows: Iterable[list[Any]]) -> None:
-        """Replace the whole state by dumped rows, inside ``Broker.transaction``."""
+    def load(self, rows: Iterable[list[Any]], breathe: Callable[[], None] = ...) -> None:
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``; ``breathe`` is called now and then."""
 
 
 class Broker(Protocol):

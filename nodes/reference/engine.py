@@ -7,7 +7,7 @@ one of them was restarted or loaded from a snapshot in between. Client mistakes 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
@@ -28,6 +28,7 @@ from nodes.reference.limits import Limits
 from nodes.reference.notifications import LocalQueue
 from nodes.reference.outside import Outside
 from nodes.reference.state import State
+from nodes.reference.store import no_breath
 from nodes.reference.transactions import Transactions
 
 CLOSED_REMEMBERED = 1_000
@@ -78,21 +79,26 @@ class StoreEngine:
         conn, receipt = command.conn, command.args.get("receipt")
         context = self._state.contexts.get(conn)
         if context is None:
+            received = self._received_by(conn)
             if command.kind == "close" and receipt is None:
-                return [Closed(conn, str(command.args.get("reason", "")))]
-            return [Refused(conn, receipt, "connection closed")]
+                return [Closed(conn, str(command.args.get("reason", "")), received)]
+            return [Refused(conn, receipt, "connection closed", received)]
         effects = self._effects = []
         try:
             done = self._apply_to(context, command)
         except Mistake as mistake:
-            effects.append(Refused(conn, receipt, str(mistake)))
+            effects.append(Refused(conn, receipt, str(mistake), context.in_seq if context.reliable else None))
             self._close(context, "error")
         else:
             if conn in self._state.contexts or receipt is not None:
                 effects.append(done)
             if conn not in self._state.contexts:
-                effects.append(Closed(conn, str(command.args.get("reason", ""))))
+                effects.append(Closed(conn, str(command.args.get("reason", "")), self._received_by(conn)))
         return self._react(effects)
+
+    def _received_by(self, conn: str) -> int | None:
+        """How far the input of a closed connection went; None when that is not remembered."""
+        return self._state.closed.get(conn, ("", None))[1]
 
     def _react(self, effects: list[Effect]) -> list[Effect]:
         """What the agents do when a command has been applied."""
@@ -139,14 +145,14 @@ class StoreEngine:
         self._clustered.flush()
         return self._state.rows()
 
-    def load(self, rows: Iterable[list[Any]]) -> None:
-        """Replace the whole state by dumped rows, inside ``Broker.transaction``.
+    def load(self, rows: Iterable[list[Any]], breathe: Callable[[], None] = no_breath) -> None:
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``; ``breathe`` is called now and then.
 
         Raises:
             ValueError: the rows are not a dump.
         """
         self._destinations.forget()
-        self._state.replace(rows)
+        self._state.replace(rows, breathe)
         self.outside.restore()
         self._clustered.restore()
 
@@ -272,7 +278,8 @@ class StoreEngine:
     def _too_slow(self, context: Context, reason: str) -> None:
         """Losing messages silently would be worse than ending the connection that does not take them."""
         if self._state.contexts.get(context.conn) is context:
-            self._effects.append(Refused(context.conn, None, reason))
+            received = context.in_seq if context.reliable else None
+            self._effects.append(Refused(context.conn, None, reason, received))
             self._close(context, "error")
 
     def _nothing(self, context: Context, command: Command) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import random
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 from nodes.reference import wire
 from nodes.reference.api import Runtime
 
-PROTOCOL = "stormproof-link/2"
+PROTOCOL = "stormproof-link/4"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096
@@ -58,8 +59,11 @@ class FrameParser:
         Raises:
             LinkError: a frame is longer than the limit, or is no encoding of a value.
         """
-        buffer = self._buffer
-        buffer += data
+        # A frame rarely comes in pieces: what came is then cut up as it is, without a copy of the whole.
+        buffer: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            buffer = self._buffer
         found: list[Any] = []
         position = 0
         while len(buffer) - position >= _LENGTH.size:
@@ -74,8 +78,10 @@ class FrameParser:
             except wire.WireError as error:
                 raise LinkError(f"a frame can't be decoded: {error}") from error
             position = end
-        if position:
-            del buffer[:position]
+        if buffer is data:
+            self._buffer += data[position:]
+        elif position:
+            del self._buffer[:position]
         return found
 
 
@@ -91,7 +97,7 @@ def encode_frame(value: Any) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-def check_hello(hello: Any, cluster: str, allowed: Collection[str]) -> tuple[str, bytes]:
+def check_hello(hello: Any, cluster: str, allowed: Collection[str], protocol: str = PROTOCOL) -> tuple[str, bytes]:
     """The name of the peer that said hello, and its number.
 
     Raises:
@@ -99,8 +105,8 @@ def check_hello(hello: Any, cluster: str, allowed: Collection[str]) -> tuple[str
     """
     if not (isinstance(hello, list) and hello and isinstance(hello[0], str)):
         raise LinkError("no hello of a broker")
-    if hello[0] != PROTOCOL:
-        raise LinkError(f"protocol is {hello[0]!r}, not {PROTOCOL!r}")
+    if hello[0] != protocol:
+        raise LinkError(f"protocol is {hello[0]!r}, not {protocol!r}")
     if list(map(type, hello)) != [str, str, str, bytes]:
         raise LinkError("no hello of a broker")
     _, its_cluster, name, number = hello
@@ -126,6 +132,64 @@ async def read_hello(reader: asyncio.StreamReader) -> Any:
         return wire.decode(await reader.readexactly(size))
     except wire.WireError as error:
         raise LinkError("no hello of a broker") from error
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """How two brokers make sure that they mean each other and know the same secret, before anything else is said.
+
+    Both methods raise LinkError when the other side is somebody else, and what ``readexactly`` raises.
+    """
+
+    protocol: str
+    cluster: str
+    name: str
+    secret: str
+    random: random.Random
+
+    async def dial(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+        """The side that has opened the connection, to reach ``peer``."""
+        number = self._number()
+        writer.write(self._hello(number))
+        _, its_number = check_hello(await read_hello(reader), self.cluster, [peer], self.protocol)
+        names, numbers = (self.name, peer), (number, its_number)
+        self._check_proof(await read_hello(reader), "accept", names, numbers)
+        writer.write(encode_frame(proof(self.secret, "dial", names, numbers)))
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+                     allowed: Collection[str]) -> str:
+        """The other side; returns which of those that may connect has done so."""
+        peer, its_number = check_hello(await read_hello(reader), self.cluster, allowed, self.protocol)
+        number = self._number()
+        names, numbers = (peer, self.name), (its_number, number)
+        writer.write(self._hello(number) + encode_frame(proof(self.secret, "accept", names, numbers)))
+        self._check_proof(await read_hello(reader), "dial", names, numbers)
+        return peer
+
+    def _number(self) -> bytes:
+        return self.random.getrandbits(128).to_bytes(16, "big")
+
+    def _hello(self, number: bytes) -> bytes:
+        return encode_frame([self.protocol, self.cluster, self.name, number])
+
+    def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
+        if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self.secret, side, names, numbers)):
+            other = names[side == "accept"]
+            raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
+
+
+class Complaints:
+    """Why there is no connection, for the log; what is tried again and again is told once."""
+
+    def __init__(self, runtime: Runtime, event: str) -> None:
+        self._runtime, self._event = runtime, event
+        self._told: dict[str, str] = {}
+
+    def tell(self, peer: str, error: LinkError) -> None:
+        """The connection with a peer (empty: with whoever that was) was refused."""
+        if self._told.get(peer) != str(error):
+            self._told[peer] = str(error)
+            self._runtime.log(self._event, level="warning", peer=peer, reason=str(error))
 
 
 @dataclass(eq=False)
@@ -165,18 +229,17 @@ class Links:
         self._events = events
         self._node = node
         self._addresses = dict(peers)
-        self._cluster = cluster
         self._silence = silence
         self._retry = retry
-        self._secret = secret
+        self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
         order = list(peers)
         rank = order.index(node)
         self._dialled = order[rank + 1 :]
         self._dialling_us = order[:rank]
-        self._refused: dict[str, str] = {}
+        self._complaints = Complaints(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
         self._accepted: dict[asyncio.Task[None], None] = {}
@@ -198,8 +261,18 @@ class Links:
         if dial and self._server is not None:
             self._begin_to_dial(peer)
 
+    def retain(self, peers: Collection[str]) -> None:
+        """Forget all other peers: they are not dialled any more, and not let in."""
+        for peer in [name for name in self._addresses if name != self._node and name not in peers]:
+            del self._addresses[peer]
+            (self._dialled if peer in self._dialled else self._dialling_us).remove(peer)
+            if peer in self._dials:
+                self._dials.pop(peer).cancel()
+            self.cut(peer, reason="not of this group")
+            self._heard.pop(peer, None)
+
     def _begin_to_dial(self, peer: str) -> None:
-        self._tasks.append(self._runtime.spawn(self._dial(peer), f"link to {peer}"))
+        self._dials[peer] = self._runtime.spawn(self._dial(peer), f"link to {peer}")
 
     async def stop(self) -> None:
         """Flush what can be flushed at once, close every link and the listener."""
@@ -212,10 +285,11 @@ class Links:
             writer.transport.abort()
         if self._accepted:
             await asyncio.wait(list(self._accepted), timeout=self._silence)
-        for task in [*self._tasks, *self._accepted]:
+        dials = list(self._dials.values())
+        for task in [*dials, *self._accepted]:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if dials:
+            await asyncio.wait(dials)
 
     def send(self, peer: str, frame: bytes) -> bool:
         """Queue an encoded frame; False when there is no link (or it had to be cut, being hopelessly slow)."""
@@ -270,7 +344,7 @@ class Links:
                     link = await self._open(peer, host, port)
             except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
                 if isinstance(error, LinkError):
-                    self._refuse(peer, error)
+                    self._complaints.tell(peer, error)
             else:
                 await self._run(peer, link)
             await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random() / 2))
@@ -278,12 +352,7 @@ class Links:
     async def _open(self, peer: str, host: str, port: int) -> _Link:
         reader, writer = await self._runtime.connect(host, port)
         try:
-            number = self._number()
-            writer.write(self._hello(number))
-            _, its_number = check_hello(await read_hello(reader), self._cluster, [peer])
-            names, numbers = (self._node, peer), (number, its_number)
-            self._check_proof(await read_hello(reader), "accept", names, numbers)
-            writer.write(encode_frame(proof(self._secret, "dial", names, numbers)))
+            await self._handshake.dial(reader, writer, peer)
         except BaseException:
             writer.transport.abort()
             raise
@@ -293,15 +362,10 @@ class Links:
         self._handshakes[writer] = None
         try:
             async with asyncio.timeout(max(self._silence, 0.1)):
-                hello = await read_hello(reader)
-                peer, its_number = check_hello(hello, self._cluster, self._dialling_us)
-                number = self._number()
-                names, numbers = (peer, self._node), (its_number, number)
-                writer.write(self._hello(number) + encode_frame(proof(self._secret, "accept", names, numbers)))
-                self._check_proof(await read_hello(reader), "dial", names, numbers)
+                peer = await self._handshake.accept(reader, writer, self._dialling_us)
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
-                self._refuse("", error)
+                self._complaints.tell("", error)
             writer.transport.abort()
             return
         finally:
@@ -314,23 +378,6 @@ class Links:
         finally:
             if task is not None:
                 del self._accepted[task]
-
-    def _refuse(self, peer: str, error: LinkError) -> None:
-        """Log why there is no link; what is tried again and again is told once."""
-        if self._refused.get(peer) != str(error):
-            self._refused[peer] = str(error)
-            self._runtime.log("link refused", level="warning", peer=peer, reason=str(error))
-
-    def _number(self) -> bytes:
-        return self._runtime.random.getrandbits(128).to_bytes(16, "big")
-
-    def _hello(self, number: bytes) -> bytes:
-        return encode_frame([PROTOCOL, self._cluster, self._node, number])
-
-    def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
-        if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self._secret, side, names, numbers)):
-            other = names[side == "accept"]
-            raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
 
     async def _run(self, peer: str, link: _Link) -> None:
         if self._stopping:

@@ -3,11 +3,11 @@
 A server that has messages for another one connects to it and sends them in the order of their stamps; the other
 acknowledges what is safe there. Networks are open on the master only: a slave refuses a connection and tells where the
 master listens, and whoever connects tries the replicas of the descriptor one after the other. Frames are those of the
-links between replicas (``links.py``), and so is their hygiene: heartbeats, and a silent connection is cut.
+links between replicas (``links.py``), and so are the handshake, by which both sides prove that they know the same
+secret (option ``secret``), and the hygiene: heartbeats, and a silent connection is cut.
 
-Sender: ``[protocol, its server, the other's, first stamp kept, last stamp given]``, then ``[stamp, destination,
-headers, body]``. Receiver: ``["welcome"]`` or ``["refused", reason, host, port]``, then ``[stamp]``. Both: ``[]`` is a
-heartbeat.
+Sender: ``[first stamp kept, last stamp given]``, then ``[stamp, destination, headers, body]``. Receiver:
+``["welcome"]`` or ``["refused", reason, host, port]``, then ``[stamp]``. Both: ``[]`` is a heartbeat.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined, Runtime, Waiting
 from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
-from nodes.reference.links import FrameParser, LinkError, encode_frame, read_hello
+from nodes.reference.links import Complaints, FrameParser, Handshake, LinkError, encode_frame, read_hello
 from nodes.reference.outside import Outside
 
-PROTOCOL = "stormproof-network/1"
+PROTOCOL = "stormproof-network/2"
 WINDOW = 256
 WINDOW_BYTES = 4 << 20
 _READ_SIZE = 1 << 18
 _HEARTBEAT = encode_frame([])
+_NOT_MASTER = "not master"
 Address = tuple[str, int]
 
 
@@ -76,6 +78,10 @@ class Networks:
         self._hub, self._outside = hub, outside
         self._config, self._runtime = hub.config, hub.runtime
         self._silence, self._retry = silence, silence / 10
+        self._handshake = handshake(self._config.server, str(self._config.options.get("secret", "")),
+                                    self._runtime.random)
+        self._named = {name_of(server): server for server in self._config.servers}
+        self._complaints = Complaints(self._runtime, "network refused")
         self._open = False
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -186,12 +192,17 @@ class Networks:
                 async with asyncio.timeout(self._silence / 2):
                     connection = await self._dial(server, known[place % len(known)])
             except _Refused as refusal:
-                elsewhere = refusal.args[1]
+                reason, elsewhere = refusal.args
+                if reason != _NOT_MASTER:
+                    self._complaints.tell(name_of(server), LinkError(reason))
                 if elsewhere in known and elsewhere != known[place % len(known)]:
                     place = known.index(elsewhere)
                     continue
                 place += 1
-            except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError):
+            except LinkError as error:
+                self._complaints.tell(name_of(server), error)
+                place += 1
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 place += 1
             else:
                 await self._run_outward(server, connection)
@@ -200,8 +211,9 @@ class Networks:
     async def _dial(self, server: int, address: Address) -> _Connection:
         reader, writer = await self._runtime.connect(*address)
         try:
+            await self._handshake.dial(reader, writer, name_of(server))
             peer = self._outside().peer(server)
-            writer.write(encode_frame([PROTOCOL, self._config.server, server, peer.acked + 1, self._may_send[server]]))
+            writer.write(encode_frame([peer.acked + 1, self._may_send[server]]))
             answer = await read_hello(reader)
             if answer != ["welcome"]:
                 raise _refusal(answer)
@@ -261,7 +273,7 @@ class Networks:
             try:
                 await self._accept(reader, writer, replicas)
             except LinkError as error:
-                self._runtime.log("network refused", level="warning", reason=str(error))
+                self._complaints.tell("", error)
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 pass  # It will be tried again by the other side.
             finally:
@@ -273,11 +285,12 @@ class Networks:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                       replicas: Sequence[Address]) -> None:
         async with asyncio.timeout(self._silence):
-            server, first, last = self._greeted(await read_hello(reader))
+            server = self._named[await self._handshake.accept(reader, writer, self._named)]
+            first, last = _stamps(await read_hello(reader))
         connection = _Connection(reader, writer, self._runtime.now())
         if not self._open:
             place = self._hub.master_place()
-            connection.write(["refused", "not master", *(replicas[place] if place is not None else ("", 0))])
+            connection.write(["refused", _NOT_MASTER, *(replicas[place] if place is not None else ("", 0))])
             return
         received = self._outside().peer(server).received
         if received > last:
@@ -306,18 +319,6 @@ class Networks:
                 del self._inward[server]
                 self._runtime.log("network down", of=server)
 
-    def _greeted(self, hello: Any) -> tuple[int, int, int]:
-        """Server, first and last stamp of a connection that may be; raises LinkError for any other."""
-        if not (isinstance(hello, list) and len(hello) == 5 and hello[0] == PROTOCOL
-                and all(type(number) is int for number in hello[1:])):
-            raise LinkError("no hello of a server")
-        _, server, wanted, first, last = hello
-        if wanted != self._config.server:
-            raise LinkError(f"server {server} wants server {wanted}; this is {self._config.server}")
-        if server not in self._config.servers:
-            raise LinkError(f"server {server} is not in the configuration")
-        return server, first, last
-
     # Both.
 
     async def _read(self, connection: _Connection, take: Callable[[Sequence[Any]], None]) -> None:
@@ -345,6 +346,23 @@ class Networks:
                     connection.cut()
                 else:
                     connection.writer.write(_HEARTBEAT)
+
+
+def name_of(server: int) -> str:
+    """How a server calls itself to another; all its replicas do so."""
+    return f"server {server}"
+
+
+def handshake(server: int, secret: str, random: Random) -> Handshake:
+    """How connections of a server begin."""
+    return Handshake(PROTOCOL, "", name_of(server), secret, random)
+
+
+def _stamps(offer: Any) -> tuple[int, int]:
+    """The first stamp that the sender keeps and the last that it has given; raises LinkError for anything else."""
+    if not (isinstance(offer, list) and list(map(type, offer)) == [int, int]):
+        raise LinkError("no offer of a server")
+    return offer[0], offer[1]
 
 
 def _refusal(answer: Any) -> Exception:

@@ -267,6 +267,8 @@ class Session:
             headers = {} if effect.receipt is None else {"receipt-id": effect.receipt}
             if self.reliable:
                 headers["x-closed"] = "gap" if effect.reason == "gap" else "error"
+                if effect.received is not None:
+                    headers["x-received"] = str(effect.received)
             self._context_gone(effect.reason, headers)
         else:
             self._closed(effect)

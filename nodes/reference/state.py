@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from nodes.reference.queues import (
     content_bytes,
     restore_ready,
 )
-from nodes.reference.store import Row, Table, create_tables, read_all, read_rows, replace_all
+from nodes.reference.store import Row, Table, breathing, create_tables, no_breath, read_all, read_rows, replace_all
 from nodes.reference.topics import Routes
 
 
@@ -82,7 +82,8 @@ class State:
     def flush(self) -> None:
         """Write all that changed, in the open transaction."""
         for table in self._tables:
-            table.flush(self._database)
+            if table.changed or table.removed:
+                table.flush(self._database)
         for message in self._message_table.flush(self._database):
             if message.subscription is not None or self._cached > self._cache:
                 self._drop_content(message)
@@ -95,12 +96,12 @@ class State:
         """The stored state, row by row."""
         return read_all(self._database)
 
-    def replace(self, rows: Iterable[list[Any]]) -> None:
-        """Replace everything, on disk and in memory."""
+    def replace(self, rows: Iterable[list[Any]], breathe: Callable[[], None] = no_breath) -> None:
+        """Replace everything, on disk and in memory; ``breathe`` is called now and then."""
         for table in (*self._tables, self._message_table, self._shared_table):
             table.forget()
-        replace_all(self._database, rows)
-        self._restore()
+        replace_all(self._database, breathing(rows, breathe))
+        self._restore(breathe)
 
     # Additions and removals.
 
@@ -310,7 +311,7 @@ class State:
 
     # From disk to memory.
 
-    def _restore(self) -> None:
+    def _restore(self, breathe: Callable[[], None] = no_breath) -> None:
         self._cached = 0
         self.counters = Counters()
         for _, next_id, next_message in read_rows(self._database, "counters"):
@@ -328,7 +329,7 @@ class State:
                 self.routes.add(queue)
         contexts = self._restore_contexts()
         subscriptions = self._restore_subscriptions(queues, contexts)
-        self._restore_messages(queues, subscriptions, self._restore_transactions(contexts))
+        self._restore_messages(queues, subscriptions, self._restore_transactions(contexts), breathe)
 
     def _restore_contexts(self) -> dict[int, Context]:
         contexts: dict[int, Context] = {}
@@ -347,11 +348,12 @@ class State:
         return subscriptions
 
     def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription],
-                          transactions: dict[int, Transaction]) -> None:
+                          transactions: dict[int, Transaction], breathe: Callable[[], None]) -> None:
         contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
                     in read_rows(self._database, "shared", "id, topic, length(body)")}
         self.messages = {}
-        for identity, queue, content, size in read_rows(self._database, "messages", "id, queue, shared, length(body)"):
+        rows = read_rows(self._database, "messages", "id, queue, shared, length(body)")
+        for identity, queue, content, size in breathing(rows, breathe):
             message = self.messages[identity] = Message(identity, queues[queue], size)
             if content:
                 shared = message.shared = contents[content]
@@ -369,7 +371,7 @@ class State:
         # Per connection, deliveries are kept in the order of the output counter.
         for out_seq, message, holder in sorted(inflight, key=lambda entry: entry[0]):
             holder.hold(message, out_seq)
-        restore_ready(self.messages.values())
+        restore_ready(breathing(self.messages.values(), breathe))
         for holder in subscriptions.values():
             holder.queue.attach(holder)
 

@@ -52,36 +52,53 @@ TABLES = tuple(_SCHEMA)
 """Names of the tables; each has a whole number ``id`` as its key, which is its first column."""
 _LOAD_BATCH = 1000
 _SLICE = 1000
+_BREATH = 1000
+"""Rows between two breaths of work on all of them."""
+
+
+def no_breath() -> None:
+    """For work that is short, or that nobody waits for."""
+
+
+def breathing(items: Iterable[T], breathe: Callable[[], None]) -> Iterator[T]:
+    """The items; ``breathe`` is called now and then, so that long work over them can tell others that it goes on."""
+    for number, item in enumerate(items):
+        if not number % _BREATH:
+            breathe()
+        yield item
 
 
 class Table(Generic[T]):
-    """The unsaved changes of one table; ``row`` makes the row of an object when it is written."""
+    """The unsaved changes of one table; ``row`` makes the row of an object when it is written.
+
+    ``changed`` holds what is to be written, ``removed`` the keys of what is to be deleted.
+    """
 
     def __init__(self, name: str, row: Callable[[T], Row]) -> None:
         marks = ", ".join("?" * len(_SCHEMA[name]))
         self._upsert = f"INSERT OR REPLACE INTO {name} VALUES ({marks})"
         self._delete = f"DELETE FROM {name} WHERE id = ?"
         self._row = row
-        self._changed: dict[int, T] = {}
+        self.changed: dict[int, T] = {}
         self._unsaved: set[int] = set()
-        self._removed: list[tuple[int]] = []
+        self.removed: list[tuple[int]] = []
 
     def insert(self, key: int, item: T) -> None:
         """A row that is not in the table yet."""
         self._unsaved.add(key)
-        self._changed[key] = item
+        self.changed[key] = item
 
     def update(self, key: int, item: T) -> None:
         """A row that may be in the table already."""
-        self._changed[key] = item
+        self.changed[key] = item
 
     def remove(self, key: int) -> None:
         """A row that is no more."""
-        self._changed.pop(key, None)
+        self.changed.pop(key, None)
         if key in self._unsaved:
             self._unsaved.remove(key)
         else:
-            self._removed.append((key,))
+            self.removed.append((key,))
 
     def is_unsaved(self, key: int) -> bool:
         """Whether the row was inserted since the last flush."""
@@ -89,20 +106,20 @@ class Table(Generic[T]):
 
     def flush(self, database: sqlite3.Connection) -> list[T]:
         """Write the changes; returns the objects that were written."""
-        if self._removed:
-            database.executemany(self._delete, self._removed)
-            self._removed = []
-        if not self._changed:
+        if self.removed:
+            database.executemany(self._delete, self.removed)
+            self.removed = []
+        if not self.changed:
             return []
-        written = list(self._changed.values())
+        written = list(self.changed.values())
         database.executemany(self._upsert, map(self._row, written))
-        self._changed = {}
+        self.changed = {}
         self._unsaved = set()
         return written
 
     def forget(self) -> None:
         """Drop the unsaved changes."""
-        self._changed, self._unsaved, self._removed = {}, set(), []
+        self.changed, self._unsaved, self.removed = {}, set(), []
 
 
 def create_tables(database: sqlite3.Connection) -> None:

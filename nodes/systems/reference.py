@@ -392,7 +392,8 @@ class ReferenceCluster:
             "peers": {name: [address[name], LINK_PORT] for name in names} if system.replicated else {},
             "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
             "options": {option.name: self.test.options[option.name] for option in system.options}
-            | ({"secret": f"links of {self.passcode}", "join": spare} if system is Joram else {}),
+            | ({"secret": f"links of {self.passcode}"} if system is Joram or len(self.groups) > 1 else {})
+            | ({"join": spare} if system is Joram else {}),
             "services": reactions(self.test.options),
             **self._neighbours(group),
         }

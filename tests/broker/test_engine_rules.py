@@ -217,6 +217,19 @@ def test_resuming_a_closed_connection_tells_why_it_was_closed() -> None:
     assert bench.do("open", "never", **resume) == [Closed("never", "unknown")]
 
 
+@pytest.mark.requirement("J16", part=True)
+def test_who_hears_that_a_connection_closes_hears_how_far_its_input_went() -> None:
+    bench = Bench()
+    bench.open(reliable=True)
+    bench.do("received", seq=1)
+    assert bench.do("close", reason="idle") == [Closed("c", "idle", received=1)]
+    assert bench.do("close", reason="idle") == [Closed("c", "idle", received=1)]
+    assert bench.do("received", seq=2, receipt="r") == [Refused("c", "r", "connection closed", received=1)]
+    bench.open("d", reliable=True)
+    bench.do("received", "d", seq=1)
+    assert bench.do("received", "d", seq=3, receipt="r") == [Refused("d", "r", "gap", received=1)]
+
+
 def test_another_login_cannot_resume_a_connection() -> None:
     bench = Bench()
     bench.open(reliable=True)

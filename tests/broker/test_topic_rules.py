@@ -205,7 +205,7 @@ def test_a_publisher_may_fall_behind_itself() -> None:
     bench.listen(prefetch=1, seq=1)
     bench.publish("a", seq=2)
     done, refused = bench.publish("b", seq=3, receipt="r")
-    assert (done, refused) == (Done("c", 3, "r"), Refused("c", None, "subscription s holds more than 1 messages"))
+    assert (done, refused) == (Done("c", 3, "r"), Refused("c", None, "subscription s holds more than 1 messages", 3))
     assert list(bench.engine.connections()) == []
 
 

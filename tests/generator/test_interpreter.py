@@ -66,10 +66,11 @@ class Bench:
         self.log: list[str] = []
         self.rows = options.pop("rows", Rows())
         self.hosts: dict[int, str] = {}
+        kind = options.pop("client", ScriptedClient)
 
         def make(thread: int, process: int, host: str) -> ScriptedClient:
             self.hosts[process] = host
-            return ScriptedClient(act, self.log, str(process))
+            return kind(act, self.log, str(process))
 
         nemesis = options.pop("nemesis", NoClient())
         self.interpreter = Interpreter(
@@ -368,3 +369,40 @@ async def test_the_journal_is_a_recorder(tmp_path: Path) -> None:
     journal.close()
     contents = read_journal(tmp_path / "journal.bin")
     assert (contents.rows, contents.dropped_bytes) == (10_000, 0)
+
+
+class Holder(ScriptedClient):
+    """Has something to settle, which takes some time."""
+
+    async def settle(self) -> None:
+        await asyncio.sleep(0.05)
+        self.log.append(f"settled {self.name}")
+
+
+async def test_a_client_with_something_to_settle_does_so_before_it_is_closed_and_when_all_is_healed() -> None:
+    async def act(op: Op) -> Op:
+        return op.info("lost") if op.process == 0 else op.ok()
+
+    bench = Bench(act, client=Holder)
+    await bench.run(gen.clients(gen.limit(2, gen.repeat(E))))
+    assert bench.log == ["open 0", "open 1"]
+    assert await bench.interpreter.settle(10)
+    assert sorted(bench.log[2:]) == ["close 0", "settled 0", "settled 1"]
+    assert not await bench.interpreter.settle(0.001)
+    await bench.interpreter.close()
+    assert bench.log.count("settled 1") == 1
+
+
+async def test_closing_the_interpreter_cuts_off_what_does_not_settle_and_closes_it() -> None:
+    async def act(op: Op) -> Op:
+        return op.info("lost")
+
+    class Never(ScriptedClient):
+        async def settle(self) -> None:
+            await asyncio.Event().wait()
+
+    bench = Bench(act, client=Never)
+    await bench.run(gen.clients(gen.limit(1, gen.repeat(E))))
+    assert not await bench.interpreter.settle(0.01)
+    await bench.interpreter.close()
+    assert bench.log == ["open 0", "close 0"]

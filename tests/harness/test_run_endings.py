@@ -37,6 +37,7 @@ async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
     lab.clock, lab._emit = lambda: 0, lambda event: None  # type: ignore[assignment]
     lab.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
     lab.cluster = SimpleNamespace(await_healthy=answer, describe=describe)
+    lab.interpreter = SimpleNamespace(settle=answer)  # type: ignore[assignment]
     monkeypatch.setattr("asyncio.sleep", nothing)
     await lab._heal()
     failure = read_run(run_dir)["failure"]

@@ -18,6 +18,7 @@ from nodes.reference.runtime import RealRuntime
 from nodes.reference.services import SERVICES, ServiceFactory
 
 PATIENCE = 30.0
+SECRET = "between servers"
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -84,6 +85,7 @@ class Servers:
         self.nodes: dict[str, Node] = {}
         self.logs: dict[str, io.StringIO] = {name: io.StringIO() for name in self.names}
         self._services, self._classes = services, classes
+        self.secrets = [SECRET] * len(shape)
 
     def config(self, name: str) -> Config:
         server = next(number for number, group in enumerate(self.groups) if name in group)
@@ -93,7 +95,7 @@ class Servers:
             name, "joram" if len(group) > 1 else "standalone", str(self.folder / name), port=self.ports[name],
             peers={each: ("127.0.0.1", self.links[each]) for each in group} if len(group) > 1 else {},
             client_addresses={each: f"127.0.0.1:{self.ports[each]}" for each in group},
-            options={"detection_timeout": 0.4, "linger": 0.6, "network_timeout": 0.5},
+            options={"detection_timeout": 0.4, "linger": 0.6, "network_timeout": 0.5, "secret": self.secrets[server]},
             server=server, networks=[places[server]],
             servers={number: place for number, place in enumerate(places) if number != server},
             services=list(self._services(name)),

@@ -11,9 +11,21 @@ from joram_cluster import until
 from loopback import free_ports
 
 from nodes.reference.api import Config
-from nodes.reference.joram.messages import Ack, Append, Heartbeat, Leave, Promise, StateChunk, pack, unpack
+from nodes.reference.joram.messages import (
+    Ack,
+    Append,
+    Canvass,
+    Heartbeat,
+    Leave,
+    Opinion,
+    Promise,
+    StateChunk,
+    pack,
+    unpack,
+)
 from nodes.reference.links import PROTOCOL, FrameParser, LinkError, Links, check_hello, encode_frame, proof
 from nodes.reference.runtime import RealRuntime
+from nodes.reference.wire import WireError, encode
 
 
 def test_frames_are_found_however_the_stream_is_cut():
@@ -45,7 +57,8 @@ def test_a_hello_that_does_not_fit_is_refused(hello: Any):
 
 @pytest.mark.parametrize("message", [
     Heartbeat(64, 0, 64, 3, 2, 1.5, -1.0), Append(64, 1, 64, 1, 0.5, [[64, b"x"], [64, b""]]), Ack(64, 2, 0.5),
-    Promise(64, 1, 2, 3, 4), StateChunk(64, 0, b"rows"), Leave(),
+    Promise(64, 1, 2, 3, 4), StateChunk(64, 0, b"rows"), Leave(), Opinion(64, 128, "no"), Canvass(64, True),
+    Append(64, 1, 64, 1, 0.5, []),
 ])
 def test_messages_survive_the_link(message: Any):
     (frame,) = FrameParser().feed(pack(message))
@@ -55,10 +68,22 @@ def test_messages_survive_the_link(message: Any):
 @pytest.mark.parametrize("frame", [
     None, [], ["x"], [99], [-1], [True], [3], [3, 1, 2], [3, 1, 2, 3], [3, 1.0, 2, 0.5],
     [2, 1, 2, 3, 4, 0.5, [[1]]], [2, 1, 2, 3, 4, 0.5, [[1, "text"]]], [2, 1, 2, 3, 4, 0.5, [b"x"]],
+    b"", b"\x63", b"\x03", b"\x03" + bytes(23), b"\x03" + bytes(25), b"\x02", b"\x02" + bytes(39),
+    b"\x02" + bytes(41), b"\x02" + bytes(51), b"\x02" + bytes(48) + b"\x00\x00\x00\x02x",
+    b"\x02" + bytes(48) + b"\x00\x00\x00\x00xy", b"\x02" + bytes(48) + b"\xff\xff\xff\xffx",
+    b"\x06", b"\x06" + encode([1, 2]), b"\x06" + encode([1, 2, 3]), b"\x06" + encode([1.0, 2, ""]),
+    b"\x06" + encode([1, 2, ""]) + b"x", b"\x06" + encode({}), b"\x06" + encode(None),
 ])
 def test_frames_that_are_no_messages_are_refused(frame: Any):
     with pytest.raises(LinkError):
         unpack(frame)
+
+
+def test_a_message_with_too_big_a_number_is_not_sent():
+    with pytest.raises(WireError):
+        pack(Ack(1 << 63, 0, 0.0))
+    with pytest.raises(WireError):
+        pack(Append(1, 2, 3, 4, 0.5, [[1 << 63, b""]]))
 
 
 SECRET = "between us"

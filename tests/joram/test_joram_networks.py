@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from joram_servers import Servers, eventually
+from joram_servers import SECRET, Servers, eventually
 
 from nodes.reference.api import Command
-from nodes.reference.links import FrameParser, encode_frame
-from nodes.reference.networks import PROTOCOL
+from nodes.reference.links import FrameParser, LinkError, encode_frame, read_hello
+from nodes.reference.networks import PROTOCOL, handshake, name_of
 
 HERE, THERE = "/server/0/queue/q", "/server/1/queue/q"
 
@@ -44,18 +45,17 @@ async def until_kept(world: Servers, server: int, stamps: list[int], names: list
     await eventually(same, f"{names} keep {stamps} for server {server}")
 
 
-async def ask(world: Servers, name: str, hello: list[Any]) -> tuple[list[Any], asyncio.StreamWriter]:
-    """What a node answers to the hello of another server."""
+async def ask(world: Servers, name: str, offer: list[Any], *, server: int = 1, wanted: int = 0,
+              secret: str = SECRET) -> tuple[list[Any], asyncio.StreamWriter]:
+    """What a node answers to another server that offers messages; nothing when the handshake does not succeed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", world.networks[name])
-    writer.write(encode_frame(hello))
-    parser, frames = FrameParser(), []
     async with asyncio.timeout(10):
-        while not frames:
-            data = await reader.read(1 << 16)
-            if not data:
-                return [], writer
-            frames += parser.feed(data)
-    return frames[0], writer
+        try:
+            await handshake(server, secret, Random(1)).dial(reader, writer, name_of(wanted))
+            writer.write(encode_frame(offer))
+            return await read_hello(reader), writer
+        except (LinkError, asyncio.IncompleteReadError):
+            return [], writer
 
 
 class Outsider:
@@ -70,6 +70,7 @@ class Outsider:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parser, taken = FrameParser(), []
+        assert await handshake(1, SECRET, Random(2)).accept(reader, writer, [name_of(0)]) == name_of(0)
         while data := await reader.read(1 << 16):
             for frame in parser.feed(data):
                 if not taken:
@@ -139,15 +140,14 @@ async def test_a_slave_refuses_other_servers_and_names_the_master(servers: Calla
     world = servers(3, 1)
     world.start(*world.groups[0])
     master = await world.serving(0)
-    hello = [PROTOCOL, 1, 0, 1, 0]
     for name in world.groups[0]:
-        answer, writer = await ask(world, name, hello)
+        answer, writer = await ask(world, name, [1, 0])
         expected = ["welcome"] if name == master else ["refused", "not master", "127.0.0.1", world.networks[master]]
         assert answer == expected
         writer.close()
     await world.nodes[master].stop()
     second = await world.serving(0)
-    assert (await ask(world, second, hello))[0] == ["welcome"]
+    assert (await ask(world, second, [1, 0]))[0] == ["welcome"]
 
 
 async def test_strangers_and_servers_that_forgot_their_messages_are_refused(servers: Callable[..., Servers]):
@@ -161,13 +161,37 @@ async def test_strangers_and_servers_that_forgot_their_messages_are_refused(serv
         return await world.depth("n0.0") == 1
 
     await eventually(arrived, "the message")
-    for hello in ([PROTOCOL, 9, 0, 1, 0], [PROTOCOL, 1, 7, 1, 0], ["stormproof-link/1", "joram", "n1.0"], [1], []):
-        assert (await ask(world, "n0.0", hello))[0] == []
-    refused, _ = await ask(world, "n0.0", [PROTOCOL, 1, 0, 1, 0])
+    for strangers in ({"server": 9}, {"wanted": 7}, {"secret": "another"}, {"secret": ""}):
+        assert (await ask(world, "n0.0", [1, 1], **strangers))[0] == []
+    for offer in ([], [1], [1, "1"], [True, 1], [PROTOCOL, 1, 0, 1, 1]):
+        assert (await ask(world, "n0.0", offer))[0] == []
+    refused, _ = await ask(world, "n0.0", [1, 0])
     assert refused[:1] == ["refused"] and "has lost its storage" in refused[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", world.networks["n0.0"])
     writer.write(b"\xff" * 64)
     assert await reader.read() == b""
+
+
+async def test_servers_with_different_secrets_exchange_nothing_and_say_so(servers: Callable[..., Servers]):
+    world = servers(1, 1)
+    world.secrets[1] = "another"
+    world.start()
+    local = await world.client(await world.serving(1))
+    await local.publish("x", HERE)
+
+    async def told(name: str, reason: str) -> bool:
+        return "network refused" in (log := world.logs[name].getvalue()) and reason in log
+
+    await eventually(lambda: told("n1.0", "server 0 has another secret"), "a refusal by who connects")
+    assert (await world.depth("n0.0"), await world.depth("n1.0", HERE)) == (0, 1)
+    # What one of them says is no proof when the other one says it.
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.networks["n0.0"])
+    writer.write(encode_frame([PROTOCOL, "", name_of(1), b"1"]))
+    assert (await read_hello(reader))[:3] == [PROTOCOL, "", name_of(0)]
+    writer.write(encode_frame(await read_hello(reader)))
+    assert await reader.read() == b""
+    assert await told("n0.0", "server 1 has another secret")
+    writer.close()
 
 
 @pytest.mark.requirement("J12")
@@ -188,8 +212,8 @@ async def test_all_replicas_keep_a_message_until_the_masters_acknowledgement_rea
     async def came(link: int, count: int) -> bool:
         return len(outsider.links) > link and len(outsider.links[link]) == count
 
-    await eventually(lambda: came(0, 4), "the hello and three messages")
-    assert outsider.links[0][0] == [PROTOCOL, 0, 1, 1, 3]
+    await eventually(lambda: came(0, 4), "the offer and three messages")
+    assert outsider.links[0][0] == [1, 3]
     assert [(frame[0], frame[1], frame[3]) for frame in outsider.links[0][1:]] == [
         (number + 1, "/queue/q", str(number).encode()) for number in range(3)
     ]
@@ -198,8 +222,8 @@ async def test_all_replicas_keep_a_message_until_the_masters_acknowledgement_rea
     assert len(outsider.links) == 1  # only the master sends
     # The next master sends again what was not acknowledged, under the same numbers.
     await world.nodes[master].stop()
-    await eventually(lambda: came(1, 3), "the hello and two messages")
-    assert outsider.links[1][0] == [PROTOCOL, 0, 1, 2, 3]
+    await eventually(lambda: came(1, 3), "the offer and two messages")
+    assert outsider.links[1][0] == [2, 3]
     assert outsider.links[1][1:] == outsider.links[0][2:]
     outsider.writers[1].write(encode_frame([3]))
     await until_kept(world, 1, [], [name for name in replicas if name != master])

@@ -10,6 +10,7 @@ import pytest
 from simulated import simulated, small_test
 
 from checkers.run_check import check_run
+from checkers.verdict import Verdict
 from harness.errors import UsageError
 from harness.history.ledger import read_ledger
 from harness.settings import make_test, read_config
@@ -24,6 +25,18 @@ FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {
     "fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
     "bug": "close-drops-unacked",
 })  # fmt: skip
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.toml"))
+"""What was left of failing runs when they had been shrunk; each told of a defect that is mended."""
+
+
+def verdict_of_scenario(path: Path, folder: Path) -> Verdict:
+    data: dict[str, Any] = read_config(path)
+    test = make_test(
+        design=data["design"], workload=data["workload"], nemesis=data["nemesis"], backend="sim", nodes=data["nodes"],
+        time_limit=data["time-limit"], rate=data["rate"], seed=data["seed"], settings=data["set"],
+    )
+    return check_run(simulated(test, folder))
 
 
 def test_a_schedule_survives_being_written_and_read() -> None:
@@ -75,14 +88,7 @@ def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path
     path = tmp_path / "scenario.toml"
     path.write_text(shrunk.scenario())
     assert len(path.read_text().splitlines()) < 25
-    data: dict[str, Any] = read_config(path)
-    verdict = check_run(simulated(
-        make_test(
-            design=data["design"], workload=data["workload"], nemesis=data["nemesis"], backend="sim",
-            nodes=data["nodes"], time_limit=data["time-limit"], rate=data["rate"], seed=data["seed"],
-            settings=data["set"],
-        ), tmp_path,
-    ))  # fmt: skip
+    verdict = verdict_of_scenario(path, tmp_path)
     assert verdict.verdict == "invalid"
     assert verdict.sentence == shrunk.result.sentence
 
@@ -114,3 +120,9 @@ def test_what_does_not_fail_is_not_shrunk(tmp_path: Path) -> None:
     settings = {name: value for name, value in FAILING.settings.items() if name != "bug"}
     with pytest.raises(UsageError, match="does not fail"):
         shrink(Plan("joram", "queue", "partition", 3, 8.0, 30.0, settings), 1)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
+def test_no_defect_that_was_found_comes_back(path: Path, tmp_path: Path) -> None:
+    verdict = verdict_of_scenario(path, tmp_path)
+    assert verdict.verdict == "valid", verdict.sentence

@@ -10,6 +10,9 @@ from simulated import simulated, small_test
 from checkers.run_check import check_run
 from checkers.verdict import INVALID, VALID, Outcome, Verdict
 
+SEEDS = range(1, 9)
+"""Enough for one of them to show what does not happen in every run."""
+
 
 def verdict_of(folder: Path, seed: int, quality: str, source: str = "queue", bug: str = "none") -> Verdict:
     settings = {"quality": quality, "source": source, "bug": bug, "fault_gap": 0.3}
@@ -22,15 +25,15 @@ def outcome(verdict: Verdict, check: str) -> Outcome:
 
 
 @pytest.mark.requirement("J4")
-@pytest.mark.parametrize(("quality", "seed", "shows"), [
-    ("at-most-once", 2, "lost"),
-    ("duplicate-okay", 2, "at-most-once"),
-])  # fmt: skip
-def test_what_is_not_promised_is_shown_and_no_violation(quality: str, seed: int, shows: str, tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, seed, quality)
-    assert verdict.verdict == VALID, verdict.sentence
-    assert outcome(verdict, shows).count > 0
-    assert [result.decides for result in verdict.checks if result.check == shows] == [False]
+@pytest.mark.parametrize(("quality", "shows"), [("at-most-once", "lost"), ("duplicate-okay", "at-most-once")])
+def test_what_is_not_promised_is_shown_and_no_violation(quality: str, shows: str, tmp_path: Path) -> None:
+    for seed in SEEDS:
+        verdict = verdict_of(tmp_path, seed, quality)
+        assert verdict.verdict == VALID, verdict.sentence
+        assert [result.decides for result in verdict.checks if result.check == shows] == [False]
+        if outcome(verdict, shows).count > 0:
+            return
+    pytest.fail(f"none of the seeds shows {shows}")
 
 
 @pytest.mark.requirement("J4", part=True)

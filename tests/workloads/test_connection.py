@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes.stomp import Frame
+from nodes.stomp import Frame, encode
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +172,21 @@ async def test_the_same_replica_is_tried_first_for_the_set_time(proxy: Proxy) ->
     assert proxy.accepted > 3, "the replica that was lost was tried again and again before the next"
     await connection.close()
     await other.stop()
+
+
+@pytest.mark.requirement("J17")
+async def test_a_master_that_came_to_the_group_later_is_learned_from_a_slave(proxy: Proxy) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\0")
+        writer.write(encode(Frame("ERROR", {"message": "not master", "x-master": "{}:{}".format(*proxy.address)})))
+        writer.close()
+
+    slave = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    connection = Connection([slave.sockets[0].getsockname()[:2]], SETTINGS)
+    await connection.open(5.0)
+    assert connection.peer == proxy.address
+    await connection.close()
+    slave.close()
 
 
 async def test_a_silent_connection_is_noticed_by_its_missing_heart_beats(proxy: Proxy) -> None:

@@ -25,6 +25,7 @@ from nodes.reference.joram.messages import (
     Promise,
     Propose,
     Reject,
+    Roster,
     Standing,
     StateAck,
     StateBegin,
@@ -37,6 +38,8 @@ from nodes.reference.joram.options import Options
 from nodes.reference.joram.replica import Replica
 
 NOT_MASTER = "not master"
+QUIET = 1.0
+"""Seconds without a commit after which what was applied is written as well, so that a restart repeats little."""
 
 
 class Joram:
@@ -53,12 +56,15 @@ class Joram:
         self._broker = broker
         self._options = Options.from_config(broker.config)
         self._replica = Replica(broker, self._options, self)
+        self._replica.tell_peers = self._send_heartbeats
         self._election = Election(self._replica, self)
         self._leader: Leader | None = None
         self._master: str | None = None
         self._intake: Intake | None = None
         self._supply: dict[str, tuple[int, Feeder]] = {}
         self._reports: dict[str, Heartbeat] = {}
+        self._answered: set[str] = set()
+        """Who got a heartbeat as an answer, and so needs none when the next ones are due."""
         self._ticker: asyncio.Task[None] | None = None
         self.started = False
         self._handlers: dict[type[Message], Callable[[str, Any], None]] = {
@@ -67,6 +73,7 @@ class Joram:
             Propose: self._election.proposed, Promise: self._election.promised, Fetch: self._fetch,
             StateBegin: self._state_begin, StateChunk: self._state_chunk, StateEnd: self._state_end,
             StateAck: self._state_acked, Leave: self._leave,
+            Roster: lambda peer, message: self._replica.introduced(peer, message.members),
         }
 
     # The design's protocol.
@@ -180,8 +187,9 @@ class Joram:
     # Links.
 
     def link_up(self, peer: str) -> None:
-        """Introduce this node."""
+        """Introduce this node, and the group."""
         self._send_heartbeat(peer)
+        self._replica.introduce(peer)
 
     def link_down(self, peer: str) -> None:
         """Forget what was under way."""
@@ -231,6 +239,7 @@ class Joram:
             intake.echo = max(intake.echo, beat.sent)
             intake.commit(beat.commit)
             self._send_heartbeat(peer)
+            self._answered.add(peer)
         elif verdict == "reject":
             replica.send(peer, Reject(replica.log.promised))
         elif verdict == "raise":
@@ -391,12 +400,16 @@ class Joram:
             self._election.tick()
         if beat:
             self._send_heartbeats()
-        if replica.log.dirty:
+        # What has been applied is in the log on disk, and gets written with the next entry.
+        if replica.log.has_unwritten or (replica.log.dirty and replica.unpersisted_for() >= QUIET):
             replica.persist()
 
     def _send_heartbeats(self) -> None:
         for peer in self._replica.peers:
-            self._send_heartbeat(peer)
+            if peer in self._answered:
+                self._answered.remove(peer)
+            else:
+                self._send_heartbeat(peer)
 
     def _send_heartbeat(self, peer: str) -> None:
         replica, leader, intake = self._replica, self._leader, self._intake

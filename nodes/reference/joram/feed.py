@@ -10,6 +10,7 @@ from nodes.reference.joram.messages import Append, StateBegin, StateChunk, State
 from nodes.reference.joram.options import TRANSFERS
 from nodes.reference.joram.replica import Replica
 from nodes.reference.joram.transfer import HeldBack, Transfer, TwoStep
+from nodes.reference.store import breathing
 
 APPEND_BYTES = 256 << 10
 WINDOW_BYTES = 8 << 20
@@ -147,7 +148,7 @@ class Feeder:
             forgetful = TRANSFER_FORGETS_MARKED in replica.bugs
             return TwoStep(replica.broker.database, replica.marks, self._persisted, forgetful)
         at = self._persisted()
-        return HeldBack(replica.broker.engine.dump(), at)
+        return HeldBack(breathing(replica.broker.engine.dump(), replica.breather()), at)
 
     def _persisted(self) -> LogId:
         # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.

@@ -79,6 +79,8 @@ class Leader:
     def add_replica(self, member: Member) -> None:
         """Let a replica learn the log; it becomes part of the group when it has nearly caught up (4.7.3).
 
+        Several may learn at the same time; the group takes them in one by one.
+
         Raises:
             ConfigError: the group can't take it, or not now.
         """
@@ -87,16 +89,22 @@ class Leader:
             return
         if not replica.options.primary:
             raise ConfigError("only a group with partitions=primary-partition can take another replica")
-        taken = {each.name: each for each in (*replica.group, *replica.learners)}
-        if member.name in taken:
+        if member.name in replica.order:
             raise ConfigError(f"{member.name} is a replica already, at other addresses")
-        if replica.learners or not self._may_regroup():
-            raise ConfigError("another replica is being added; one at a time")
-        if len(replica.group) >= MAX_MEMBERS:
+        self._forget_learner(member.name)
+        if len(replica.group) + len(replica.learners) >= MAX_MEMBERS:
             raise ConfigError(f"a group has at most {MAX_MEMBERS} replicas")
         replica.runtime.log("learner added", name=member.name, address=f"{member.host}:{member.port}")
         replica.learners.append(member)
         replica.regroup()
+
+    def _forget_learner(self, name: str) -> None:
+        """A replica that is being added turns out to be elsewhere: what was told first was a mistake."""
+        replica = self._replica
+        if any(each.name == name for each in replica.learners):
+            replica.learners = [each for each in replica.learners if each.name != name]
+            self.lost_link(name)
+            replica.regroup()
 
     def _may_regroup(self) -> bool:
         """Whether who belongs to the group may change now.
@@ -280,8 +288,9 @@ class Leader:
             self._compact()
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
-        self._acked[replica.name] = log.last
-        self._commit()
+        if self._acked.get(replica.name) != log.last:
+            self._acked[replica.name] = log.last
+            self._commit()
         if self.serving:
             self._release()
         elif replica.committed >= self._epoch_start:

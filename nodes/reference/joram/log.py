@@ -95,6 +95,7 @@ class Log:
         self._clean_upto = self.base
         self._drop_from: int | None = None
         self._drop_upto = 0
+        self._encoded: tuple[list[str], list[Member], bytes, bytes] | None = None
         self._written = self._meta()
         for index, epoch, size, entry in database.execute(
             "SELECT idx, epoch, length(entry), CASE WHEN substr(entry, 1, 1) <> ? THEN entry END FROM joram_log"
@@ -260,8 +261,10 @@ class Log:
                 [(index, self._epochs[index - self.base - 1], self._entries[index]) for index in fresh],
             )
         meta = self._meta()
+        changed = {key: value for key, value in enumerate(meta) if self._stored.get(key) != value}
         if meta != self._written:
-            self._database.executemany("INSERT OR REPLACE INTO joram_meta VALUES (?, ?)", enumerate(meta))
+            self._database.executemany("INSERT OR REPLACE INTO joram_meta VALUES (?, ?)", changed.items())
+            self._stored |= changed
         self._written = meta
         self._drop_from, self._drop_upto = None, 0
         self._clean_upto = self.last
@@ -321,11 +324,15 @@ class Log:
                 self._discard(index)
 
     def _meta(self) -> tuple[int, int, int, int, bytes, bytes]:
-        view, group = self._views[0][1], [list(member) for member in self._groups[0][1]]
-        return (self.base, self.base_epoch, self.promised, self.applied, wire.encode(view), wire.encode(group))
+        view, group, encoded = self._views[0][1], self._groups[0][1], self._encoded
+        if encoded is None or encoded[0] is not view or encoded[1] is not group:
+            # Asked for with every commit, and hardly ever another.
+            listed = [list(member) for member in group]
+            encoded = self._encoded = (view, group, wire.encode(view), wire.encode(listed))
+        return (self.base, self.base_epoch, self.promised, self.applied, encoded[2], encoded[3])
 
     def _read_meta(self) -> tuple[int, int, int, int, list[str], list[Member]]:
-        rows = dict(self._database.execute("SELECT id, value FROM joram_meta"))
+        rows = self._stored = dict(self._database.execute("SELECT id, value FROM joram_meta"))
         if not rows:
             return 0, 0, 0, 0, [], []
         view = [str(name) for name in wire.decode(rows[4])]

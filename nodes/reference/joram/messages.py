@@ -1,9 +1,15 @@
-"""What replicas say to each other: named tuples, each sent as one link frame ``[code, field...]``."""
+"""What replicas say to each other: named tuples, each sent as one link frame: a code of one byte, then the fields.
+
+Fields that are all numbers are laid out one after the other (8 bytes each, big-endian; a bool is one byte); so are the
+entries of an ``Append``, each behind its epoch and its length. The fields of other messages are a ``wire`` list.
+"""
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple, get_origin, get_type_hints
 
+from nodes.reference import wire
 from nodes.reference.joram.decisions import LogId, Position
 from nodes.reference.links import LinkError, encode_frame
 
@@ -139,18 +145,32 @@ class Leave(NamedTuple):
     """The sender stops in good order; don't wait until it is suspected."""
 
 
+class Roster(NamedTuple):
+    """Who belongs to the group, by the sender's log: the receiver may have missed that it has grown."""
+
+    members: list[Any]
+
+
 Message = (
     Heartbeat | Standing | Append | Ack | Reject | Canvass | Opinion | Propose | Promise | Fetch | StateBegin
-    | StateChunk | StateEnd | StateAck | Leave
+    | StateChunk | StateEnd | StateAck | Leave | Roster
 )
 _CLASSES: tuple[type[Message], ...] = (
     Heartbeat, Standing, Append, Ack, Reject, Canvass, Opinion, Propose, Promise, Fetch, StateBegin, StateChunk,
-    StateEnd, StateAck, Leave,
+    StateEnd, StateAck, Leave, Roster,
 )
 _CODES = {cls: code for code, cls in enumerate(_CLASSES)}
-_TYPES = tuple(
-    tuple(get_origin(hint) or hint for hint in get_type_hints(cls).values()) for cls in _CLASSES
+_HINTS = {cls: tuple(get_type_hints(cls).values()) for cls in _CLASSES}
+_TYPES = {cls: tuple(get_origin(hint) or hint for hint in hints) for cls, hints in _HINTS.items()}
+_LETTERS: dict[Any, str] = {int: "q", float: "d", bool: "?"}
+_LAYOUTS = tuple(
+    struct.Struct(">B" + "".join(map(_LETTERS.__getitem__, hints))) if set(hints) <= _LETTERS.keys() else None
+    for hints in _HINTS.values()
 )
+"""For each code, how a message of nothing but numbers is laid out, as nearly all messages are."""
+_APPEND = _CODES[Append]
+_APPEND_HEAD = struct.Struct(">Bqqqqd")
+_ENTRY_HEAD = struct.Struct(">qI")
 
 
 def position_of(message: Standing | Promise | Fetch) -> Position:
@@ -159,8 +179,25 @@ def position_of(message: Standing | Promise | Fetch) -> Position:
 
 
 def pack(message: Message) -> bytes:
-    """The link frame of a message."""
-    return encode_frame([_CODES[type(message)], *message])
+    """The link frame of a message.
+
+    Raises:
+        wire.WireError: a number has more than 64 bits, or the frame is too long.
+    """
+    code = _CODES[type(message)]
+    layout = _LAYOUTS[code]
+    try:
+        if layout is not None:
+            return encode_frame(layout.pack(code, *message))
+        if type(message) is Append:
+            *head, entries = message
+            parts = [_APPEND_HEAD.pack(code, *head)]
+            for epoch, entry in entries:
+                parts += _ENTRY_HEAD.pack(epoch, len(entry)), entry
+            return encode_frame(b"".join(parts))
+    except struct.error as error:
+        raise wire.WireError(f"{message} can't be packed: {error}") from error
+    return encode_frame(bytes([code]) + wire.encode(list(message)))
 
 
 def unpack(frame: Any) -> Message:
@@ -169,15 +206,38 @@ def unpack(frame: Any) -> Message:
     Raises:
         LinkError: the frame is none of the messages, or a field has the wrong type.
     """
-    if not isinstance(frame, list) or not frame or type(frame[0]) is not int:
+    if type(frame) is not bytes or not frame or frame[0] >= len(_CLASSES):
         raise LinkError("a frame is no message")
-    code, *values = frame
-    if not 0 <= code < len(_CLASSES) or tuple(map(type, values)) != _TYPES[code]:
+    code = frame[0]
+    layout = _LAYOUTS[code]
+    if layout is not None:
+        if len(frame) != layout.size:
+            raise LinkError(f"a frame with code {code} is malformed")
+        return _CLASSES[code](*layout.unpack(frame)[1:])
+    if code == _APPEND:
+        return _unpack_append(frame)
+    try:
+        values = wire.decode(frame[1:])
+    except wire.WireError as error:
+        raise LinkError(f"a frame with code {code} is malformed: {error}") from error
+    if not isinstance(values, list) or tuple(map(type, values)) != _TYPES[_CLASSES[code]]:
         raise LinkError(f"a frame with code {code} is malformed")
-    if code == _CODES[Append] and not all(_is_entry(item) for item in values[-1]):
-        raise LinkError("an entry is malformed")
     return _CLASSES[code](*values)
 
 
-def _is_entry(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == 2 and type(item[0]) is int and type(item[1]) is bytes
+def _unpack_append(frame: bytes) -> Append:
+    position, end = _APPEND_HEAD.size, len(frame)
+    if position > end:
+        raise LinkError("a frame with entries is malformed")
+    entries: list[list[Any]] = []
+    while position < end:
+        begin = position + _ENTRY_HEAD.size
+        if begin > end:
+            raise LinkError("an entry is malformed")
+        epoch, size = _ENTRY_HEAD.unpack_from(frame, position)
+        position = begin + size
+        if position > end:
+            raise LinkError("an entry is malformed")
+        entries.append([epoch, frame[begin:position]])
+    _, epoch, prev, prev_epoch, commit, sent = _APPEND_HEAD.unpack_from(frame)
+    return Append(epoch, prev, prev_epoch, commit, sent, entries)

@@ -105,7 +105,7 @@ class Options:
             log_keep_bytes=_count(options, "log_keep_bytes", cls.log_keep_bytes),
             transfer=_choice(options, "transfer", TRANSFERS),
             join=_flag(options, "join"),
-            secret=str(options.get("secret", cls.secret)),
+            secret=options.get("secret", cls.secret),
             cluster=str(options.get("cluster", cls.cluster)),
         )
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker, Command, Effect
 from nodes.reference.bugs import switched_on
 from nodes.reference.joram.decisions import LogId, make_epoch, round_of
-from nodes.reference.joram.log import Log, Member, decode_command, is_command
-from nodes.reference.joram.messages import Message, pack
+from nodes.reference.joram.log import Log, Member, decode_command, is_command, members_of
+from nodes.reference.joram.messages import Message, Roster, pack
 from nodes.reference.joram.options import Options
 from nodes.reference.joram.transfer import Marks
-from nodes.reference.links import LinkEvents, Links
+from nodes.reference.links import LinkError, LinkEvents, Links
 
 
 class Replica:
@@ -20,7 +20,7 @@ class Replica:
 
     ``order`` is who belongs to the group: as the log says, or, while that says nothing, as the configuration does
     (without this replica if it is to ``join`` a running group). ``learners`` are replicas that are being added:
-    they get the log, and don't count.
+    they get the log, and don't count. ``tell_peers`` sends a heartbeat to each peer.
     """
 
     def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
@@ -35,10 +35,14 @@ class Replica:
             for name, (host, port) in config.peers.items()
         ]
         self.learners: list[Member] = []
+        self._rosters: dict[str, list[Member]] = {}
+        self._told: list[Member] = []
         self.log = Log(broker.database)
         self.marks = Marks(broker.database)
         self.committed = self.log.applied
+        self._persisted = broker.runtime.now()
         self.newest_promised = self.log.promised
+        self.tell_peers: Callable[[], None] = lambda: None
         self.links = Links(
             broker.runtime, events, config.node, config.peers, options.cluster,
             silence=options.detection_timeout, retry=options.heartbeat_interval / 2, secret=options.secret,
@@ -47,7 +51,7 @@ class Replica:
         self.regroup()
 
     def regroup(self) -> None:
-        """Who belongs to the group, or is learning, has changed."""
+        """Who belongs to the group, is learning, or is said to belong to it, has changed."""
         group = self.log.group or [
             member for member in self.configured if member.name != self.name or not self.options.join
         ]
@@ -62,7 +66,44 @@ class Replica:
             self.ranks.setdefault(member.name, len(self.ranks))
             self.links.add(member.name, (member.host, member.port), dial=rank > place)
         known = dict.fromkeys([*self.order, *(member.name for member in (*self.learners, *self.configured))])
+        for roster in self._rosters.values():
+            self._meet(roster, known)
         self.peers = [name for name in known if name != self.name]
+        self.links.retain(self.peers)
+        if self.log.group != self._told:
+            self._told = self.log.group
+            for peer in self.peers:
+                self.introduce(peer)
+
+    def _meet(self, roster: Sequence[Member], known: dict[str, None]) -> None:
+        """Look for those of a roster whom this replica does not know; of two, the one that is listed first dials."""
+        names = [member.name for member in roster]
+        place = names.index(self.name) if self.name in names else len(names)
+        for rank, member in enumerate(roster):
+            if member.name not in known:
+                known[member.name] = None
+                self.ranks.setdefault(member.name, len(self.ranks))
+                self.links.add(member.name, (member.host, member.port), dial=rank > place)
+
+    def introduce(self, peer: str) -> None:
+        """Tell a peer who belongs to the group.
+
+        It may have been away while that grew, and wait for a master whom it has never heard of.
+        """
+        if self.log.group:
+            self.send(peer, Roster([list(member) for member in self.log.group]))
+
+    def introduced(self, peer: str, members: Sequence[Sequence[Any]]) -> None:
+        """A peer tells who belongs to the group by its log. Only the own log tells whose acknowledgements count.
+
+        Raises:
+            LinkError: it is no list of members.
+        """
+        try:
+            self._rosters[peer] = members_of(members)
+        except (TypeError, ValueError) as error:
+            raise LinkError("a roster is malformed") from error
+        self.regroup()
 
     @property
     def rank(self) -> int:
@@ -132,17 +173,37 @@ class Replica:
                 command = decode_command(entry)
                 yield log.applied, command, self.broker.engine.apply(command)
 
+    def breather(self) -> Callable[[], None]:
+        """For work that keeps the event loop from running: called now and then, it lets the peers hear this node.
+
+        They would otherwise take a node that loads a bulky state for failed, and cut the link that it still needs.
+        """
+        last = self.now()
+
+        def breathe() -> None:
+            nonlocal last
+            if self.now() - last >= self.options.heartbeat_interval:
+                last = self.now()
+                self.tell_peers()
+
+        return breathe
+
     def persist(self) -> None:
         """Commit the log, what is promised, and what has been applied, to disk."""
         with self.broker.transaction():
             self.log.write()
+        self._persisted = self.now()
+
+    def unpersisted_for(self) -> float:
+        """Seconds since the last ``persist``."""
+        return self.now() - self._persisted
 
     def load(
         self, rows: Iterable[list[Any]], at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]
     ) -> None:
         """Replace the state by a dump that contains every entry up to ``at``, in one transaction."""
         with self.broker.transaction():
-            self.broker.engine.load(rows)
+            self.broker.engine.load(rows, self.breather())
             self.log.reset(at, view, group)
             self.log.write()
         self.committed = at.idx
