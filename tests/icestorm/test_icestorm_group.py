@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -266,7 +267,7 @@ class Stub:
 
 def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
-    broker: Any = SimpleNamespace(config=config, runtime=None)
+    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1)))
     peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question))
     peers._links = stub = Stub()  # type: ignore[assignment]
     return peers, stub

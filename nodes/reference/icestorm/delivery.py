@@ -179,8 +179,8 @@ class _Outbox:
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        connecting = self._runtime.connect(host, int(port))
-        reader, writer = await asyncio.wait_for(connecting, self._options.delivery_timeout)
+        async with asyncio.timeout(self._options.delivery_timeout):
+            reader, writer = await self._runtime.connect(host, int(port))
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from nodes.reference.api import Broker
@@ -291,10 +292,9 @@ class Election:
             if not taken.get(name):
                 self._issued.pop(name, None)
         if any(name not in self.up for name in self._issued):
-            try:
-                await asyncio.wait_for(self._accepted.wait(), self._options.election_timeout)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.election_timeout):
+                    await self._accepted.wait()
         if self.group == group and self.state == ELECTION:
             await self._reorganize(group)
 

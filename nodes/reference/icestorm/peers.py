@@ -118,7 +118,8 @@ class Peers:
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
         try:
             limit = self._timeout if timeout is None else timeout
-            answer = await asyncio.wait_for(future, None if patient else limit)
+            async with asyncio.timeout(None if patient else limit):
+                answer = await future
             if answer is _BROKEN:
                 raise PeerFailed(f"the link to {peer} broke", sent=True)
             if not QUESTIONS[question][1](answer):
