@@ -131,7 +131,7 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(OFFLINE_EVENTS_DISCARDED, "events that come while a subscriber can't be reached are gone", "events"),
         _icestorm(RETRIES_IGNORED, "a subscriber is removed at the first failed delivery, whatever its QoS", "events"),
         _icestorm(INVITATION_TWICE, "a replica accepts a second invitation and stays in the first group, too",
-                  nodes=5, nemesis="packets", exercise={"election_timeout": "0.3"}),
+                  nodes=5, nemesis="partition,packets", exercise={"election_timeout": "0.3"}),
         _icestorm(MAX_KEPT, "`max` is kept across a restart, so a start of all does not need all", exercise=_ALL_DOWN),
         _icestorm(FULL_START_SKIPPED, "a majority is enough, even when all replicas have been stopped",
                   exercise=_ALL_DOWN),
