@@ -27,7 +27,8 @@ class Check:
     ``summary`` says what it finds, ``promise`` what a broker that passes it has kept; ``anomaly`` is the name
     under which a run counts what was found, None for a mere reading of the history; ``decides`` is whether it bears on
     the verdict when a run does not say which promises it checks. ``subjects`` are the kinds of histories that it takes:
-    ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, or ``any``. ``target`` is ``module:function``.
+    ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``, or ``any``. ``target`` is
+    ``module:function``.
     """
 
     name: str
@@ -104,12 +105,12 @@ CHECKS: tuple[Check, ...] = (
     Check("event-order", "delivered to a subscriber after a later event of a publisher that had not moved",
           "a publisher's events come in order while it stays on one replica",
           "checkers.checks.event_order:check", anomaly="event-order", subjects=(EVENTS,)),
-    Check("metadata", "subscriptions and topics that did not exist, or not exist, for all alike",
-          "each subscription and topic is linearizable: it exists or not, once", "checkers.checks.metadata:check",
+    Check("metadata", "subscriptions, topics and links that did not exist, or not exist, for all alike",
+          "each subscription, topic and link is linearizable: it exists or not, once", "checkers.checks.metadata:check",
           anomaly="metadata", subjects=(METADATA,)),
     Check("elections", "rules of the election that the replicas' logs show broken",
           "a group replicates with a majority, after a stop of all with everybody; nobody is in two; a minority stops",
-          "checkers.checks.elections:check", anomaly="elections", subjects=(METADATA,)),
+          "checkers.checks.elections:check", anomaly="elections", subjects=(METADATA, EVENTS)),
     Check("depth", "messages left in a queue after it was drained", "a drained queue is empty",
           "checkers.checks.depth:check", anomaly="depth", decides=True,
           subjects=(MESSAGES, TOPICS, TRANSACTIONS)),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from checkers import kernels
-from checkers.checks import metadata
+from checkers.history import ADDS, LOOKS, REMOVES
 from checkers.run import Run, noun_of
 from checkers.verdict import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 from harness.history.ledger import FaultWindow
@@ -209,8 +209,8 @@ def _at_least(functions: tuple[str, ...], what: str) -> Gate:
 def _last_looks(run: Run, wanted: Any) -> GateResult:
     """Every object that was changed was seen after all changes had completed."""
     h = run.history
-    looks = [code for code, name in enumerate(h.f.names) if name in metadata.LOOKS]
-    changes = [code for code, name in enumerate(h.f.names) if name in (*metadata.ADDS, *metadata.REMOVES)]
+    looks = [code for code, name in enumerate(h.f.names) if name in LOOKS]
+    changes = [code for code, name in enumerate(h.f.names) if name in (*ADDS, *REMOVES)]
     changed = np.flatnonzero(np.isin(h.f.codes, changes))
     last = int(changed.max(initial=-1))
     seen = np.flatnonzero(np.isin(h.f.codes, looks) & (h.kind == kernels.OK) & (h.partner > last))
@@ -222,8 +222,8 @@ def _last_looks(run: Run, wanted: Any) -> GateResult:
 GATES: Mapping[str, Gate] = {
     "min_ok": _min_ok,
     "recovered": _recovered,
-    "min_changes_ok": _at_least((*metadata.ADDS, *metadata.REMOVES), "changes"),
-    "min_looks_ok": _at_least(metadata.LOOKS, "looks"),
+    "min_changes_ok": _at_least((*ADDS, *REMOVES), "changes"),
+    "min_looks_ok": _at_least(LOOKS, "looks"),
     "last_looks": _last_looks,
     "min_enqueue_ok": _enqueued,
     "min_dequeue_ok": _dequeued,

@@ -40,6 +40,8 @@ ROLES = {
     "recover": kernels.RECOVER,
     "rollback": kernels.ROLLBACK,
 }
+ADDS, REMOVES, LOOKS = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink"), ("look",)
+"""Operations on metadata: an object is to exist, is to exist no longer, is looked at."""
 _NUMBERS = {"index": np.int64, "time": np.int64, "process": np.int32, "type": np.int8, "key": np.int32,
             "value": np.int64}  # fmt: skip
 _NAMES = ("run", "f", "node", "error")

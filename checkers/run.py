@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkers import kernels
-from checkers.catalog import ANY, EVENTS, MESSAGES, TOPICS, TRANSACTIONS
+from checkers.catalog import ANY, EVENTS, MESSAGES, METADATA, TOPICS, TRANSACTIONS
 from checkers.folder import LEDGER_FILE
-from checkers.history import ROLES, History, dense_keys, read_history
+from checkers.history import ADDS, LOOKS, REMOVES, ROLES, History, dense_keys, read_history
 from checkers.kernels import Int8s, Int32s, Int64s
 from checkers.topics import Topics
 from checkers.transactions import Transactions
@@ -107,7 +107,8 @@ class Run:
 
     @cached_property
     def subjects(self) -> frozenset[str]:
-        """What the history is about: ``messages`` (of queues), ``topics``, ``transactions``; and ``any``."""
+        """What the history is about: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``;
+        and ``any``."""
         h = self.history
         named = {ROLES[name] for name in h.f.names if name in ROLES}
         used = {role for role in named if (h.role == role).any()}
@@ -117,6 +118,8 @@ class Run:
             found = {EVENTS}
         if not found and used & _QUEUE_ROLES:
             found = {MESSAGES}
+        if not found and {*ADDS, *REMOVES, *LOOKS} & set(h.f.names):
+            found = {METADATA}
         return frozenset({*found, ANY})
 
     @cached_property

@@ -120,7 +120,8 @@ def _figures(run: Run, results: Iterable[CheckResult]) -> dict[str, Any]:
     for result in results:
         if result.check in ("latency", "availability", "recovery"):
             figures |= result.outcome.figures
-    return figures
+    unpromised = {r.check: r.outcome.figures["not_promised"] for r in results if "not_promised" in r.outcome.figures}
+    return figures | ({"not_promised": unpromised} if unpromised else {})
 
 
 def _kinds(h: History, roles: Iterable[int]) -> list[int]:
@@ -161,7 +162,7 @@ def _clause(result: CheckResult) -> str:
     count = result.outcome.count
     messages = "message was" if count == 1 else "messages were"
     transactions = "transaction was" if count == 1 else "transactions were"
-    objects = "subscription or topic was" if count == 1 else "subscriptions or topics were"
+    objects = "subscription, topic or link was" if count == 1 else "subscriptions, topics or links were"
     rules = "rule of the election was" if count == 1 else "rules of the election were"
     return _WORDS[result.check].format(
         n=f"{count:,}", messages=messages, transactions=transactions, objects=objects, rules=rules

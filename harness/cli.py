@@ -206,7 +206,7 @@ def mutants(
 
 @app.command(short_help="What a design promises, beside what runs have shown.")
 def promises(
-    design: Annotated[str, typer.Option(help=DESIGN_HELP)] = "joram",
+    design: Annotated[list[str] | None, typer.Option(help="broker design; all that have modes by default")] = None,
     store: Annotated[Path | None, typer.Option(help="folder whose runs are counted")] = None,
     seeds: Annotated[int, typer.Option(help="simulate each mode with so many seeds instead")] = 0,
     jobs: Annotated[int, typer.Option(help="processes for the simulation")] = 1,
@@ -216,25 +216,29 @@ def promises(
 
     Status 1 when something that is promised was broken.
     """
-    from harness.promises import compare, read_store, simulate_modes
+    from harness.promises import compare, designs_compared, modes_of, read_store, simulate_modes
     from harness.promises import page as make_page
     from nodes.reference.promises import KEPT
 
     if (store is None) == (seeds < 1):
         raise UsageError("say where runs come from: --store FOLDER, or --seeds NUMBER to simulate them")
+    designs = list(dict.fromkeys(design or designs_compared()))
+    for name in designs:
+        modes_of(name)
+    report = Console(stderr=True, highlight=False).print
     if store is not None:
-        counted, source = read_store(design, store), f"the runs under faults in the store `{store}`"
+        source = f"the runs under faults in the store `{store}`"
+        sections = {name: (read_store(name, store), source) for name in designs}
     else:
-        report = Console(stderr=True, highlight=False).print
-        counted = simulate_modes(design, range(1, seeds + 1), jobs, report)
-        source = f"{seeds} simulated runs of each mode under partition, pause and kill"
-    text = make_page(design, counted, source)
+        source = f"{seeds} simulated runs of each mode and workload"
+        sections = {name: (simulate_modes(name, range(1, seeds + 1), jobs, report), source) for name in designs}
+    text = make_page(sections)
     if page is not None:
         page.write_text(text, encoding="utf-8")
     else:
         print(text, end="")
-    defects = [line for line in compare(design, counted) if line.standing == KEPT and line.seen.broken]
-    raise typer.Exit(1 if defects else 0)
+    lines = [line for name, (counted, _) in sections.items() for line in compare(name, counted)]
+    raise typer.Exit(1 if any(line.standing == KEPT and line.seen.broken for line in lines) else 0)
 
 
 @app.command(short_help="Check recorded runs again with PySpark.")

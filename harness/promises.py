@@ -11,32 +11,35 @@ from typing import Any
 
 from checkers.verdict import read_verdict
 from harness.errors import HistoryError, UsageError
-from harness.registry import DESIGNS
-from harness.settings import make_test
+from harness.registry import DESIGNS, WORKLOADS
+from harness.settings import declared_options, make_test
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.spec import Test
 from harness.store import Store, read_run
-from nodes.reference.promises import GAP, KEPT, Promise, standing_of
+from nodes.reference.promises import GAP, KEPT, Promise, Trial, standing_of
 
-PLAN = Plan("joram", "queue", "partition,pause,kill", 3, 20.0, 40.0,
+PLAN = Plan("", "", "", 3, 20.0, 40.0,
             {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
              "min_ok": "20", "settle_timeout": "20", "drain_limit": "30"})  # fmt: skip
-"""The campaign that each mode meets, but for its design and settings."""
+"""The campaign that each mode meets, but for what its design says (``Trial``) and its own settings."""
 
 
 @dataclass
 class Seen:
-    """What runs of one mode have shown of one guarantee: runs, runs in which it was broken, how often in all."""
+    """What runs of one mode have shown of one guarantee: runs, runs in which it was broken, how often in all; and how
+    often what it is about went wrong where the guarantee does not reach."""
 
     runs: int = 0
     broken: int = 0
     count: int = 0
+    beyond: int = 0
 
-    def add(self, anomalies: int) -> None:
+    def add(self, anomalies: int, beyond: int = 0) -> None:
         """One more run."""
         self.runs += 1
         self.broken += anomalies > 0
         self.count += anomalies
+        self.beyond += beyond
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,11 @@ class Comparison:
         seen = self.seen
         if not seen.runs:
             return "no runs"
+        beyond = f" (beyond it: {seen.beyond:,})" if seen.beyond else ""
         if not seen.broken:
-            return f"never broken in {seen.runs} runs"
+            return f"never broken in {seen.runs} runs{beyond}"
         times = f"broken in {seen.broken} of {seen.runs} runs, {seen.count} times"
-        return f"**{times}: a defect**" if self.standing == KEPT else times
+        return (f"**{times}: a defect**" if self.standing == KEPT else times) + beyond
 
 
 Counted = dict[tuple[str, str], Seen]
@@ -104,24 +108,35 @@ def mode_of(modes: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], 
     return ""
 
 
+def plans_of(design: str, settings: Mapping[str, Any]) -> list[Plan]:
+    """The campaigns of one of the design's modes: of each workload that has these settings."""
+    trial: Trial = DESIGNS.load(design).trial
+    strings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    plans = []
+    for workload in trial.workloads:
+        declared = {option.name for option in declared_options(design, workload, trial.nemesis.split(","))}
+        if declared.issuperset(settings):
+            common = {name: value for name, value in {**PLAN.settings, **trial.settings}.items() if name in declared}
+            plans.append(replace(PLAN, design=design, workload=workload, nemesis=trial.nemesis,
+                                 settings={**common, **strings}))
+    return plans
+
+
 def simulate_modes(design: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> Counted:
     """Simulate every mode of a design with the seeds; what was seen, by (mode, guarantee)."""
     counted: Counted = defaultdict(Seen)
     for mode, settings in modes_of(design).items():
-        strings = {name: str(value).lower() if isinstance(value, bool) else str(value)
-                   for name, value in settings.items()}
-        plan = replace(PLAN, design=design, settings={**PLAN.settings, **strings})
+        plans = plans_of(design, settings)
 
         def note(result: SeedResult, mode: str = mode) -> None:
             if result.verdict == "broken":
                 report(f"{mode}: seed {result.seed}: {result.sentence}")
                 return
-            for guarantee in _guarantees(design):
-                counted[mode, guarantee].add(result.anomalies.get(_anomaly(guarantee), 0))
+            _count(counted, mode, design, result.plan.workload, result.anomalies, result.figures)
 
         with tempfile.TemporaryDirectory(prefix="stormproof-promises-") as store:
-            campaign([plan], seeds, Path(store), jobs=jobs, collect=True, report=note)
-        report(f"{mode}: {len(seeds)} seeds")
+            campaign(plans, seeds, Path(store), jobs=jobs, collect=True, report=note)
+        report(f"{design}, {mode}: {len(seeds)} seeds of {', '.join(plan.workload for plan in plans)}")
     return counted
 
 
@@ -137,53 +152,80 @@ def read_store(design: str, store: Path) -> Counted:
             continue
         mode = mode_of(modes, test.options, defaults) if test.design == design and test.nemesis else ""
         if mode:
-            for guarantee in _guarantees(design):
-                counted[mode, guarantee].add(verdict["anomalies"].get(_anomaly(guarantee), 0))
+            _count(counted, mode, design, test.workload, verdict["anomalies"], verdict.get("figures", {}))
     return counted
 
 
 def compare(design: str, counted: Counted) -> Iterator[Comparison]:
     """Every guarantee in every mode, under the faults of the campaign."""
-    declared, defaults = DESIGNS.load(design).promises, _defaults(design)
-    faults = PLAN.nemesis.split(",")
+    system, defaults = DESIGNS.load(design), _defaults(design)
     for mode, settings in modes_of(design).items():
-        for guarantee in _guarantees(design):
-            promise = standing_of(declared, guarantee, {**defaults, **settings}, faults)
-            if promise is None:
-                continue  # it is about other workloads
-            yield Comparison(mode, guarantee, promise, counted.get((mode, guarantee), Seen()))
+        found = (name for plan in plans_of(design, settings) for name in _guarantees(design, plan.workload))
+        for guarantee in dict.fromkeys(found):
+            options = {**defaults, **settings}
+            promise = standing_of(system.promises, guarantee, options, system.trial.nemesis.split(","))
+            if promise is not None:
+                yield Comparison(mode, guarantee, promise, counted.get((mode, guarantee), Seen()))
 
 
-def page(design: str, counted: Counted, source: str) -> str:
-    """The comparison as a page; ``source`` says where the runs come from."""
+def page(sections: Mapping[str, tuple[Counted, str]]) -> str:
+    """The comparison as a page: by design what was counted, and where the runs come from."""
     lines = [
-        f"# What {design} promises, and what runs have shown",
+        "# What the designs promise, and what runs have shown",
         "",
-        f"Made by `stormproof promises --design {design}` from the promises as data"
-        f" (`nodes/reference/{design}/promises.py`). A guarantee is named by the check that would find it broken.",
+        "Made by `stormproof promises` from the promises as data (`promises.py` beside each design's code). A guarantee"
+        " is named by the check that would find it broken.",
         "A *gap* is what the document demands and a mode can't keep: runs are judged by it, and are to show it. What"
-        " is *not promised* is reported and does not decide.",
-        "",
-        f"Shown by: {source}.",
-        "",
-        "| mode | guarantee | standing | shown | section | why |",
-        "| --- | --- | --- | --- | --- | --- |",
+        " is *not promised* is reported and does not decide. What a promise leaves open may go wrong all the same:"
+        " where a check counts that, the number stands in brackets.",
     ]
-    for line in compare(design, counted):
-        where, why = (line.promise.where, line.promise.why) if line.promise else ("", "")
-        lines.append(f"| {line.mode} | `{line.guarantee}` | {line.standing} | {line.shown()} | {where} | {why} |")
-    lines += ["", "## All promises", "", "The first line that fits a run's settings and faults holds.", "",
-              "| guarantee | standing | settings | faults | section | why |", "| --- | --- | --- | --- | --- | --- |"]
-    for promise in DESIGNS.load(design).promises:
-        mode = ", ".join(f"`{name}={str(value).lower()}`" for name, value in promise.mode.items()) or "all"
-        faults = "any fault" if promise.faults == ("*",) else ", ".join(promise.faults) or "with or without"
-        lines.append(f"| `{promise.guarantee}` | {promise.standing} | {mode} | {faults} | {promise.where} "
-                     f"| {promise.why} |")
+    for design, (counted, source) in sections.items():
+        lines += ["", *_section(design, counted, source)]
     return "\n".join(lines) + "\n"
 
 
-def _guarantees(design: str) -> list[str]:
-    return list(dict.fromkeys(promise.guarantee for promise in DESIGNS.load(design).promises))
+def _section(design: str, counted: Counted, source: str) -> Iterator[str]:
+    trial: Trial = DESIGNS.load(design).trial
+    yield f"## {design}"
+    yield ""
+    yield (f"Shown by: {source}; workloads {' and '.join(trial.workloads)}, faults"
+           f" {trial.nemesis.replace(',', ', ')}.")  # fmt: skip
+    yield from ("", "| mode | guarantee | standing | shown | section | why |", "| --- | --- | --- | --- | --- | --- |")
+    for line in compare(design, counted):
+        where, why = (line.promise.where, line.promise.why) if line.promise else ("", "")
+        yield f"| {line.mode} | `{line.guarantee}` | {line.standing} | {line.shown()} | {where} | {why} |"
+    yield from ("", "| mode | settings |", "| --- | --- |")
+    for mode, settings in modes_of(design).items():
+        yield f"| {mode} | {_told(settings) or 'the defaults'} |"
+    yield from ("", f"### All promises of {design}", "", "The first line that fits a run's settings and faults holds.",
+                "", "| guarantee | standing | settings | faults | section | why |",
+                "| --- | --- | --- | --- | --- | --- |")  # fmt: skip
+    for promise in DESIGNS.load(design).promises:
+        faults = "any fault" if promise.faults == ("*",) else ", ".join(promise.faults) or "with or without"
+        yield (f"| `{promise.guarantee}` | {promise.standing} | {_told(promise.mode) or 'all'} | {faults} "
+               f"| {promise.where} | {promise.why} |")  # fmt: skip
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}={str(value).lower()}`" for name, value in settings.items())
+
+
+def designs_compared() -> list[str]:
+    """The designs that have modes to compare."""
+    return [design for design in DESIGNS.names() if DESIGNS.load(design).modes]
+
+
+def _count(counted: Counted, mode: str, design: str, workload: str, anomalies: Mapping[str, int],
+           figures: Mapping[str, Any]) -> None:
+    for guarantee in _guarantees(design, workload):
+        beyond = figures.get("not_promised", {}).get(guarantee, 0)
+        counted[mode, guarantee].add(anomalies.get(_anomaly(guarantee), 0), beyond)
+
+
+def _guarantees(design: str, workload: str) -> list[str]:
+    """What the design says something about and runs of the workload show."""
+    shown = {*WORKLOADS.load(workload).promises, "recovery"}
+    return [name for name in dict.fromkeys(p.guarantee for p in DESIGNS.load(design).promises) if name in shown]
 
 
 def _anomaly(guarantee: str) -> str:
@@ -194,6 +236,10 @@ def _anomaly(guarantee: str) -> str:
 
 
 def _defaults(design: str) -> dict[str, Any]:
-    test = make_test(design=design, workload=PLAN.workload, nemesis="", backend="sim", nodes=None, time_limit=10.0,
-                     rate=10.0, seed=1, settings={})  # fmt: skip
-    return dict(test.options)
+    """The defaults of all settings that tests of the design's workloads have."""
+    found: dict[str, Any] = {}
+    for workload in DESIGNS.load(design).trial.workloads:
+        test = make_test(design=design, workload=workload, nemesis="", backend="sim", nodes=None, time_limit=10.0,
+                         rate=10.0, seed=1, settings={})  # fmt: skip
+        found |= test.options
+    return found

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from harness.history.moments import read_moments
 from reports.folder import parse_time
 from reports.pack import shorten
 
@@ -55,7 +56,7 @@ def read_log(
     Times are seconds of the run. Of a file above ``MAX_READ_BYTES`` the end is read.
     """
     raw, clipped = _tail(path)
-    lines = parse_lines(raw.splitlines(), started)
+    lines = _placed(path, raw.splitlines(), started)
     return NodeLog(
         node=path.stem,
         file=path.name,
@@ -67,7 +68,17 @@ def read_log(
 
 def read_lines(path: Path, started: datetime | None) -> list[LogLine]:
     """All lines of one node's log; of a file above ``MAX_READ_BYTES`` those at its end."""
-    return parse_lines(_tail(path)[0].splitlines(), started)
+    return _placed(path, _tail(path)[0].splitlines(), started)
+
+
+def _placed(path: Path, raw: Sequence[str], started: datetime | None) -> list[LogLine]:
+    """The lines of a log, at the times that the run knows, or else at those that the node wrote."""
+    lines = parse_lines(raw, started)
+    moments = read_moments(path, len(lines))
+    if moments is None or started is None:
+        return lines
+    zero = started.timestamp()
+    return [replace(line, time=round(moment - zero, 4)) for line, moment in zip(lines, moments, strict=True)]
 
 
 def _tail(path: Path) -> tuple[str, bool]:

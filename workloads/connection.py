@@ -127,8 +127,10 @@ class Connection:
             ConnectionBroken: none did within ``timeout``; the text tells what the last one answered.
         """
         self._task = asyncio.create_task(self._run(), name="connection")
+        # Not asyncio.wait_for, here and below: that of Python 3.11 loses a cancellation at times.
         try:
-            await asyncio.wait_for(self._ready.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._ready.wait()
         except TimeoutError:
             reason = self._broken or "no replica let us in"
             await self.abort()
@@ -152,7 +154,8 @@ class Connection:
         pending = self._enqueue(command, headers, body)
         self._write_pending(pending)
         try:
-            answer = await asyncio.wait_for(pending.future, timeout)
+            async with asyncio.timeout(timeout):
+                answer = await pending.future
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
                 del self._state.pending[pending.frame.headers["receipt"]]
@@ -219,8 +222,9 @@ class Connection:
         """Leave without a word."""
         if self._task:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait((self._task,))
+            if not self._task.cancelled():
+                self._task.result()
         self._drop_socket()
 
     @property
@@ -241,7 +245,8 @@ class Connection:
             while True:
                 address = self._addresses[self._place]
                 try:
-                    reader = await asyncio.wait_for(self._connect(address), self.settings.connect_timeout)
+                    async with asyncio.timeout(self.settings.connect_timeout):
+                        reader = await self._connect(address)
                     self._ready.set()
                     try:
                         await self._serve(reader)

@@ -1,8 +1,9 @@
-"""Workload ``subscriptions``: a set of subscriptions and topics, changed and looked at by many clients.
+"""Workload ``subscriptions``: a set of subscriptions, topics and links, changed and looked at by many clients.
 
-Each subscription (a subscriber of a topic), and each topic of a second kind that nobody subscribes to, is an object
-that exists or does not. Clients make one exist, or end it, with the loop that HA IceStorm's documentation asks for:
-an unknown outcome is tried again, "already subscribed" is as good as done. Every attempt is an operation of its own.
+Each subscription (a subscriber of a topic), each topic of a second kind that nobody subscribes to, and each link from
+one topic of the first kind to another is an object that exists or does not. Clients make one exist, or end it, with the
+loop that HA IceStorm's documentation asks for: an unknown outcome is tried again, "already subscribed" is as good as
+done. Every attempt is an operation of its own.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from harness.spec import Test
 from nodes.reference.frames import TOPIC_MANAGER
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
-SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY, LOOK = "subscribe", "unsubscribe", "create", "destroy", "look"
+SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
+LINK, UNLINK, LOOK = "link", "unlink", "look"
 DONE, FOUND_SO = 1, 0
 """Values of a change that completed: it was made, or things were so already. Of a look: exists, does not."""
 
 _SETTLED = {SUBSCRIBE: "already-subscribed", UNSUBSCRIBE: "no-such-subscriber",
-            CREATE: "topic-exists", DESTROY: "no-such-topic"}  # fmt: skip
+            CREATE: "topic-exists", DESTROY: "no-such-topic",
+            LINK: "link-exists", UNLINK: "no-such-link"}  # fmt: skip
 
 
 class TopicCluster(Protocol):
@@ -57,30 +60,46 @@ class TopicCluster(Protocol):
 
 @dataclass(frozen=True)
 class Objects:
-    """What a test's keys stand for: subscriptions first, then topics."""
+    """What a test's keys stand for: subscriptions first, then topics, then links."""
 
     topics: int
     subscribers: int
     loose: int
+    links: int
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Objects:
         """Those of a test's options."""
-        return cls(int(options["topics"]), int(options["subscribers"]), int(options["loose_topics"]))
+        topics = int(options["topics"])
+        links = min(int(options["links"]), topics * (topics - 1))
+        return cls(topics, int(options["subscribers"]), int(options["loose_topics"]), links)
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return self.topics * self.subscribers + self.loose
+        return self.topics * self.subscribers + self.loose + self.links
 
     def topic(self, key: int) -> str:
-        """The name of the topic that the object is, or belongs to."""
-        fixed = self.topics * self.subscribers
-        return f"t{key % self.topics}" if key < fixed else f"loose{key - fixed}"
+        """The name of the topic that the object is, or belongs to, or links to another."""
+        loose = key - self.topics * self.subscribers
+        if 0 <= loose < self.loose:
+            return f"loose{loose}"
+        return f"t{(key if loose < 0 else loose - self.loose) % self.topics}"
 
     def subscriber(self, key: int) -> str | None:
         """The name of the subscriber, if the object is a subscription."""
         return f"s{key // self.topics}" if key < self.topics * self.subscribers else None
+
+    def target(self, key: int) -> str | None:
+        """The name of the topic that is linked to, if the object is a link."""
+        link = key - self.topics * self.subscribers - self.loose
+        return f"t{(link + 1 + link // self.topics) % self.topics}" if link >= 0 else None
+
+    def changes(self, key: int) -> tuple[str, str]:
+        """The operations that make the object exist, and end it."""
+        if self.subscriber(key) is not None:
+            return SUBSCRIBE, UNSUBSCRIBE
+        return (CREATE, DESTROY) if self.target(key) is None else (LINK, UNLINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +146,23 @@ class SubscriptionClient:
                 raise ConnectionBroken(f"topic t{number} can't be created: {answer['x-error']}")
 
     async def invoke(self, op: Op) -> Op:
-        """``subscribe``, ``unsubscribe``, ``create``, ``destroy`` or ``look``."""
+        """``subscribe``, ``unsubscribe``, ``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
         key = op.key or 0
-        topic, subscriber = self._objects.topic(key), self._objects.subscriber(key)
-        body: dict[str, Any] = {"topic": topic}
+        subscriber, target = self._objects.subscriber(key), self._objects.target(key)
+        body: dict[str, Any] = {"topic": self._objects.topic(key)}
         request = op.f
         if op.f == LOOK:
-            request = "retrieve" if subscriber is None else "subscribers"
+            request = "subscribers" if subscriber is not None else "retrieve" if target is None else "links"
         elif subscriber is not None:
             body |= {"subscriber": subscriber, "endpoint": "127.0.0.1:9", "retryCount": -1}
+        elif target is not None:
+            body |= {"target": target}
         try:
             await self._reconnect()
         except ConnectionBroken as error:
             return op.fail(f"no connection: {error}")
         try:
-            done = self._outcome(op, subscriber, await self._ask(request, body))
+            done = self._outcome(op, subscriber or target, await self._ask(request, body))
         except NotSent as error:
             done = op.fail(f"not sent: {error}")
         except TimeoutError:
@@ -169,16 +190,17 @@ class SubscriptionClient:
         self._connection = self._new_connection()
         await self._connection.open(self._open_timeout)
 
-    def _outcome(self, op: Op, subscriber: str | None, answer: Mapping[str, str]) -> Op:
+    def _outcome(self, op: Op, member: str | None, answer: Mapping[str, str]) -> Op:
+        """What became of it; ``member`` is the subscriber or linked topic that it was about."""
         error = answer.get("x-error")
         if error == "unknown":
             return op.info(error)
         if op.f == LOOK:
-            if subscriber is None and error in (None, "no-such-topic"):
+            if member is None and error in (None, "no-such-topic"):
                 return op.ok(DONE if error is None else FOUND_SO)
             if error is None:
                 found = [row[0] for row in json.loads(answer["x-answer"])]
-                return op.ok(int(subscriber in found))
+                return op.ok(int(member in found))
         elif error in (None, _SETTLED[op.f]):
             return op.ok(DONE if error is None else FOUND_SO)
         return op.fail(str(error))
@@ -195,11 +217,12 @@ class SubscriptionsWorkload:
     needs: tuple[str, ...] = ("topic manager",)
     """What it needs of a design."""
     options = (
-        Option("changers", 4, "threads that subscribe, unsubscribe, create and destroy"),
+        Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink"),
         Option("lookers", 3, "threads that look"),
         Option("topics", 2, "topics to subscribe to"),
         Option("subscribers", 3, "subscribers, each of which may subscribe to each of these topics"),
         Option("loose_topics", 2, "topics that are created and destroyed"),
+        Option("links", 2, "links between the topics to subscribe to; each links to each other at most"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
@@ -220,8 +243,9 @@ class SubscriptionsWorkload:
         for name in ("changers", "lookers", "topics", "subscribers"):
             if options[name] < 1:
                 raise UsageError(f"--set {name}={options[name]}: at least 1")
-        if options["loose_topics"] < 0:
-            raise UsageError(f"--set loose_topics={options['loose_topics']}: at least 0")
+        for name in ("loose_topics", "links"):
+            if options[name] < 0:
+                raise UsageError(f"--set {name}={options[name]}: at least 0")
         return int(options["changers"] + options["lookers"])
 
     @staticmethod
@@ -259,5 +283,4 @@ class SubscriptionsWorkload:
             if thread >= test.options["changers"]:
                 yield Op(INVOKE, LOOK, key=key)
                 continue
-            begin, end = (SUBSCRIBE, UNSUBSCRIBE) if objects.subscriber(key) is not None else (CREATE, DESTROY)
-            yield Insist(Op(INVOKE, rng.choice((begin, end)), key=key))
+            yield Insist(Op(INVOKE, rng.choice(objects.changes(key)), key=key))

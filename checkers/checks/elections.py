@@ -11,6 +11,7 @@ from pathlib import Path
 from checkers.run import SECOND, Run
 from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 from harness.history.ledger import FaultWindow
+from harness.history.moments import read_moments
 from nodes.reference.coverage import Line, events
 
 NORMAL, REORGANIZATION = "normal", "reorganization"
@@ -92,20 +93,22 @@ def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Accoun
         if file is None or not file.exists():
             continue
         process = 0
-        for line in events(name, file.read_text(encoding="utf-8", errors="replace")):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        moments = read_moments(file, len(text.splitlines()))
+        for line in events(name, text):
             if line.event == "replica state":
                 process += line.fields.get("why") == "start"
-                account.steps[name].append(_step(line, process, zero))
+                told = datetime.fromisoformat(line.time).timestamp() if moments is None else moments[line.row]
+                account.steps[name].append(_step(line, process, told - zero))
             elif line.event in ("group replicates", "group waits"):
                 formed = _formed(line, names)
                 account.groups[formed.group].append(formed)
     return account
 
 
-def _step(line: Line, process: int, zero: float) -> Step:
+def _step(line: Line, process: int, moment: float) -> Step:
     f = line.fields
     formed = f.get("why", "").startswith("group of ")
-    moment = datetime.fromisoformat(line.time).timestamp() - zero
     return Step(line.node, process, moment, f.get("state", ""), f.get("coordinator", ""), f.get("group", ""), formed)
 
 

@@ -1,4 +1,4 @@
-"""Linearizability of metadata: each subscription or topic exists or not, once, for everybody alike."""
+"""Linearizability of metadata: each subscription, topic or link exists or not, once, for everybody alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import porcupine
 from porcupine import CheckResult, Operation
 
 from checkers import kernels
+from checkers.history import ADDS, LOOKS, REMOVES
 from checkers.run import Run
 from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
 
@@ -23,8 +24,6 @@ KEY_MEMORY = 256 << 20
 """What porcupine may use on one object; what it can't decide within is unknown."""
 RUN_SECONDS = 20.0
 """After this time no further object of a run is begun."""
-
-ADDS, REMOVES, LOOKS = ("subscribe", "create"), ("unsubscribe", "destroy"), ("look",)
 
 
 def check(run: Run) -> Outcome:
@@ -61,7 +60,7 @@ def check(run: Run) -> Outcome:
     if undecided:
         text = f"{undecided:,} of {len(objects):,} objects could not be decided within the limits of time and memory"
         return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"{len(objects):,} subscriptions and topics linearizable", (), figures)
+    return Outcome(VALID, 0, f"{len(objects):,} subscriptions, topics and links linearizable", (), figures)
 
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:

@@ -20,6 +20,7 @@ from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
 from harness.bench import elections
 from harness.bench.cluster import IN_FLIGHT, measure
+from harness.bench.events import REPLICAS, event_rates
 from harness.bench.interpreter import operations_per_second
 from harness.bench.joram import joram_figures
 from harness.bench.simulation import demo_seconds, speed
@@ -71,6 +72,7 @@ def figures() -> Iterator[tuple[str, str, str]]:
                 yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
         yield from joram_figures(backend)
     yield from election_figures()
+    yield from event_figures("local")
     for backend in (*backends(), "ssh"):
         shells = shell_figures(backend)
         if shells is not None:
@@ -88,10 +90,22 @@ def election_figures() -> Iterator[tuple[str, str, str]]:
         start, again = elections.convergence(size)
         what = f"icestorm, {size} replicas, simulated: normal after start / after the coordinator's kill"
         yield what, f"{start:.2f} / {again:.2f} s", "time-outs 1 s"
+    for size in elections.REAL_SIZES:
+        found = elections.on_nodes("local", size, 1.0, [elections.KILL])
+        what = f"icestorm, {size} replicas on local: normal after start of the processes / after the coordinator's kill"
+        yield what, f"{found[elections.START]:.2f} / {found[elections.KILL]:.2f} s", "time-outs 1 s"
     for timeout in (1.0, 0.3):
-        for fault, seconds in elections.after_faults("local", timeout).items():
+        found = elections.on_nodes("local", 3, timeout)
+        for fault in elections.FAULTS:
             yield f"icestorm, 3 replicas on local: normal again after {fault} of the coordinator", (
-                f"{seconds:.2f} s"), f"time-outs {timeout:g} s"
+                f"{found[fault]:.2f} s"), f"time-outs {timeout:g} s"
+
+
+def event_figures(backend: str) -> Iterator[tuple[str, str, str]]:
+    """Events a second through design icestorm, by kind of publisher."""
+    for case, rates in event_rates(backend):
+        what = f"icestorm, {REPLICAS} replicas on {backend}, {case.label()}: events confirmed / delivered"
+        yield what, f"{rates.confirmed:,.0f} / {rates.delivered:,.0f} /s", ""
 
 
 def porcupine_figures(size: float = 1.0) -> Iterator[tuple[str, str, str]]:

@@ -1,7 +1,7 @@
-"""How long design icestorm's elections take: against the size of the group (simulated), and after faults (real nodes).
+"""How long design icestorm's elections take: against the size of the group, and after faults.
 
-``python -m harness.bench.elections BACKEND TIMEOUT`` is the child that holds the nodes; it prints one JSON object.
-``after_faults`` starts it.
+``python -m harness.bench.elections BACKEND NODES TIMEOUT FAULTS`` is the child that holds real nodes; it prints one
+JSON object. ``on_nodes`` starts it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,11 @@ from harness.spec import Test
 from nodes.systems.reference import ReferenceCluster
 
 SIZES = (3, 5, 7, 15, 31)
+REAL_SIZES = (3, 5, 7)
 SEEDS = 5
 ROUNDS = 3
-FAULTS = ("kill", "pause", "partition")
+START, KILL, PAUSE, PARTITION = "start", "kill", "pause", "partition"
+FAULTS = (KILL, PAUSE, PARTITION)
 _LIMIT = 60.0
 _CHILD_LIMIT = 300
 
@@ -72,16 +74,17 @@ async def _start_and_kill(test: Test) -> tuple[float, float]:
         await backend.release()
 
 
-def after_faults(backend: str, timeout: float) -> Mapping[str, float]:
-    """Fault -> median seconds, on real nodes, until the other two replicas are a normal group again after it hit their
-    coordinator; every time-out of the election is ``timeout``.
+def on_nodes(backend: str, nodes: int, timeout: float, faults: Sequence[str] = FAULTS) -> Mapping[str, float]:
+    """Fault -> median seconds, on real nodes, until the other replicas are a normal group again after it hit their
+    coordinator; ``start``: from the start of the first process until all are. The time-outs of the election are
+    ``timeout``.
 
     Raises:
         StormproofError: the child failed.
     """
     prefix = BACKENDS.load(backend).launch_prefix()
     child = subprocess.run(
-        [*prefix, sys.executable, "-m", "harness.bench.elections", backend, str(timeout)],
+        [*prefix, sys.executable, "-m", "harness.bench.elections", backend, str(nodes), str(timeout), *faults],
         capture_output=True, text=True, timeout=_CHILD_LIMIT, check=False,
     )  # fmt: skip
     if child.returncode:
@@ -90,18 +93,21 @@ def after_faults(backend: str, timeout: float) -> Mapping[str, float]:
     return found
 
 
-async def _measured(backend_name: str, timeout: float, run_dir: Path) -> dict[str, float]:
-    test = _test(backend_name, 3, 1, timeout)
+async def _measured(backend_name: str, nodes: int, timeout: float, faults: Sequence[str],
+                    run_dir: Path) -> dict[str, float]:
+    test = _test(backend_name, nodes, 1, timeout)
     backend: Backend = BACKENDS.load(backend_name)()
     cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")
     loop = asyncio.get_running_loop()
-    times: dict[str, list[float]] = {fault: [] for fault in FAULTS}
+    times: dict[str, list[float]] = {what: [] for what in (START, *faults)}
     try:
         await backend.provision(test, run_dir)
         await cluster.install()
+        began = loop.time()
         await cluster.start()
+        times[START].append(await _until_normal(cluster, test.node_names) - began)
         for _ in range(ROUNDS):
-            for fault in FAULTS:
+            for fault in faults:
                 if not await cluster.await_healthy(_LIMIT):
                     raise StormproofError(f"not healthy: {await cluster.describe()}")
                 hit = await cluster.master()
@@ -119,10 +125,10 @@ async def _measured(backend_name: str, timeout: float, run_dir: Path) -> dict[st
 
 async def _inject(fault: str, backend: Backend, cluster: ReferenceCluster, hit: str) -> Callable[[], Awaitable[None]]:
     """Hit a node; returns what heals it."""
-    if fault == "kill":
+    if fault == KILL:
         await backend.kill(hit)
         return lambda: cluster.start_node(hit)
-    if fault == "pause":
+    if fault == PAUSE:
         await backend.pause(hit)
         return lambda: backend.resume(hit)
     others = [node for node in cluster.test.node_names if node != hit]
@@ -152,4 +158,6 @@ def _test(backend: str, nodes: int, seed: int, timeout: float) -> Test:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
-        print(json.dumps(asyncio.run(_measured(sys.argv[1], float(sys.argv[2]), Path(folder)))))
+        print(json.dumps(asyncio.run(
+            _measured(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:], Path(folder))
+        )))  # fmt: skip

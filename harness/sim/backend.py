@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import BackendError
+from harness.history import moments
 from harness.protocols import Condition, DiskTrouble, Link, ProcessState, Program, Result
-from harness.sim.clock import MachineClock
+from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
 from harness.sim.loop import DEAD, PAUSED, RUNNING, Process, SimLoop
 from harness.sim.network import CONTROL, Network
@@ -25,6 +26,7 @@ START_SECONDS = (0.05, 0.4)
 BOOT_SECONDS = (0.3, 2.0)
 """How long a machine takes from power to its first process."""
 
+_EPOCH = EPOCH.timestamp()
 _PROBE_PORT = 9
 _FIRST_PID = 100
 
@@ -42,6 +44,8 @@ class SimNode:
         self.boots = 1
         self.launches = 0
         self.logs: dict[str, list[str]] = {}
+        self.moments: dict[str, list[float]] = {}
+        """When each line was written: seconds since 1970 that no clock fault moves."""
         self.process: Process | None = None
         self.program: Program | None = None
 
@@ -136,6 +140,8 @@ class SimBackend:
         found = self._node(node)
         if path in found.logs:
             return "".join(f"{line}\n" for line in found.logs[path]).encode()
+        if (log := path.removesuffix(moments.SUFFIX)) in found.moments:
+            return moments.write_moments(found.moments[log])
         try:
             return found.disk.files[path]
         except KeyError:
@@ -153,9 +159,16 @@ class SimBackend:
         pid = _FIRST_PID * (number + 1) + place.launches
         clock = place.clock
         process = place.process = Process(self._loop, node, pid, clock.offset, clock.rate)
-        lines = place.logs.setdefault(log, [])
+        lines, written = place.logs.setdefault(log, []), place.moments.setdefault(log, [])
         rng = random.Random(place.rng.getrandbits(64))
-        runtime = SimRuntime(process, place.disk, rng, lines.append, clock.time_of_day)
+
+        def write(text: str) -> None:
+            # As many moments as the file will have lines.
+            for line in text.splitlines() or [text]:
+                lines.append(line)
+                written.append(_EPOCH + self._loop.now)
+
+        runtime = SimRuntime(process, place.disk, rng, write, clock.time_of_day)
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, runtime, delay), f"{node}/main")
 

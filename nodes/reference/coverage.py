@@ -23,12 +23,13 @@ BOOT = "started"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event of a node's log; ``time`` is the time of day as text, which sorts."""
+    """One event of a node's log; ``time`` is the time of day as text, which sorts; ``row`` counts the log's lines."""
 
     time: str
     node: str
     event: str
     fields: Mapping[str, str]
+    row: int
 
 
 class NodeLogs:
@@ -56,12 +57,12 @@ class NodeLogs:
 
 def events(node: str, text: str) -> Iterator[Line]:
     """The events in the text of a node's log, in its order."""
-    for row in text.splitlines():
-        match = _LINE.fullmatch(row)
+    for row, line in enumerate(text.splitlines()):
+        match = _LINE.fullmatch(line)
         if match is None:
             continue
         event, *rest = _FIRST_FIELD.split(match[2], maxsplit=1)
-        yield Line(match[1], node, event, dict(_fields(rest[0])) if rest else {})
+        yield Line(match[1], node, event, dict(_fields(rest[0])) if rest else {}, row)
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,16 @@ class Promise:
         return fits and all(options.get(name) == value for name, value in self.mode.items())
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What the modes of a design are tried with when their promises are compared with what runs show: workloads, faults
+    (families, joined by commas), and settings that let these faults matter."""
+
+    workloads: tuple[str, ...] = ("queue",)
+    nemesis: str = "partition,pause,kill"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
 def standing_of(
     promises: Sequence[Promise], guarantee: str, options: Mapping[str, Any], faults: Sequence[str]
 ) -> Promise | None:

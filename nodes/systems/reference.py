@@ -10,6 +10,7 @@ import json
 import secrets
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,19 +18,20 @@ from typing import Any, cast
 
 import nodes
 from harness.errors import BackendError
+from harness.history import moments
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.slowness import SLOW
 from harness.spec import Test
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
+from nodes.reference.icestorm import promises as icestorm
 from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
-from nodes.reference.icestorm.promises import PROMISES as ICESTORM_PROMISES
 from nodes.reference.joram import promises as joram
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
-from nodes.reference.promises import Promise
+from nodes.reference.promises import Promise, Trial
 from nodes.reference.queues import QUEUE_PREFIX
 from nodes.reference.reaction import REACTION
 from nodes.reference.services import DEFAULT_SERVICES
@@ -55,7 +57,7 @@ class ReferenceSystem:
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
     ``replicated`` is false for a design whose nodes know nothing of each other. ``provides`` names what workloads may
     need of it. ``states`` are those whose coverage a run reports; ``promises`` and ``modes`` are what the design
-    promises in which mode.
+    promises in which mode, ``trial`` what the modes are tried with.
     """
 
     name: str
@@ -65,6 +67,7 @@ class ReferenceSystem:
     states: tuple[State, ...] = BROKER_STATES
     promises: tuple[Promise, ...] = ()
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    trial: Trial = field(default_factory=Trial)
     min_nodes: int = 1
     max_nodes: int = 64
 
@@ -134,7 +137,9 @@ IceStorm = ReferenceSystem(
     "icestorm",
     replicated=True,
     states=ICESTORM_STATES,
-    promises=ICESTORM_PROMISES,
+    promises=icestorm.PROMISES,
+    modes=icestorm.MODES,
+    trial=icestorm.TRIAL,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
     options=(
@@ -146,6 +151,8 @@ IceStorm = ReferenceSystem(
                "replica from its own database", ("confirmed", "local")),
         Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
                "it can't make a change", ("checked", "on-write")),
+        Option("offline_events", "kept", "events for a subscriber that can't be reached: kept until it is removed, or "
+               "discarded", ("kept", "discarded")),
         Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
         BUG,
     ),
@@ -336,11 +343,16 @@ class ReferenceCluster:
         """Copy each node's log into ``folder`` as ``<node>.log``; a node that has none gets an empty file."""
         folder.mkdir(parents=True, exist_ok=True)
         for node in self.test.node_names:
+            path = f"{self.backend.node_dir(node)}/broker.log"
             try:
-                content = await self.backend.download(node, f"{self.backend.node_dir(node)}/broker.log")
+                content = await self.backend.download(node, path)
             except BackendError as error:
                 content = f"(no log: {error})\n".encode()
             (folder / f"{node}.log").write_bytes(content)
+            if self._in_process is not None and "clock" in self.test.nemesis:
+                with suppress(BackendError):
+                    content = await self.backend.download(node, path + moments.SUFFIX)
+                    (folder / f"{node}.log{moments.SUFFIX}").write_bytes(content)
 
     async def _install_node(self, node: str, archive: bytes) -> None:
         base, code = self.backend.node_dir(node), self._code(node)

@@ -11,7 +11,7 @@ from topic_oracle import Operation, TopicAccount
 
 from harness.history.ledger import FaultWindow
 
-ADDS, REMOVES = ("subscribe", "create"), ("unsubscribe", "destroy")
+ADDS, REMOVES = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink")
 
 
 def is_linearizable(rows: Sequence[Row]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from icestorm_oracle import ADDS, REMOVES, EventAccount, is_linearizable
 from checkers.run_check import judge
 from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
 from harness.history.ledger import FaultWindow
+from harness.history.moments import write_moments
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
@@ -56,6 +58,8 @@ def look(there: int, process: int = 5) -> list[Row]:
         ([subscribe(), subscribe(kind="info", f="unsubscribe"), look(0), look(1)], INVALID),
         ([subscribe(f="create"), subscribe(f="destroy"), look(0)], VALID),
         ([subscribe(f="create"), look(0), look(1)], INVALID),
+        ([subscribe(f="link"), look(1), subscribe(f="unlink"), look(0)], VALID),
+        ([subscribe(f="link"), subscribe(f="unlink"), look(1)], INVALID),
         ([[Row(3, "invoke", "subscribe")], look(0), look(1), [Row(3, "ok", "subscribe", 1)]], VALID),
         ([[Row(3, "invoke", "subscribe")], look(1), look(0), [Row(3, "ok", "subscribe", 1)]], INVALID),
     ],
@@ -68,6 +72,13 @@ def test_an_object_exists_or_not_for_everybody_alike(rows: list[list[Row]], verd
         assert found.count == 1 and found.anomalies[0].kind == "not-linearizable" and found.anomalies[0].ops
 
 
+def test_what_is_not_promised_is_reported_and_does_not_decide() -> None:
+    verdict = judge(run_of([*subscribe(), *look(0)], (), promises=["recovery"], gates={}))
+    (found,) = [result for result in verdict.checks if result.check == "metadata"]
+    assert not found.decides and found.outcome.verdict == INVALID and verdict.anomalies["metadata"] == 1
+    assert verdict.verdict != INVALID
+
+
 @st.composite
 def metadata_histories(draw: st.DrawFn) -> list[Row]:
     """Up to eight operations of three threads on two objects, answered by a set that now and then is wrong."""
@@ -75,6 +86,7 @@ def metadata_histories(draw: st.DrawFn) -> list[Row]:
     process = [0, 1, 2]
     under_way: dict[int, tuple[Row, int | None]] = {}
     there = [False, False]
+    about = [draw(st.integers(0, len(ADDS) - 1)) for _ in there]
     begun = 0
     while begun < 8 or under_way:
         if begun >= 8 and not draw(st.booleans()):
@@ -95,7 +107,7 @@ def metadata_histories(draw: st.DrawFn) -> list[Row]:
         elif begun < 8:
             begun += 1
             key = draw(st.integers(0, 1))
-            f = draw(st.sampled_from((*ADDS[key : key + 1], *REMOVES[key : key + 1], "look")))
+            f = draw(st.sampled_from((ADDS[about[key]], REMOVES[about[key]], "look")))
             row = Row(process[thread], "invoke", f, key=key)
             answer = None
             if draw(st.booleans()):
@@ -419,6 +431,34 @@ def test_a_minority_leaves_normal_in_time(
     assert found.verdict == verdict, found.summary
     short = fault(900, 2_200, targets=("n3",), in_force=1_000)
     assert elections(logs, tmp_path, [short], options=options).verdict == VALID
+
+
+@pytest.mark.requirement("I4", part=True)
+@pytest.mark.parametrize(("left", "verdict"), [(True, VALID), (False, INVALID)])
+def test_a_clock_that_was_set_wrong_moves_nothing_when_the_run_knows_the_moments(
+    left: bool, verdict: str, tmp_path: Path
+) -> None:
+    """n3 is cut off at 1 s; at 20 s, back in a group, it takes it for 0.5 s; before the cut it took 0.2 s for 30 s."""
+    logs = Logs().start("n1", "n2", "n3").form("3:A", 1, *ALL)
+    right = [float(line.split()[0]) for line in logs.lines["n3"]]
+    written = zip(logs.lines["n3"], right, strict=True)
+    logs.lines["n3"] = [line.replace(moment(at), moment(30.0)) for line, at in written]
+    if left:
+        logs.now = 1.5
+        logs.recover("n3")
+        right.append(logs.now)
+        logs.now = 0.5
+        logs.form("3:B", 2, *ALL)
+        right += [20.0] * 3
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    zero = datetime.fromisoformat(ZERO).timestamp()
+    (folder / "n3.log.moments").write_bytes(write_moments(zero + at for at in [*right, 20.0]))
+    options = {"master_timeout": 0.75, "election_timeout": 0.5, "response_timeout": 0.25}
+    cut = fault(900, 8_000, targets=("n3",), in_force=1_000)
+    found = elections(logs, tmp_path, [cut], options=options)
+    assert found.verdict == verdict, found.summary
+    assert verdict == VALID or {anomaly.kind for anomaly in found.anomalies} == {"minority-stays"}
 
 
 def test_logs_without_elections_decide_nothing(tmp_path: Path) -> None:

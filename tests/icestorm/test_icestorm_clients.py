@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from icestorm_sim import Group, simulate
 
+from harness.bench.events import Case, measure
 from harness.op import INVOKE, Op
 from nodes.reference.icestorm.requests import Request, answer_headers
 from nodes.stomp import Frame, Parser, encode
 from workloads.connection import ConnectionBroken
-from workloads.events_client import NON_REPLICATED, REPLICATED, SINGLE, Publisher
-from workloads.subscriptions import DONE, FOUND_SO, SUBSCRIBE
+from workloads.events_client import KINDS, NON_REPLICATED, REPLICATED, SINGLE, Publisher
+from workloads.subscriptions import DONE, FOUND_SO, SUBSCRIBE, Objects
 
 
 def event(number: int, topic: int = 0) -> Op:
@@ -279,6 +280,17 @@ def test_idle_connections_are_closed_and_opened_again_unnoticed(tmp_path: Path, 
     simulate(scenario, tmp_path, acm_timeout=2.0)
 
 
+@pytest.mark.requirement("I14", part=True)
+@pytest.mark.parametrize(("topics", "links"), [(1, 0), (2, 2), (3, 6), (4, 12)])
+def test_the_workloads_objects_are_all_different(topics: int, links: int) -> None:
+    objects = Objects.of({"topics": topics, "subscribers": 2, "loose_topics": 2, "links": 99})
+    about = [(objects.topic(key), objects.subscriber(key), objects.target(key)) for key in range(objects.count)]
+    assert len(set(about)) == len(about) == 2 * topics + 2 + links
+    assert all(topic != target for topic, _, target in about)
+    assert {objects.changes(key) for key in range(2 * topics, 2 * topics + 2)} == {("create", "destroy")}
+    assert [objects.changes(key) for key in range(2 * topics + 2, objects.count)] == [("link", "unlink")] * links
+
+
 @pytest.mark.requirement("I14")
 def test_events_follow_one_link_if_it_is_cheap_enough(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
@@ -313,3 +325,18 @@ def test_long_answers_come_in_pages() -> None:
         told += [name.strip('"') for name in headers["x-answer"][1:-1].split(",")]
     assert told == names
     assert answer_headers(Request("create"), True) == {"x-answer": "true"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_benchmark_counts_every_event_that_is_confirmed_and_that_comes(tmp_path: Path, kind: str) -> None:
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        rates = await measure(group.cluster, 0, Case(kind, 4, "unordered"), seconds=0.25)
+        assert 100 < rates.delivered <= rates.confirmed + 4 / 0.25, "each publisher has one under way"
+        assert rates.delivered > 0.9 * rates.confirmed
+        alone = await measure(group.cluster, 1, Case(kind, 1, "ordered"), seconds=0.25)
+        assert rates.confirmed > 2.5 * alone.confirmed, "publishers wait for their own receipts only"
+        assert await group.ask("n1", "subscribers", topic="e0") == []
+
+    simulate(scenario, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -266,7 +267,7 @@ class Stub:
 
 def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
-    broker: Any = SimpleNamespace(config=config, runtime=None)
+    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1)))
     peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question))
     peers._links = stub = Stub()  # type: ignore[assignment]
     return peers, stub
@@ -297,6 +298,31 @@ def test_answers_that_no_replica_gives_count_as_none(question: str, arguments: l
         with pytest.raises(PeerFailed):
             await asking
         assert len(stub.cuts) == 1
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("answer", [None, ["answer", 1, "nonsense"]])
+def test_a_question_to_several_that_fails_leaves_no_failure_that_nobody_takes(answer: Any) -> None:
+    """Where the process ends first, asyncio would complain of an exception that was never retrieved."""
+
+    async def ask() -> None:
+        peers, _ = lonely_peers([])
+        asking = asyncio.create_task(peers.ask_all(["n1", "n2"], "promised"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asked = [task for task in asyncio.all_tasks() if task not in (asking, asyncio.current_task())]
+        waiting = [future for futures in peers._waiting.values() for future in futures.values()]
+        assert len(asked) == len(waiting) == 2
+        if answer is None:
+            peers.link_down("n1")
+        else:
+            peers.frames("n1", [answer])
+        peers.frames("n2", [["answer", 2, 7]])
+        await asyncio.wait(asked)
+        assert all(task.exception() is None for task in asked)
+        assert all(future.exception() is None for future in waiting)
+        assert await asking == {"n2": 7}
 
     asyncio.run(ask())
 

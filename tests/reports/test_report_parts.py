@@ -13,10 +13,11 @@ import pytest
 from report_run_factory import STARTED, write_history
 
 from harness.history.ledger import FaultWindow
+from harness.history.moments import write_moments
 from harness.history.schema import encode_value
 from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 from reports.folder import History, read_run
-from reports.nodelogs import LogLine, parse_lines, select_lines
+from reports.nodelogs import LogLine, parse_lines, read_lines, select_lines
 from reports.pack import COLUMNS, choose_spans, inert_json, pack_spans, shorten
 from reports.series import bucket_quantiles, bucket_width, run_series
 from reports.spans import OPEN_CODE, pair_spans, parse_value, spans_of_message, spans_of_rows, value_text
@@ -221,6 +222,16 @@ def test_log_lines_stand_on_the_clock_of_the_run() -> None:
 def test_a_bumped_wall_clock_moves_no_line() -> None:
     raw = [stamped(t, 1 + t + (3600 if t == 2 else 0), "tick") for t in range(5)]
     assert [line.time for line in parse_lines(raw, STARTED)] == [1, 2, 3, 4, 5]
+
+
+def test_moments_that_the_run_knows_are_taken_for_those_that_a_node_wrote(tmp_path: Path) -> None:
+    log = tmp_path / "n1.log"
+    log.write_text("".join(f"{stamped(t, 3600 + t, 'tick')}\n" for t in range(3)))
+    moments = tmp_path / "n1.log.moments"
+    moments.write_bytes(write_moments(STARTED.timestamp() + t for t in (4, 5, 6)))
+    assert [line.time for line in read_lines(log, STARTED)] == [4, 5, 6]
+    moments.write_bytes(write_moments([STARTED.timestamp()]))
+    assert [line.time for line in read_lines(log, STARTED)] == [3600, 3601, 3602], "they are of another log"
 
 
 def test_without_the_start_of_the_run_lines_have_no_time() -> None:

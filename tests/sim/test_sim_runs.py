@@ -13,7 +13,9 @@ from simulated import simulated, small_test, stormy_test, traces
 
 from checkers.run_check import check_run
 from harness.history.ledger import read_ledger
+from harness.history.moments import read_moments
 from harness.registry import NEMESES
+from harness.sim.clock import EPOCH
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -46,8 +48,15 @@ def test_each_kind_of_a_fault_is_proven_and_survived(family: str, tmp_path: Path
 @pytest.mark.requirement("H5", part=True)
 def test_all_faults_together_are_survived(tmp_path: Path) -> None:
     for seed in (1, 2):
-        verdict = check_run(simulated(stormy_test(seed), tmp_path))
+        run_dir = simulated(stormy_test(seed), tmp_path)
+        verdict = check_run(run_dir)
         assert verdict.verdict == "valid", verdict.sentence
+        logs = sorted((run_dir / "logs").glob("*.log"))
+        assert [log.name for log in logs] == ["n1.log", "n2.log", "n3.log"]
+        for log in logs:
+            moments = read_moments(log, len(log.read_text().splitlines()))
+            assert moments and moments == sorted(moments), "no clock fault moves them"
+            assert 0.0 < moments[0] - EPOCH.timestamp() < 1.0
 
 
 def test_a_broker_whose_disk_fails_ends_and_says_why(tmp_path: Path) -> None:

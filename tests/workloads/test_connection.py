@@ -8,7 +8,9 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -257,3 +259,47 @@ async def test_without_numbering_a_lost_connection_is_the_end(proxy: Proxy) -> N
     with pytest.raises(ConnectionBroken):
         await task
     await connection.abort()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_connection_can_be_left_at_any_moment(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancellation that meets an attempt's end must not be lost: the connection would try again for ever."""
+
+    async def open_connection(*args: object, **kwargs: object) -> object:
+        await asyncio.sleep(0)
+        if refused:
+            raise ConnectionRefusedError
+        reader = asyncio.StreamReader()
+        reader.feed_data(encode(Frame("CONNECTED", {"version": "1.2"})))
+        return reader, SimpleNamespace(
+            write=lambda data: None, is_closing=lambda: False, transport=SimpleNamespace(abort=lambda: None)
+        )
+
+    async def leave_after(turns: int) -> None:
+        connection = Connection([("127.0.0.1", 1)], replace(SETTINGS, retry_delay=0.0))
+        opening = asyncio.create_task(connection.open(60))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        leaving = asyncio.create_task(connection.abort())
+        done, _ = await asyncio.wait((leaving,), timeout=2)
+        opening.cancel()
+        assert done, f"not left after {turns} turns of the loop"
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    for turns in range(25):
+        asyncio.run(leave_after(turns))
+
+
+def test_who_is_cancelled_while_leaving_a_connection_is_cancelled() -> None:
+    async def scenario() -> None:
+        connection = Connection([("127.0.0.1", 1)], SETTINGS)
+        opening = asyncio.create_task(connection.open(60))
+        await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(connection.abort())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        opening.cancel()
+        await asyncio.wait((leaving, opening))
+        assert leaving.cancelled()
+
+    asyncio.run(scenario())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nodes import stomp
 from nodes.reference.api import Config, Runtime
 from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED, switched_on
-from nodes.reference.icestorm.options import Options
+from nodes.reference.icestorm.options import DISCARDED, Options
 from nodes.reference.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.stomp import Frame, ProtocolError
 
@@ -172,15 +172,15 @@ class _Outbox:
             self._queue.extend(failed)
         else:
             self._queue.extendleft(reversed(failed))
-        if OFFLINE_EVENTS_DISCARDED in self._bugs:
+        if self._options.offline_events == DISCARDED or OFFLINE_EVENTS_DISCARDED in self._bugs:
             self._queue.clear()
             self._bytes = 0
 
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        connecting = self._runtime.connect(host, int(port))
-        reader, writer = await asyncio.wait_for(connecting, self._options.delivery_timeout)
+        async with asyncio.timeout(self._options.delivery_timeout):
+            reader, writer = await self._runtime.connect(host, int(port))
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None
         try:

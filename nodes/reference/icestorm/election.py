@@ -10,7 +10,9 @@ majority has confirmed is in one of the databases that are compared.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from nodes.reference.api import Broker
@@ -39,13 +41,12 @@ from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.topics import Database
 
 INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
-_GROUP_BITS = 64
 
 
 class Election:
     """One replica's part in elections.
 
-    ``state``, ``coordinator`` (a name), ``group`` (``priority:random``) and ``max_seen`` are what ``admin replica``
+    ``state``, ``coordinator`` (a name), ``group`` (``priority:uuid``) and ``max_seen`` are what ``admin replica``
     shows.
     ``up`` are the other members; only a coordinator knows them. ``epoch`` is that of the normal group.
     ``changed`` is called after the state or the coordinator has changed.
@@ -214,7 +215,8 @@ class Election:
         self._enter(NORMAL if epoch else INACTIVE, coordinator, group, f"group of {len(members)}")
 
     def _new_group(self) -> str:
-        return f"{self.ident}:{self._runtime.random.getrandbits(_GROUP_BITS):016X}"
+        number = uuid.UUID(int=self._runtime.random.getrandbits(128), version=4)
+        return f"{self.ident}:{number}".upper()
 
     async def _run(self) -> None:
         """Check, as coordinator, for other groups; as member, for the coordinator; for ever."""
@@ -290,10 +292,9 @@ class Election:
             if not taken.get(name):
                 self._issued.pop(name, None)
         if any(name not in self.up for name in self._issued):
-            try:
-                await asyncio.wait_for(self._accepted.wait(), self._options.election_timeout)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.election_timeout):
+                    await self._accepted.wait()
         if self.group == group and self.state == ELECTION:
             await self._reorganize(group)
 

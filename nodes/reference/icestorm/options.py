@@ -11,6 +11,7 @@ from nodes.reference.api import Config, ConfigError
 STAMPS = ("counter", "wall-clock")
 CONFIRMED, LOCAL = READS = ("confirmed", "local")
 CHECKED, ON_WRITE = STEP_DOWNS = ("checked", "on-write")
+KEPT, DISCARDED = OFFLINE_EVENTS = ("kept", "discarded")
 MAX_REPLICAS = 64
 
 
@@ -23,7 +24,8 @@ class Options:
     if they still have their group. ``response_timeout``: how long an answer of a peer may take. ``stamp``: what tells
     which database is the most recent. ``reads``: whether a majority confirms what a question is answered with.
     ``step_down``: whether a coordinator looks after its majority, or notices when it needs it. ``retry_interval``:
-    between attempts to deliver to a subscriber that failed.
+    between attempts to deliver to a subscriber that failed; ``offline_events``: what becomes meanwhile of the events
+    that wait for it.
     ``acm_timeout``: idle client connections are closed after it (0: never).
     """
 
@@ -35,6 +37,7 @@ class Options:
     step_down: str = CHECKED
     retry_interval: float = 0.2
     delivery_timeout: float = 1.0
+    offline_events: str = KEPT
     acm_timeout: float = 0.0
     cluster: str = "icestorm"
 
@@ -59,6 +62,7 @@ class Options:
             step_down=_one_of(options, "step_down", STEP_DOWNS),
             retry_interval=_seconds(options, "retry_interval", cls.retry_interval),
             delivery_timeout=_seconds(options, "delivery_timeout", cls.delivery_timeout),
+            offline_events=_one_of(options, "offline_events", OFFLINE_EVENTS),
             acm_timeout=_seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
             cluster=str(options.get("cluster", cls.cluster)),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from nodes.reference.icestorm.topics import is_change, is_dump
 from nodes.reference.links import LinkError, Links, encode_frame
 
 _ASK, _ANSWER = "ask", "answer"
+_BROKEN = object()
+"""Stands for the answer to a question whose link broke."""
 
 Answerer = Callable[[str, str, list[Any]], Any]
 Shape = Callable[[Any], bool]
@@ -115,7 +118,10 @@ class Peers:
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
         try:
             limit = self._timeout if timeout is None else timeout
-            answer = await asyncio.wait_for(future, None if patient else limit)
+            async with asyncio.timeout(None if patient else limit):
+                answer = await future
+            if answer is _BROKEN:
+                raise PeerFailed(f"the link to {peer} broke", sent=True)
             if not QUESTIONS[question][1](answer):
                 self._links.cut(peer, reason=f"no answer to {question}: {answer!r:.80}")
                 raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
@@ -129,18 +135,16 @@ class Peers:
     async def ask_all(self, peers: Iterable[str], question: str, *arguments: Any,
                       timeout: float | None = None) -> dict[str, Any]:
         """The answers of those peers that gave one."""
+        found: dict[str, Any] = {}
+
+        async def ask(peer: str) -> None:
+            # A failure that left its task would be complained of when this process ends before anybody looks.
+            with contextlib.suppress(PeerFailed):
+                found[peer] = await self.ask(peer, question, *arguments, timeout=timeout)
+
         asked = list(peers)
-        answers = await asyncio.gather(
-            *(self.ask(peer, question, *arguments, timeout=timeout) for peer in asked), return_exceptions=True
-        )
-        found = {}
-        for peer, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, PeerFailed):
-                continue
-            if isinstance(answer, BaseException):
-                raise answer
-            found[peer] = answer
-        return found
+        await asyncio.gather(*(ask(peer) for peer in asked))
+        return {peer: found[peer] for peer in asked if peer in found}
 
     # What the links tell.
 
@@ -152,7 +156,7 @@ class Peers:
         waiting, self._waiting[peer] = self._waiting[peer], {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(PeerFailed(f"the link to {peer} broke", sent=True))
+                future.set_result(_BROKEN)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
         """Questions are answered at once, answers go to who waits for them."""

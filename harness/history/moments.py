@@ -1,0 +1,26 @@
+"""When the lines of a node's log were written, where somebody knows better than the node.
+
+A clock fault moves the times that a node writes into its log. A simulated run knows the right ones: beside ``n1.log``
+lies ``n1.log.moments``, which has for each line of the log the seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+SUFFIX = ".moments"
+
+
+def write_moments(moments: Iterable[float]) -> bytes:
+    """The content of the file."""
+    return "".join(f"{moment:.6f}\n" for moment in moments).encode()
+
+
+def read_moments(log: Path, lines: int) -> list[float] | None:
+    """The moments of a log of so many lines; None where there are none, or not as many."""
+    try:
+        moments = [float(line) for line in Path(f"{log}{SUFFIX}").read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return None
+    return moments if len(moments) == lines else None
