@@ -205,6 +205,11 @@ class ReferenceCluster:
         """The nodes that clients may connect to."""
         return self.test.node_names
 
+    @property
+    def servers(self) -> list[tuple[str, ...]]:
+        """The nodes of each server, by its number."""
+        return [group.nodes for group in self.groups]
+
     def client_addresses(self) -> list[tuple[str, int]]:
         """Where clients connect: every node's listener, in the order of ``node_names``."""
         return [(self.backend.address(node), CLIENT_PORT) for node in self.node_names]
