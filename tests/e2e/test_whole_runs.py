@@ -40,6 +40,7 @@ def where(backend: str, request: pytest.FixtureRequest) -> Where:
 @pytest.mark.requirement("J6")
 @pytest.mark.requirement("J9")
 @pytest.mark.requirement("J14")
+@pytest.mark.requirement("J20", part=True)
 @pytest.mark.parametrize(
     "backend", [pytest.param("local", marks=pytest.mark.requirement("H3")),
                 pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")]), SSH],
@@ -87,27 +88,6 @@ def run_twins(store: Path, unsafe: Where, safe: Where) -> Twins:
         results[partitions] = {"exit": done.returncode, **json.loads(done.stdout or "{}"), "stderr": done.stderr}
     write_index(store)  # each wrote it, perhaps before the other had ended
     return store, results
-
-
-@pytest.mark.requirement("H6", part=True)
-@pytest.mark.parametrize(
-    ("workload", "held"),
-    [pytest.param(["topic"], "owed to durable subscriptions came", marks=pytest.mark.requirement("J5")),
-     pytest.param(["transaction", "--set", "transactions=xa", "--set", "crash_share=0.2"], "moved exactly once",
-                  marks=pytest.mark.requirement("J4", part=True))],
-    ids=["topic", "transaction"],
-)  # fmt: skip
-def test_topics_and_transactions_survive_the_masters_death(workload: list[str], held: str, tmp_path: Path) -> None:
-    done = stormproof(
-        "test", "--design", "joram", "--workload", *workload, "--nemesis", "kill", "--set", "kill_kind=master",
-        "--backend", "local", "--time-limit", "4.5", "--rate", "120", "--seed", "4", "--store", str(tmp_path),
-        "--set", "fault_duration=1.5", "--set", "fault_gap=0.3", "--set", "idle_timeout=1", "--set", "min_ok=10",
-        "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)
-    assert result["verdict"] == "valid" and held in result["sentence"]
-    assert all(window.proven for window in read_ledger(only_run(tmp_path) / "ledger.jsonl"))
 
 
 @pytest.fixture(scope="module")
