@@ -28,6 +28,8 @@ _ERRORS = {
     "no-such-link": "the topics are not linked",
     "no-such-subscriber": "that subscriber is not subscribed",
     "already-subscribed": "that subscriber is subscribed already",
+    "bad-name": "a name has 1 to 200 characters that can be printed, and no spaces",
+    "bad-qos": "numbers are from 0 to 2147483647",
     "unknown": "the group lost its majority meanwhile: it may have been done or not; look, and try again",
 }
 
@@ -43,6 +45,7 @@ PasscodeOption = Annotated[str, typer.Option(envvar="STORMPROOF_PASSCODE", help=
 NameArgument = Annotated[str, typer.Argument(help="name of a topic")]
 
 _POLL = 0.2
+_LOGIN_HINT = ", and who you are with --login and --passcode (or STORMPROOF_PASSCODE)"
 _SERVER, _LOGIN, _PASSCODE = "127.0.0.1:61613", "guest", "guest"
 
 
@@ -182,7 +185,7 @@ async def _statuses(server: str, login: str, passcode: str) -> dict[int, Mapping
     """The status of every replica that the one at ``server`` knows, by id."""
     first = await _status(server, login, passcode)
     if isinstance(first, str):
-        raise BackendError(f"{server} does not answer: {first}; name a running replica with --server")
+        raise BackendError(f"{server} does not answer: {first}; name a running replica with --server{_LOGIN_HINT}")
     if "coord" not in first:
         raise UsageError(f"{server} is of design {first['design']}, which has no such elections")
     addresses: Sequence[str] = first["addresses"]
@@ -219,13 +222,15 @@ def _answered(server: str, login: str, passcode: str, request: str, body: Mappin
     """The headers of the answer to a request that was carried out; raises as ``_request`` does."""
     try:
         headers = asyncio.run(_ask(_address(server), Settings(login, passcode, reliable=False), request, body))
-    except (ConnectionBroken, NotSent, TimeoutError) as error:
-        reason = str(error) or f"no answer within {REQUEST_SECONDS:g} s"
-        raise BackendError(f"{server}: {reason}; name a running replica with --server") from None
+    except TimeoutError:
+        raise BackendError(f"{server}: no answer within {REQUEST_SECONDS:g} s: replicas without a majority wait for"
+                           f" one; see `stormproof admin replica --server {server}`") from None  # fmt: skip
+    except (ConnectionBroken, NotSent) as error:
+        raise BackendError(f"{server}: {error}; name a running replica with --server{_LOGIN_HINT}") from None
     error_word = headers.get("x-error")
     if error_word is not None:
         subject = body.get("target") or body.get("subscriber") or body.get("topic", "")
-        raise UsageError(f"{request} {subject}: {_ERRORS.get(error_word, error_word)}")
+        raise UsageError(f"{request} {subject:.60}: {_ERRORS.get(error_word, error_word)}")
     return headers
 
 

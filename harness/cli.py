@@ -225,6 +225,11 @@ def promises(
     designs = list(dict.fromkeys(design or designs_compared()))
     for name in designs:
         modes_of(name)
+    # Before what may take long.
+    if store is not None and not store.is_dir():
+        raise UsageError(f"--store {store}: there is no such folder")
+    if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
+        raise UsageError(f"--page {page}: not a file in a folder that is there")
     report = Console(stderr=True, highlight=False).print
     if store is not None:
         source = f"the runs under faults in the store `{store}`"

@@ -127,6 +127,7 @@ def make_test(
         options=options,
     )
     _check_bugs(options)
+    DESIGNS.load(design).check(test)
     schedule(test, families_of(test))  # refuses times that leave no room for the faults
     return test
 

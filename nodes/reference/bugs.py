@@ -66,6 +66,7 @@ COORDINATOR_STAMP_IGNORED = "coordinator-stamp-ignored"
 STALE_COORDINATOR_STAYS = "stale-coordinator-stays"
 CHANGE_BEFORE_SLAVES = "change-before-slaves"
 TRANSFER_SKIPPED = "transfer-skipped"
+LINKS_LEFT_BEHIND = "links-left-behind"
 FAILED_EVENT_LAST = "failed-event-last"
 OFFLINE_EVENTS_DISCARDED = "offline-events-discarded"
 RETRIES_IGNORED = "retries-ignored"
@@ -118,7 +119,7 @@ BUGS: Mapping[str, Bug] = {
         Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
             workload="transaction", exercise={"writers": "6", "parts": "8"}),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
-        _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates"),
+        _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
                   exercise=_ALL_DOWN, nemesis="partition,kill"),
         _icestorm(OLDEST_DATABASE_WINS, "the stamps of the databases are compared the wrong way round"),
@@ -135,6 +136,7 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(MAX_KEPT, "`max` is kept across a restart, so a start of all does not need all", exercise=_ALL_DOWN),
         _icestorm(FULL_START_SKIPPED, "a majority is enough, even when all replicas have been stopped",
                   exercise=_ALL_DOWN),
+        _icestorm(LINKS_LEFT_BEHIND, "a database is transferred without its links"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",

@@ -9,7 +9,7 @@ import io
 import json
 import secrets
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,18 +17,21 @@ from pathlib import Path
 from typing import Any, cast
 
 import nodes
-from harness.errors import BackendError
+from harness.errors import BackendError, UsageError
 from harness.history import moments
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
 from harness.slowness import SLOW
 from harness.spec import Test
+from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import NONE
 from nodes.reference.config import parse_config
 from nodes.reference.coverage import BROKER_STATES, State
 from nodes.reference.icestorm import promises as icestorm
 from nodes.reference.icestorm.coverage import STATES as ICESTORM_STATES
+from nodes.reference.icestorm.options import Options as IceStormOptions
 from nodes.reference.joram import promises as joram
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
+from nodes.reference.joram.options import Options as JoramOptions
 from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.promises import Promise, Trial
@@ -57,7 +60,8 @@ class ReferenceSystem:
     ``options`` are the ``--set`` settings that reach the broker's configuration under the same names;
     ``replicated`` is false for a design whose nodes know nothing of each other. ``provides`` names what workloads may
     need of it. ``states`` are those whose coverage a run reports; ``promises`` and ``modes`` are what the design
-    promises in which mode, ``trial`` what the modes are tried with.
+    promises in which mode, ``trial`` what the modes are tried with. ``read_options`` raises ConfigError when a broker
+    would refuse its configuration's options.
     """
 
     name: str
@@ -68,6 +72,7 @@ class ReferenceSystem:
     promises: tuple[Promise, ...] = ()
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trial: Trial = field(default_factory=Trial)
+    read_options: Callable[[Config], object] = field(default=lambda config: None)
     min_nodes: int = 1
     max_nodes: int = 64
 
@@ -82,6 +87,16 @@ class ReferenceSystem:
         groups = [Group(number, self, names[number * each : (number + 1) * each]) for number in range(servers)]
         groups += [Group(servers + place, Standalone, (name,)) for place, name in enumerate(names[each * servers :])]
         return tuple(groups)
+
+    def check(self, test: Test) -> None:
+        """Raises UsageError when the brokers would refuse one of the test's settings."""
+        names = self.layout(test)[0].nodes
+        options = {option.name: test.options[option.name] for option in self.options}
+        config = Config(names[0], self.name, "", peers=dict.fromkeys(names, ("", 1)), options=options)
+        try:
+            self.read_options(config)
+        except ConfigError as error:
+            raise UsageError(f"--set {str(error).removeprefix('options.')}") from None
 
     def cluster(self, test: Test, backend: Backend, passcode: str) -> ReferenceCluster:
         """A cluster of this design on provisioned nodes."""
@@ -115,6 +130,7 @@ Joram = ReferenceSystem(
     states=JORAM_STATES,
     min_nodes=2,
     promises=joram.PROMISES,
+    read_options=JoramOptions.from_config,
     modes=joram.MODES,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
@@ -138,6 +154,7 @@ IceStorm = ReferenceSystem(
     replicated=True,
     states=ICESTORM_STATES,
     promises=icestorm.PROMISES,
+    read_options=IceStormOptions.from_config,
     modes=icestorm.MODES,
     trial=icestorm.TRIAL,
     min_nodes=3,

@@ -90,7 +90,8 @@ def test_what_icestorm_promises_in_each_mode():
     assert of("subscriptions", everything) == of("events", everything) == {}
     assert of("subscriptions", "disk") == {"metadata": OPEN}
     assert of("subscriptions", "clock", stamp="wall-clock") == {"metadata": GAP}
-    assert of("subscriptions", "partition,kill", stamp="wall-clock") == {}
+    assert of("subscriptions", "partition,kill", stamp="wall-clock") == {"metadata": GAP}
+    assert of("subscriptions", "none", stamp="wall-clock") == {}
     assert of("subscriptions", "kill", reads="local") == {"metadata": OPEN}
     assert of("subscriptions", "none", reads="local") == {}
     assert of("subscriptions", "partition", step_down="on-write") == {"elections": GAP}

@@ -12,6 +12,7 @@ from icestorm_sim import Group, simulate
 from harness.bench.events import Case, measure
 from harness.op import INVOKE, Op
 from nodes.reference.icestorm.requests import Request, answer_headers
+from nodes.reference.runtime import LoopRuntime
 from nodes.stomp import Frame, Parser, encode
 from workloads.connection import ConnectionBroken
 from workloads.events_client import KINDS, NON_REPLICATED, REPLICATED, SINGLE, Publisher
@@ -338,5 +339,55 @@ def test_the_benchmark_counts_every_event_that_is_confirmed_and_that_comes(tmp_p
         alone = await measure(group.cluster, 1, Case(kind, 1, "ordered"), seconds=0.25)
         assert rates.confirmed > 2.5 * alone.confirmed, "publishers wait for their own receipts only"
         assert await group.ask("n1", "subscribers", topic="e0") == []
+
+    simulate(scenario, tmp_path)
+
+
+NONSENSE = {
+    b'{"topic": "\\ud800"}': "bad-name", b'{"topic": "a\\u0000"}': "bad-name", b'{"topic": "a b"}': "bad-name",
+    b'{"topic": ""}': "bad-name", b'{"topic": "%s"}' % (b"x" * 201): "bad-name", b'{"topic": 7}': "bad-name",
+    b"[" * 100_000: "bad-request", b"\xff": "bad-request", b"[]": "bad-request", b"{": "bad-request",
+    b'{"after": "\\ud800", "topic": "a"}': "bad-name",
+}  # fmt: skip
+
+
+def test_no_request_brings_a_replica_down(tmp_path: Path) -> None:
+    """Neither the one that was asked, nor the coordinator that it would ask."""
+
+    async def scenario(group: Group) -> None:
+        await group.start()
+        assert await group.healthy()
+        for node in ("n1", "n3"):
+            connection = await group.connect(node)
+            for body, word in NONSENSE.items():
+                kind = "list" if b"after" in body else "create"
+                headers = {"destination": "/topic-manager", "x-request": kind}
+                answer = await connection.request("SEND", headers, body, 3.0)
+                assert answer.get("x-error") == word, body[:50]
+            await connection.abort()
+        assert await group.ask("n1", "create", topic="\u00e9\u4e8b/#1") is True
+        assert await group.ask("n2", "list") == ["\u00e9\u4e8b/#1"]
+        assert await group.healthy()
+
+    simulate(scenario, tmp_path)
+
+
+def test_a_subscriber_may_have_an_address_of_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    connect = LoopRuntime.connect
+
+    async def recording(runtime: LoopRuntime, host: str, port: int) -> Any:
+        asked.append((host, port))
+        return await connect(runtime, host, port)
+
+    async def scenario(group: Group) -> None:
+        monkeypatch.setattr(LoopRuntime, "connect", recording)
+        await group.start()
+        assert await group.healthy()
+        assert await group.ask("n1", "create", topic="e0") is True
+        assert await group.ask("n1", "subscribe", topic="e0", subscriber="s", endpoint="[fd00::1]:7000") is True
+        assert (await (await group.publisher(SINGLE, "n1")).invoke(event(0))).type == "ok"
+        await asyncio.sleep(1.0)
+        assert ("fd00::1", 7000) in asked
 
     simulate(scenario, tmp_path)

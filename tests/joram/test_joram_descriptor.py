@@ -238,7 +238,7 @@ async def test_a_replica_of_a_longer_descriptor_joins_if_it_knows_the_secret(
     stranger = replica_of(longer, 3, "--join", "--secret-file", str(wrong))
     started.append(stranger)
     async with asyncio.timeout(PATIENCE):
-        while "s0.3 has another secret" not in (tmp_path / f"{roles.index('master')}.log").read_text():  # noqa: ASYNC110 - another process's log
+        while "s0.3 has another secret" not in (tmp_path / f"{roles.index('master')}.log").read_text():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert await role(clients[3]) == "starting"
     stranger.terminate()

@@ -34,6 +34,14 @@ def test_without_a_bug_the_same_campaign_finds_nothing(exercise: dict[str, str],
         assert result.verdict == "valid", f"seed {seed}: {result.sentence}"
 
 
+@pytest.mark.parametrize("bug", [name for name, bug in BUGS.items() if bug.design == "icestorm"])
+def test_without_it_the_campaign_that_catches_a_bug_of_icestorm_finds_nothing(bug: str, tmp_path: Path) -> None:
+    plan = plan_of(bug)
+    plan = replace(plan, settings={name: value for name, value in plan.settings.items() if name != "bug"})
+    result = run_seed(plan, 1, tmp_path, tmp_path)
+    assert result.verdict == "valid", result.sentence
+
+
 def test_a_bug_that_nothing_catches_is_a_gap(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,7 +180,7 @@ class _Outbox:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
         async with asyncio.timeout(self._options.delivery_timeout):
-            reader, writer = await self._runtime.connect(host, int(port))
+            reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None
         try:

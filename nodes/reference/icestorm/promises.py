@@ -13,8 +13,8 @@ _DISCARDED = {"offline_events": "discarded"}
 PROMISES: tuple[Promise, ...] = (
     Promise("metadata", OPEN, "ours", "a replica that is cut off answers from its own database, which may be old",
             ANY_FAULT, {"reads": "local"}),
-    Promise("metadata", GAP, "Replication Algorithm", "clocks that are wrong make an old database the most recent",
-            ("clock",), {"stamp": "wall-clock"}),
+    Promise("metadata", GAP, "Replication Algorithm", "a change that no majority has, or a clock that is wrong, makes "
+            "an old database the most recent", ANY_FAULT, {"stamp": "wall-clock"}),
     Promise("metadata", OPEN, "ours", "a disk that forgets what it had confirmed is beyond what replicas can mend",
             _DISK),
     Promise("metadata", KEPT, "Replication Algorithm", "a change is confirmed when a majority has it on disk, and no "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nodes.reference.api import Config
 from nodes.reference.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, Database, Mistake
 
-_NAME = re.compile(r"[^\s\x00-\x1f]+")
+_NAME = re.compile(r"\S+")
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 _CHANGES = ("create", "destroy", "subscribe", "unsubscribe", "remove", "link", "unlink")
 _QUESTIONS = ("list", "retrieve", "subscribers", "links", "publisher", "non-replicated-publisher")
@@ -69,7 +69,7 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
         raise Mistake("bad-request")
     try:
         content = json.loads(body or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Mistake("bad-request") from None
     if not isinstance(content, dict):
         raise Mistake("bad-request")
@@ -88,9 +88,7 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
     if kind in ("link", "unlink"):
         return Request(kind, topic, _name(content.get("target")), number=_number(content.get("cost", 0), 0))
     after = content.get("after", "")
-    if not isinstance(after, str) or len(after) > MAX_NAME:
-        raise Mistake("bad-name")
-    return Request(kind, topic, after=after)
+    return Request(kind, topic, after=_name(after) if after != "" else "")
 
 
 def is_endpoint(value: str) -> bool:
@@ -149,7 +147,8 @@ def answer_question(database: Database, config: Config, request: Request) -> Any
 
 
 def _name(value: Any) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > MAX_NAME:
+    # What can't be printed may not even be text that can be encoded.
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.isprintable() or len(value) > MAX_NAME:
         raise Mistake("bad-name")
     return value
 

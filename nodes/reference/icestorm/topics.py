@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.api import Broker
-from nodes.reference.bugs import STAMP_LOST_AT_START, switched_on
+from nodes.reference.bugs import LINKS_LEFT_BEHIND, STAMP_LOST_AT_START, switched_on
 from nodes.reference.icestorm.decisions import Stamp
 
 ORDERED, UNORDERED = "ordered", "unordered"
@@ -110,7 +110,8 @@ class Database:
         for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0"):
             self.promised, epoch, counter, wall = wire.decode(value)
             self.stamp = Stamp(epoch, counter, wall)
-        if STAMP_LOST_AT_START in switched_on(broker.config.options):
+        self._bugs = switched_on(broker.config.options)
+        if STAMP_LOST_AT_START in self._bugs:
             self.stamp = Stamp(0, 0)
 
     def promise(self, epoch: int) -> None:
@@ -159,7 +160,10 @@ class Database:
 
     def dump(self) -> list[list[Any]]:
         """All topics, for a transfer."""
-        return [[name, self.topics[name].encode()] for name in sorted(self.topics)]
+        topics = [self.topics[name] for name in sorted(self.topics)]
+        if LINKS_LEFT_BEHIND in self._bugs:
+            topics = [replace(topic, links={}) for topic in topics]
+        return [[topic.name, topic.encode()] for topic in topics]
 
     def replace(self, rows: Iterable[Sequence[Any]] | None, stamp: Stamp) -> None:
         """Take over a dumped database (None: keep the topics), in one transaction."""
