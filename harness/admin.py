@@ -66,25 +66,32 @@ def add_replica(
     clients: Annotated[str, typer.Argument(help="host:port of its clients")],
     server: Annotated[str, typer.Option("--server", help="host:port of the master")] = _SERVER,
     login: LoginOption = _LOGIN, passcode: PasscodeOption = _PASSCODE,
+    wait: Annotated[float, typer.Option(help="seconds to wait until it belongs to the group", min=0)] = 300,
 ) -> None:
     """Have the master take in a replica: it learns the state first, and then belongs to the group.
 
-    The new replica's configuration lists all replicas in `peers`, itself last, and has the option `join: true`.
+    The new replica's configuration lists all replicas in `peers`, itself last, and has the option `join: true`; with a
+    descriptor it is started with --join.
     """
-    _address(clients)
-    asyncio.run(_add_replica(server, login, passcode, name, _address(links), clients))
+    _address(clients, "CLIENTS")
+    asyncio.run(_add_replica(server, login, passcode, name, _address(links, "LINKS"), clients, wait))
     print(f"{name} is one of the replicas")
 
 
 async def _add_replica(
-    server: str, login: str, passcode: str, name: str, links: tuple[str, int], clients: str
+    server: str, login: str, passcode: str, name: str, links: tuple[str, int], clients: str, wait: float
 ) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
     admin = AdminConnection(*_address(server), login, passcode)
     try:
         await admin.add_replica(name, links, clients, ANSWER_SECONDS)
         while name not in (status := await admin.status(ANSWER_SECONDS))["replicas"]:
             if name not in status["learners"]:
                 raise BackendError(f"{server} is no longer master, {name} was not added; ask the master again")
+            if loop.time() >= deadline:
+                raise BackendError(f"{name} has not caught up within {wait:g} s, and {server} goes on trying; does it "
+                                   f"run, is it told to join, and can {server} reach {links[0]}:{links[1]}?")
             await asyncio.sleep(_POLL)
     except ProtocolError as error:
         raise UsageError(f"{name} was not added: {error}") from None
@@ -167,10 +174,10 @@ def unsubscribe(name: NameArgument, subscriber: Annotated[str, typer.Argument(he
     _request(server, login, passcode, "unsubscribe", topic=name, subscriber=subscriber)
 
 
-def _address(server: str) -> tuple[str, int]:
+def _address(server: str, what: str = "--server") -> tuple[str, int]:
     host, colon, port = server.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"--server {server}: write it as host:port")
+        raise UsageError(f"{what} {server}: write it as host:port")
     return host, int(port)
 
 

@@ -397,6 +397,12 @@ def broker(
     nb_cluster_expected: Annotated[
         int | None, typer.Option(help="replicas that must have joined before a cluster starts  [default: all]")
     ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="the replica is added to a cluster that runs; `stormproof admin add-replica`")
+    ] = False,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="holds what all servers share to be let in by each other; with --descriptor")
+    ] = None,
 ) -> None:
     """Run one reference broker on this machine, for any STOMP 1.2 client.
 
@@ -407,9 +413,9 @@ def broker(
     from harness.single import run_described, run_single
 
     if descriptor is not None:
-        raise typer.Exit(run_described(descriptor, arguments or [], nb_cluster_expected))
-    if arguments or nb_cluster_expected is not None:
-        raise UsageError("a server, a replica and --nb-cluster-expected need a --descriptor")
+        raise typer.Exit(run_described(descriptor, arguments or [], nb_cluster_expected, join, secret_file))
+    if arguments or nb_cluster_expected is not None or join or secret_file is not None:
+        raise UsageError("a server, a replica, --nb-cluster-expected, --join and --secret-file need a --descriptor")
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 

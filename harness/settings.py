@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,7 @@ def make_test(
         raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
     options = convert_options(declared_options(design, workload, families, backend), settings)
     nodes = _nodes(design, nodes, options)
+    _check_spares(design, nodes, options, families)
     test = Test(
         design=design,
         workload=workload,
@@ -146,6 +147,20 @@ def _nodes(design: str, nodes: int | None, options: Mapping[str, Any]) -> int:
         takes += f" and {local} local servers" if local else ""
         raise UsageError(f"--nodes {nodes}: design {design} takes {takes}")
     return nodes
+
+
+def _check_spares(design: str, nodes: int, options: Mapping[str, Any], families: Sequence[str]) -> None:
+    """Whether there are nodes to add to the group, and a group that they can be added to."""
+    spares, servers = int(options.get("spares", 0)), ha_servers(options)
+    replicas, least = (nodes - local_servers(options)) // servers, DESIGNS.load(design).min_nodes
+    if replicas - spares < least:
+        raise UsageError(f"--set spares={spares}: of {replicas} nodes, {least} at least must be replicas from the "
+                         "beginning; ask for more --nodes")
+    if "membership" in families:
+        if not spares:
+            raise UsageError("--nemesis membership adds spare nodes: keep some with --set spares=1 and more --nodes")
+        if options.get("partitions") == "unspecified":
+            raise UsageError("--nemesis membership: with partitions=unspecified, a group takes no more replicas")
 
 
 def _check_fits(system: Any, work: Any) -> None:

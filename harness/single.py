@@ -28,14 +28,15 @@ def run_single(design: str, data: Path, host: str, port: int, login: str, passco
     return serve(config)
 
 
-def run_described(descriptor: Path, arguments: Sequence[str], expected: int | None) -> int:
+def run_described(descriptor: Path, arguments: Sequence[str], expected: int | None, join: bool,
+                  secret_file: Path | None) -> int:
     """Run one machine of an XML descriptor, as ``run_single`` does; ``nodes.reference.start`` explains the arguments.
 
     Raises:
         UsageError: the descriptor or an argument can't be used.
     """
     try:
-        config = start_config(descriptor, arguments, expected)
+        config = start_config(descriptor, arguments, expected, join, secret_file)
     except ConfigError as error:
         raise UsageError(str(error)) from error
     return serve(config)

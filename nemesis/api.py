@@ -33,7 +33,7 @@ class Facts:
     """What a family plans on: the state of the system at the moment of injection.
 
     ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on each
-    node's broker. ``master`` is only asked for when the kind needs it.
+    node's broker. ``master`` is only asked for when the kind needs it. ``spares`` don't belong to the group at first.
     """
 
     nodes: tuple[str, ...]
@@ -42,6 +42,7 @@ class Facts:
     master: str | None
     max_down: int
     options: Mapping[str, Any]
+    spares: tuple[str, ...] = ()
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""
@@ -220,6 +221,7 @@ async def gather_facts(cluster: Cluster, kind: str) -> Facts:
         master=await cluster.master() if kind == "master" else None,
         max_down=max_down_of(test),
         options=test.options,
+        spares=tuple(cluster.spares()) if hasattr(cluster, "spares") else (),
     )
 
 

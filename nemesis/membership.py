@@ -58,11 +58,9 @@ class Membership:
         Raises:
             Infeasible: the test has none.
         """
-        count = int(facts.options.get("spares", 0))
-        if count < 1:
+        if not facts.spares:
             raise Infeasible("there is no spare node: --set spares=1 keeps one")
-        spares = facts.nodes[-count:]
-        return Plan(kind, spares if kind == "add-all" else (rng.choice(spares),))
+        return Plan(kind, facts.spares if kind == "add-all" else (rng.choice(facts.spares),))
 
     async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
         """Have the master take the nodes in, all at the same time; it is proven when the group has them."""

@@ -32,6 +32,11 @@ class StompCluster(Protocol):
         """The nodes that clients may connect to."""
         ...
 
+    @property
+    def servers(self) -> Sequence[Sequence[str]]:
+        """The nodes of each server, by its number: several where servers send each other messages."""
+        ...
+
     def client_addresses(self) -> Sequence[tuple[str, int]]:
         """Where clients connect, in the order of ``node_names``."""
         ...
@@ -39,6 +44,27 @@ class StompCluster(Protocol):
     async def depths(self) -> dict[str, int] | None:
         """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
         ...
+
+
+class Part:
+    """A cluster of which clients see only some nodes."""
+
+    def __init__(self, cluster: StompCluster, nodes: Sequence[str]) -> None:
+        self.test: Test = cluster.test
+        self.backend: Backend = cluster.backend
+        self.login, self.passcode = cluster.login, cluster.passcode
+        self.node_names = tuple(nodes)
+        self.servers = (self.node_names,)
+        self._cluster = cluster
+
+    def client_addresses(self) -> list[tuple[str, int]]:
+        """Where clients connect, in the order of ``node_names``."""
+        addresses = dict(zip(self._cluster.node_names, self._cluster.client_addresses(), strict=True))
+        return [addresses[name] for name in self.node_names]
+
+    async def depths(self) -> dict[str, int] | None:
+        """Those of the whole cluster."""
+        return await self._cluster.depths()
 
 
 def encode_body(value: tuple[int, int]) -> bytes:

@@ -11,8 +11,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.protocols import Client, Option
-from workloads.client import StompCluster
-from workloads.forward import Part
+from workloads.client import Part, StompCluster
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient
 
@@ -39,7 +38,4 @@ class ClusteredWorkload(QueueWorkload):
 
     def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
         """A client of one of the servers: producers and consumers take turns over them."""
-        servers, names = cluster.test.options["ha_servers"], cluster.node_names
-        size = len(names) // servers
-        server = thread % servers
-        return QueueClient(Part(cluster, names[server * size : (server + 1) * size]), host, thread)
+        return QueueClient(Part(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread)

@@ -6,38 +6,17 @@ to the HA server. Consumers take at the HA server. What the queue workload promi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from harness.errors import UsageError
-from harness.protocols import Backend, Client, Option
-from harness.spec import Test
-from workloads.client import StompCluster
+from harness.protocols import Client, Option
+from workloads.client import Part, StompCluster
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient, destination
 
 HA_SERVER = 0
 """Number of the server that everything is forwarded to: the first."""
-
-
-class Part:
-    """A cluster of which clients see only some nodes."""
-
-    def __init__(self, cluster: StompCluster, nodes: Sequence[str]) -> None:
-        self.test: Test = cluster.test
-        self.backend: Backend = cluster.backend
-        self.login, self.passcode = cluster.login, cluster.passcode
-        self.node_names = tuple(nodes)
-        self._cluster = cluster
-
-    def client_addresses(self) -> list[tuple[str, int]]:
-        """Where clients connect, in the order of ``node_names``."""
-        addresses = dict(zip(self._cluster.node_names, self._cluster.client_addresses(), strict=True))
-        return [addresses[name] for name in self.node_names]
-
-    async def depths(self) -> dict[str, int] | None:
-        """Those of the whole cluster."""
-        return await self._cluster.depths()
 
 
 class Producer(QueueClient):
@@ -72,8 +51,7 @@ class ForwardWorkload(QueueWorkload):
 
     def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
         """A producer at one of the local servers, or a consumer at the HA server."""
-        local = cluster.test.options["local_servers"]
-        names = cluster.node_names
+        ha_server, *local = cluster.servers
         if thread < cluster.test.options["producers"]:
-            return Producer(Part(cluster, [names[len(names) - local + thread % local]]), host, 0)
-        return QueueClient(Part(cluster, names[:-local]), host, thread)
+            return Producer(Part(cluster, local[thread % len(local)]), host, 0)
+        return QueueClient(Part(cluster, ha_server), host, thread)

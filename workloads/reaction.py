@@ -15,8 +15,7 @@ from harness.protocols import Client, Option
 from nodes.reference.collocated import PREFIX
 from nodes.reference.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
 from nodes.stomp import Frame
-from workloads.client import StompCluster, acknowledge, decode_body
-from workloads.forward import Part
+from workloads.client import Part, StompCluster, acknowledge, decode_body
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient
 

@@ -30,6 +30,9 @@ SERVICE_CLASSES: Mapping[str, str] = {
 }
 """The classes that a ``service`` may name, and what their ``args`` mean."""
 
+LINK_OFFSET = 1000
+"""The document leaves the ports of the group communication to JGroups: here they follow from the network's."""
+
 _CHILDREN = {
     "": ("config",), "config": ("domain", "cluster", "server"), "cluster": ("server",),
     "server": ("network", "service"), "domain": (), "network": (), "service": (),
@@ -240,8 +243,10 @@ class _Reader:
         for needed in (CONNECTION_MANAGER, TCP_PROXY):
             if sum(service.kind == needed for service in services) != 1:
                 self._fail(element, f"a server needs one service {needed} ({SERVICE_CLASSES[needed]})")
-        number = self._number(element, "id", MAX_SERVER)
-        return Machine(number, element.attributes["hostname"], networks, services, element.line)
+        number, host = self._number(element, "id", MAX_SERVER), element.attributes["hostname"]
+        if host != "".join(host.split()):
+            self._fail(element, f"hostname {host!r} holds white space")
+        return Machine(number, host, networks, services, element.line)
 
     def _service(self, element: Element) -> Service:
         kind, args = element.attributes["class"], tuple(element.attributes.get("args", "").split())
@@ -260,18 +265,24 @@ class _Reader:
 
     def _addresses(self, config: Element) -> None:
         """No two machines of one host may listen on one port."""
-        used: dict[tuple[str, int], int] = {}
-        machines = [*config.all("server"), *(each for c in config.all("cluster") for each in c.all("server"))]
-        for machine in sorted(machines, key=lambda each: each.line):
-            ports = [(int(network.attributes["port"]), network.line) for network in machine.all("network")]
-            ports += [(int(service.attributes["args"]), service.line) for service in machine.all("service")
+        used: dict[tuple[str, int], str] = {}
+        replicas = [each for cluster in config.all("cluster") for each in cluster.all("server")]
+        for machine in sorted([*config.all("server"), *replicas], key=lambda each: each.line):
+            networks = machine.all("network")
+            ports = [(int(network.attributes["port"]), network.line, "") for network in networks]
+            if machine in replicas:
+                links = f", for the links of that replica: its network's port + {LINK_OFFSET}"
+                ports += [(int(network.attributes["port"]) + LINK_OFFSET, network.line, links)
+                          for network in networks[:1]]
+            ports += [(int(service.attributes["args"]), service.line, "") for service in machine.all("service")
                       if service.attributes["class"] == TCP_PROXY]
-            for port, line in ports:
+            for port, line, what in ports:
                 address = machine.attributes["hostname"], port
                 if address in used:
-                    raise ConfigError(f"{self._path}:{line}: port {port} of {address[0]} is taken on "
-                                      f"line {used[address]}")
-                used[address] = line
+                    wanted = f" (wanted here{what})" if what else ""
+                    raise ConfigError(f"{self._path}:{line}: port {port} of {address[0]} is taken on line "
+                                      f"{used[address]}{wanted}")
+                used[address] = f"{line}{what}"
 
     def _unique(self, elements: Sequence[Element], key: Callable[[Element], str], what: str) -> None:
         seen: dict[str, int] = {}
@@ -296,7 +307,7 @@ def _is_number(text: str) -> bool:
 
 
 def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | None,
-              expected: int | None) -> dict[str, Any]:
+              expected: int | None, join: bool = False) -> dict[str, Any]:
     """What ``nodes.reference.config.parse_config`` takes, for one machine: the starting parameters of 4.7.2.
 
     Args:
@@ -304,6 +315,7 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
         storage: folder for its data.
         replica: id of the replica inside its cluster; None for a server that is not replicated.
         expected: how many replicas must have joined before anything starts; None for all.
+        join: whether the replica is added to a cluster that runs already.
 
     Raises:
         ConfigError: there is no such server or replica.
@@ -313,9 +325,9 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
         known = ", ".join(map(str, descriptor.servers))
         raise ConfigError(f"{descriptor.path}: there is no server {server} (there are: {known})")
     ids = ", ".join(str(machine.id) for machine in found.machines)
-    if not found.replicated and (replica is not None or expected is not None):
-        raise ConfigError(f"{descriptor.path}: server {server} is not a cluster: it takes no replica id and no "
-                          "nbClusterExpected")
+    if not found.replicated and (replica is not None or expected is not None or join):
+        raise ConfigError(f"{descriptor.path}: server {server} is not a cluster: it takes no replica id, no "
+                          "nbClusterExpected, and nothing joins it")
     if found.replicated and replica not in [machine.id for machine in found.machines]:
         raise ConfigError(f"{descriptor.path}: name one of the replicas of server {server}: {ids}")
     me = next((machine for machine in found.machines if machine.id == replica), found.machines[0])
@@ -334,11 +346,12 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
         "servers": {str(other.id): addresses for other in descriptor.servers.values()
                     if other is not found and (addresses := _reachable(me, other))},
         "services": [[service.kind, *service.args] for service in me.services],
+        "options": {},
     }
     if found.replicated:
         config["peers"] = {node_name(found, each): [each.host, _link_port(descriptor, each)]
                            for each in found.machines}
-        config["options"] = {"cluster": f"{found.name}#{found.id}"}
+        config["options"] = {"cluster": f"{found.name}#{found.id}", "join": join}
         if expected is not None:
             config["options"]["nb_cluster_expected"] = expected
     return config
@@ -347,10 +360,6 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
 def node_name(server: Server, machine: Machine) -> str:
     """``s0.1`` for replica 1 of the cluster s0; the server's name if it is not replicated."""
     return f"{server.name}.{machine.id}" if server.replicated else server.name
-
-
-LINK_OFFSET = 1000
-"""The document leaves the ports of the group communication to JGroups: here they follow from the network's."""
 
 
 def _link_port(descriptor: Descriptor, machine: Machine) -> int:

@@ -9,7 +9,7 @@ import io
 import json
 import secrets
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -222,6 +222,11 @@ class ReferenceCluster:
         """The nodes that clients may connect to."""
         return self.test.node_names
 
+    @property
+    def servers(self) -> list[tuple[str, ...]]:
+        """The nodes of each server, by its number."""
+        return [group.nodes for group in self.groups]
+
     def client_addresses(self) -> list[tuple[str, int]]:
         """Where clients connect: every node's listener, in the order of ``node_names``."""
         return [(self.backend.address(node), CLIENT_PORT) for node in self.node_names]
@@ -412,16 +417,16 @@ class ReferenceCluster:
             | ({"secret": f"links of {self.passcode}"} if system is Joram or len(self.groups) > 1 else {})
             | ({"join": spare} if system is Joram else {}),
             "services": reactions(self.test.options),
-            **self._neighbours(group),
+            **self._neighbours(group, names),
         }
 
-    def _neighbours(self, group: Group) -> dict[str, Any]:
-        """What a server has to know of the others, if there are any."""
+    def _neighbours(self, group: Group, names: Sequence[str]) -> dict[str, Any]:
+        """What a replica has to know of other servers, if there are any; ``names`` are the replicas that it knows."""
         if len(self.groups) == 1:
             return {}
         networks = {each.server: [[self.backend.address(node), NETWORK_PORT] for node in each.nodes]
-                    for each in self.groups}
-        own = networks.pop(group.server)
+                    for each in self.groups if each is not group}
+        own = [[self.backend.address(node), NETWORK_PORT] for node in names]
         clustered = {f"{QUEUE_PREFIX}q{key}": list(range(ha_servers(self.test.options)))
                      for key in range(int(self.test.options.get("queues", 0))) if "ha_servers" in self.test.options}
         return {"server": group.server, "networks": [own], "clustered": clustered,

@@ -18,7 +18,8 @@ from loopback import free_ports
 from nodes.reference.__main__ import main
 from nodes.reference.api import ConfigError
 from nodes.reference.config import parse_config
-from nodes.reference.descriptor import config_of, parse_descriptor
+from nodes.reference.descriptor import LINK_OFFSET, config_of, parse_descriptor
+from nodes.systems.admin import AdminConnection
 
 DOCUMENT = Path(__file__).with_name("a3servers.xml").read_text()
 """The descriptor of section 4.6.3, letter by letter."""
@@ -76,6 +77,11 @@ def test_servers_outside_a_cluster_know_the_cluster_and_are_known_to_it():
         (('port="16302"', 'port="66000"'), "13: <network> port='66000' is not a number from 1 to 65535"),
         (('port="16302"', 'port="16301"'), "13: port 16301 of localhost is taken on line 6"),
         (('args="2560"', 'args="2561"'), "16: port 2561 of localhost is taken on line 9"),
+        (('port="16302"', 'port="17301"'), "13: port 17301 of localhost is taken on line 6, for the links of that rep"),
+        (('port="16301"', 'port="15303"'), "20: port 16303 of localhost is taken on line 6, for the links of that"),
+        (('args="2561"', 'args="17301"'), "16: port 17301 of localhost is taken on line 6, for the links of that repl"),
+        (('args="2560"', 'args="17302"'), "13: port 17302 of localhost is taken on line 9 (wanted here, for the links"),
+        (('hostname="localhost"', 'hostname="my host"'), "5: hostname 'my host' holds white space"),
         (("tcp.TcpProxyService", "tcp.TcpProxy"), "9: there is no service 'org.objectweb.joram.mom.proxies.tcp.TcpP"),
         (('args="2561"', ""), "16: org.objectweb.joram.mom.proxies.tcp.TcpProxyService takes args \"PORT\""),
         (('args="root root"', 'args="root"'), "7: org.objectweb.joram.mom.proxies.ConnectionManager takes args"),
@@ -157,6 +163,27 @@ async def until_roles(ports: list[int], wanted: list[str]) -> list[str]:
             await asyncio.sleep(0.05)
 
 
+def with_free_ports(text: str) -> str:
+    """A descriptor with ports that other programs of this machine don't use."""
+    ports = list(dict.fromkeys(re.findall(r'(?:port|args)="(\d+)"', text)))
+    for old, new in zip(ports, free_ports(len(ports)), strict=True):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    return text
+
+
+def client_ports(text: str) -> list[int]:
+    return [machine.client_port for machine in parse_descriptor(text.encode(), "x").servers[0].machines]
+
+
+def replica_of(file: Path, replica: int, *words: str) -> subprocess.Popen[bytes]:
+    """Start one replica of server 0, as the document's command line does."""
+    argv = [sys.executable, "-m", "nodes.reference", "--descriptor", str(file), *words, "0", f"s0-{replica}",
+            str(replica)]  # fmt: skip
+    with file.with_name(f"{replica}.log").open("ab") as log:
+        return subprocess.Popen(argv, cwd=file.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=log,
+                                stderr=log)  # fmt: skip
+
+
 @pytest.mark.requirement("J13")
 @pytest.mark.requirement("J14")
 @pytest.mark.parametrize("printed", [False, pytest.param(True, marks=pytest.mark.soak)])
@@ -166,17 +193,12 @@ async def test_the_documents_descriptor_and_command_line_start_a_cluster(
     """As printed in the thorough run; otherwise with ports that other programs of this machine don't use."""
     text, file = DOCUMENT, tmp_path / "a3servers.xml"
     if not printed:
-        for old, new in zip((16301, 16302, 16303, 2560, 2561, 2562), free_ports(6), strict=True):
-            text = text.replace(f'"{old}"', f'"{new}"')
+        text = with_free_ports(text)
     file.write_text(text)
-    clients = [machine.client_port for machine in parse_descriptor(text.encode(), "x").servers[0].machines]
+    clients = client_ports(text)
 
     def start(replica: int) -> None:
-        argv = [sys.executable, "-m", "nodes.reference", "--descriptor", str(file), "--nb-cluster-expected", "3",
-                "0", f"s0-{replica}", str(replica)]
-        with (tmp_path / f"{replica}.log").open("ab") as log:
-            started.append(subprocess.Popen(argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                                            stdout=log, stderr=log))
+        started.append(replica_of(file, replica, "--nb-cluster-expected", "3"))
 
     start(0)
     start(1)
@@ -190,3 +212,38 @@ async def test_the_documents_descriptor_and_command_line_start_a_cluster(
     for process in started:
         process.send_signal(signal.SIGTERM)
     assert [process.wait(PATIENCE) for process in started] == [0, 0, 0]
+
+
+@pytest.mark.requirement("J13", part=True)
+@pytest.mark.requirement("J18", part=True)
+async def test_a_replica_of_a_longer_descriptor_joins_if_it_knows_the_secret(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+):
+    third = re.findall(r' *<server id="2".*?</server>\n', DOCUMENT, re.DOTALL)[0]
+    fourth = third.replace('id="2"', 'id="3"').replace("16303", "16304").replace("2562", "2563")
+    text = with_free_ports(DOCUMENT.replace(third, third + fourth))
+    shorter, longer = tmp_path / "shorter.xml", tmp_path / "longer.xml"
+    longer.write_text(text)
+    shorter.write_text(re.sub(r' *<server id="3".*?</server>\n', "", text, flags=re.DOTALL))
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("between us\n")
+    wrong.write_text("something else")
+    clients = client_ports(text)
+    started += [replica_of(shorter, replica, "--secret-file", str(secret)) for replica in range(3)]
+    roles = await until_roles(clients[:3], ["master", "slave", "slave"])
+    machine = parse_descriptor(text.encode(), "x").servers[0].machines[3]
+    admin = AdminConnection("127.0.0.1", clients[roles.index("master")], "root", "root")
+    links = machine.networks["D1"] + LINK_OFFSET
+    await admin.add_replica("s0.3", ("localhost", links), f"localhost:{clients[3]}", PATIENCE)
+    stranger = replica_of(longer, 3, "--join", "--secret-file", str(wrong))
+    started.append(stranger)
+    async with asyncio.timeout(PATIENCE):
+        while "s0.3 has another secret" not in (tmp_path / f"{roles.index('master')}.log").read_text():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await role(clients[3]) == "starting"
+    stranger.terminate()
+    stranger.wait(PATIENCE)
+    started.append(replica_of(longer, 3, "--join", "--secret-file", str(secret)))
+    await until_roles(clients, ["master", "slave", "slave", "slave"])
+    assert (await admin.status(PATIENCE))["replicas"] == ["s0.0", "s0.1", "s0.2", "s0.3"]
+    admin.close()

@@ -221,9 +221,13 @@ async def test_the_command_line_adds_a_replica_and_says_what_is_wrong(group: Cal
 
     address = f"127.0.0.1:{nodes.link_ports['n4']}", f"127.0.0.1:{nodes.ports['n4']}"
     status, said = await admin("n4", *address, at=slave)
-    assert status == 3 and f"not master (that is {master})" in said
+    assert status == 3 and f"not master (that is {master} at 127.0.0.1:{nodes.ports[master]})" in said
     status, said = await admin("n1", *address)
     assert status == 3 and "n1 is a replica already" in said
+    status, said = await admin("n4", address[0], "here")
+    assert status == 3 and "CLIENTS here: write it as host:port" in said
+    status, said = await admin("n4", "127.0.0.1:9", address[1], "--wait", "0.5")
+    assert status == 3 and "has not caught up within 0.5 s" in said and "can" in said and "127.0.0.1:9" in said
     nodes.start("n4")
     status, said = await admin("n4", *address)
     assert (status, said) == (0, "n4 is one of the replicas\n")

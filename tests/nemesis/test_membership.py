@@ -39,8 +39,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "_POLL", 0.01)
 
 
-def planned(kind: str, spares: int) -> tuple[str, ...]:
-    facts = Facts(("n1", "n2", "n3", "n4"), {}, {}, None, 1, {"spares": spares})
+def planned(kind: str, *spares: str) -> tuple[str, ...]:
+    facts = Facts(("n1", "n2", "n3", "n4", "n5"), {}, {}, None, 1, {}, spares)
     return Membership().plan(kind, facts, random.Random(1)).targets
 
 
@@ -51,10 +51,10 @@ async def proofs(fault: Membership, system: Growing, *targets: str) -> tuple[boo
 
 
 def test_it_adds_one_spare_node_or_all() -> None:
-    assert planned("add-all", 2) == ("n3", "n4")
-    assert planned("add", 2) in {("n3",), ("n4",)}
+    assert planned("add-all", "n3", "n4") == ("n3", "n4")
+    assert planned("add", "n3", "n4") in {("n3",), ("n4",)}
     with pytest.raises(Infeasible, match="spares=1"):
-        planned("add", 0)
+        planned("add")
 
 
 async def test_a_group_seen_without_the_nodes_and_then_with_them_is_proof_once() -> None:

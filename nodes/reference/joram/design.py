@@ -136,8 +136,8 @@ class Joram:
         self._leader.add_replica(Member(name, *link, client))
 
     def _where(self) -> str:
-        master = self._live_master()
-        return f" (that is {master})" if master else ""
+        master, address = self._live_master(), self.admission().master
+        return f" (that is {master}{f' at {address}' if address else ''})" if master else ""
 
     def status(self) -> dict[str, Any]:
         """What a person needs to see how the group is doing; epochs are given as their rounds."""
