@@ -100,6 +100,7 @@ def test(
     from harness.backends.probe import choose_backend
     from harness.run import run_test
     from harness.settings import make_test, parse_assignments, read_config
+    from nemesis.api import supported_families
 
     file = read_config(config) if config else {}
 
@@ -130,6 +131,7 @@ def test(
     make_test(backend=wanted or "local", **draft)  # complain about a typing error before probing the machine
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
+    supported_families(BACKENDS.load(chosen), plan)  # complain about a fault that it can't inject before making a run
     print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
     place = Path(pick("store", store, DEFAULT_STORE))
     if repeat is not None:

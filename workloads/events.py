@@ -1,7 +1,7 @@
 """Workload ``events``: publishers of HA IceStorm's kinds, and subscribers that any replica delivers to.
 
-Subscriptions are made before the load begins and last to the end, so that every replica knows them. A subscription's
-number is its key, and its topic's number is the key of what is published.
+Links and subscriptions are made before the load begins and last to the end, so that every replica knows them. A
+subscription's number is its key, and the topic's number is the key of what is published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.generator import (
 from harness.protocols import Client, Option
 from harness.spec import Test
 from nodes.reference.icestorm.topics import ORDERED, UNORDERED
-from workloads.events_client import KINDS, EventCluster, Listener, Publisher
+from workloads.events_client import KINDS, EventCluster, Listener, Publisher, links
 from workloads.topic import Publishes, Subscriber
 
 MIXED = "mixed"
@@ -45,6 +45,7 @@ class EventsWorkload:
         Option("producers", 3, "threads that publish"),
         Option("subscribers", 3, "threads that subscribe"),
         Option("topics", 2, "number of topics"),
+        Option("links", 1, "topics whose events go to the next topic's subscribers, too"),
         Option("publisher", MIXED, "kind of the publishers' proxies; mixed: each kind in turn", (MIXED, *KINDS)),
         Option("reliability", ORDERED, "quality of service: whether events must arrive in order", (ORDERED, UNORDERED)),
         Option("retry_count", ENDLESS, "further attempts after a failed delivery; then the subscriber is removed"),
@@ -111,4 +112,6 @@ class EventsWorkload:
 
     @staticmethod
     def _subscriber(test: Test, key: int, take: str) -> Subscriber:
-        return Subscriber(key, 1 << key % test.options["topics"], "attach", take, Seed(0))
+        topics = int(test.options["topics"])
+        sources = [source for source, target in links(test.options) if target == key % topics]
+        return Subscriber(key, sum(1 << topic for topic in (key % topics, *sources)), "attach", take, Seed(0))

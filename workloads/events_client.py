@@ -18,7 +18,7 @@ from workloads.connection import Address, Connection, ConnectionBroken, NotSent,
 FIRST_PORT = 7400
 REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-endpoint"
 KINDS = (REPLICATED, NON_REPLICATED, SINGLE)
-DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed"}
+DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
 _READ = 1 << 16
 
 
@@ -33,6 +33,12 @@ class EventCluster(StompCluster, Protocol):
 def topic_name(topic: int) -> str:
     """The name of a topic."""
     return f"e{topic}"
+
+
+def links(options: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """The (source, target) of each link between a test's topics: a ring, or a part of one."""
+    topics = int(options["topics"])
+    return [(topic, (topic + 1) % topics) for topic in range(min(int(options["links"]), topics)) if topics > 1]
 
 
 class EventClient:
@@ -185,12 +191,14 @@ class Listener(EventClient):
         self._pushing: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> None:
-        """Listen, and have the topics made."""
+        """Listen, and have the topics and their links made."""
         try:
             self._server = await asyncio.start_server(self._accept, self.host, self._port)
         except OSError as error:
             raise ConnectionBroken(f"can't listen on {self.host}:{self._port}: {error.strerror}") from None
         await super().open()
+        for source, target in links(self.options):
+            await self.manage("link", {"topic": topic_name(source), "target": topic_name(target)})
 
     async def close(self) -> None:
         """Stop listening."""

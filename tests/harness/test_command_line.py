@@ -40,6 +40,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
         (["test", "--set", "detection_timeout=0"], "--set detection_timeout: 0.0 is not a number of seconds"),
         (["test", "--design", "icestorm", "--workload", "events", "--set", "master_timeout=9999"],
          "--set master_timeout: 9999.0 is not a number of seconds from 0.001 to 3600"),
+        (["test", "--nemesis", "kill,packets", "--backend", "local"], "'local' can't inject the fault 'packets'"),
         (["test", "--config", "/nowhere.toml"], "existing TOML file"),
         (["promises"], "--seeds NUMBER to simulate them"),
         (["promises", "--design", "standalone", "--seeds", "1"], "no promises written down"),

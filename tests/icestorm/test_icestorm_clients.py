@@ -312,7 +312,7 @@ def test_events_follow_one_link_if_it_is_cheap_enough(tmp_path: Path) -> None:
             came.append([op.value[1] for op in taken if op.type == "ok"])
         assert came == [[0, 1], [0, 2], [2]], "over one link, and not over one that costs less than the event"
 
-    simulate(scenario, tmp_path, topics=3)
+    simulate(scenario, tmp_path, topics=3, links=0)
 
 
 def test_long_answers_come_in_pages() -> None:

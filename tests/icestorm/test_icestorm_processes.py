@@ -87,7 +87,7 @@ async def received(listener: Listener, count: int) -> list[Any]:
     return found
 
 
-EVENTS = {"acm_timeout": 1.0, "client_options": {"retry_count": 1, "poll": 0.4}}
+EVENTS = {"acm_timeout": 1.0, "client_options": {"retry_count": 1, "poll": 0.4, "links": 0}}
 
 
 @pytest.mark.requirement("I10")
