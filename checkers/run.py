@@ -79,6 +79,10 @@ class Run:
         test: Mapping[str, Any] = self.info.get("test") or {}
         return test
 
+    def excused(self, check: str) -> frozenset[str]:
+        """The kinds of a check's anomalies that the run's mode does not promise to be without."""
+        return frozenset((self.info.get("excused") or {}).get(check, ()))
+
     @cached_property
     def messages(self) -> Messages:
         """The account of all messages.

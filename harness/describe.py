@@ -8,7 +8,7 @@ import shlex
 from importlib import metadata
 from pathlib import Path
 
-from harness.promises import promises_of
+from harness.promises import excused_of, promises_of
 from harness.registry import BACKENDS, WORKLOADS
 from harness.spec import Test
 from harness.store import Store
@@ -50,6 +50,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         backend={"name": test.backend, "why": why},
         promises=promises,
         standings=standings,
+        excused=excused_of(test, wanted),
         gates=work.gates(test.options),
         command=command_line(test, store),
         versions=versions(),

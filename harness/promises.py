@@ -16,7 +16,7 @@ from harness.settings import declared_options, make_test
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.spec import Test
 from harness.store import Store, read_run
-from nodes.reference.promises import GAP, KEPT, Promise, Trial, standing_of
+from nodes.reference.promises import GAP, KEPT, KIND, OPEN, Promise, Trial, standing_of
 
 PLAN = Plan("", "", "", 3, 20.0, 40.0,
             {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
@@ -87,6 +87,18 @@ def promises_of(test: Test, guarantees: Sequence[str]) -> tuple[list[str], dict[
     return judged, standings
 
 
+def excused_of(test: Test, guarantees: Sequence[str]) -> dict[str, list[str]]:
+    """Of each guarantee, the kinds of anomalies that the design does not promise a run to be without."""
+    declared = DESIGNS.load(test.design).promises
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(promise.guarantee for promise in declared):
+        guarantee, _, kind = name.partition(KIND)
+        promise = standing_of(declared, name, test.options, test.nemesis)
+        if kind and guarantee in guarantees and promise is not None and promise.standing == OPEN:
+            found.setdefault(guarantee, []).append(kind)
+    return found
+
+
 def modes_of(design: str) -> Mapping[str, Mapping[str, Any]]:
     """A design's modes by name, each as the settings that make it.
 
@@ -103,7 +115,10 @@ def mode_of(modes: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], 
     """The mode that a run's settings make; empty when none fits exactly."""
     told = {name for settings in modes.values() for name in settings}
     for name, settings in modes.items():
-        if all(options.get(key) == settings.get(key, defaults.get(key)) for key in told):
+        others = [key for key in told if key in options and key not in settings]
+        if all(options.get(key) == value for key, value in settings.items()) and all(
+            options[key] == defaults.get(key) for key in others
+        ):
             return name
     return ""
 

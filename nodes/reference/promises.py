@@ -13,6 +13,10 @@ from typing import Any
 KEPT, GAP, OPEN = "promised", "gap", "not promised"
 """``gap``: the document demands it, but this mode can't keep it, which tests are to show."""
 
+KIND = ":"
+"""``GUARANTEE:KIND`` is about one kind of the anomalies that a check finds; what is promised of the guarantee holds for
+the others."""
+
 ANY_FAULT = ("*",)
 """For a promise that is about runs with any fault at all."""
 

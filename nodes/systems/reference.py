@@ -132,6 +132,7 @@ Joram = ReferenceSystem(
     promises=joram.PROMISES,
     read_options=JoramOptions.from_config,
     modes=joram.MODES,
+    trial=joram.TRIAL,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
                ("primary-partition", "unspecified")),

@@ -108,6 +108,15 @@ def test_what_a_subscription_can_not_have_got(rows: list[list[Row]], kind: str) 
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, kind)
 
 
+def test_a_late_delivery_that_a_mode_does_not_exclude_is_counted_and_nothing_else_is_excused() -> None:
+    excused = {"topic-phantom": ["older-than-subscription"]}
+    found = outcome("topic-phantom", published(A), attached(), got(A), excused=excused)
+    assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
+    found = outcome("topic-phantom", published(A), attached(), got(A), got(B), excused=excused)
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "never-published")
+    assert found.figures["not_promised"] == 1
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -164,6 +173,16 @@ def test_a_gap_by_time() -> None:
     found = outcome("gaps", subscribed(), *sends, got(A, C, key=TRANSIENT, process=2))
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "missed-by-time")
     assert (found.anomalies[0].value, found.anomalies[0].detail["but_got_later"]) == ("0/1", "0/2")
+
+
+def test_a_gap_by_time_that_a_mode_does_not_exclude_is_counted_unless_another_subscription_shows_it() -> None:
+    excused = {"gaps": ["missed-by-time"]}
+    base = [*subscribed(), *attached(), *published(A), *published(B), *published(C)]
+    late = got(A, C, key=TRANSIENT, process=2)
+    found = outcome("gaps", base, late, excused=excused)
+    assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
+    found = outcome("gaps", base, got(A, B, C), late, excused=excused)
+    assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "missed-by-order")
 
 
 def test_a_gap_by_order() -> None:

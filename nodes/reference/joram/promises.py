@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.reference.promises import ANY_FAULT, GAP, KEPT, OPEN, Promise
+from nodes.reference.promises import ANY_FAULT, GAP, KEPT, OPEN, Promise, Trial
 
 _SPLIT = ("partition", "pause", "packets", "clock")
 """Faults by which a group can fall apart while each part goes on."""
@@ -46,6 +46,34 @@ PROMISES: tuple[Promise, ...] = (
     Promise("depth", GAP, "4.8", "messages may come back when the sides meet", _SPLIT, _UNSPECIFIED),
     Promise("depth", OPEN, "ours", "as for lost messages", ("disk",)),
     Promise("depth", KEPT, "4.1", "all replicas have the same state, so what one has consumed no other has"),
+    *(Promise(guarantee, GAP, "4.8", why, _SPLIT, _UNSPECIFIED) for guarantee, why in (
+        ("topic-lost", "what one side has stored for a subscription is replaced by the other side's state"),
+        ("topic-duplicated", "a subscription's acknowledgements are taken back when the sides meet"),
+        ("topic-order", "what a subscription has had may come back behind what came later"),
+        ("agreement", "subscribers on different sides see what these published"),
+        ("gaps", "a subscription goes on without what its side had stored for it"),
+        ("atomic", "a commit of one side is taken back, after some of it was consumed"),
+        ("exactly-once", "what was moved comes back, or is gone, with the state of the other side"),
+        ("prepared", "a branch that was prepared is gone with its side's state"),
+    )),
+    *(Promise(guarantee, OPEN, "2.2", why, ANY_FAULT, {"propagation": "asynchronous"}) for guarantee, why in (
+        ("topic-phantom:older-than-subscription", "what was confirmed early and came undone is sent again, to those as "
+         "well who have subscribed meanwhile"),
+        ("gaps:missed-by-time", "what was confirmed early and came undone is sent again, behind what others have sent "
+         "meanwhile"),
+    )),
+    Promise("topic-lost", KEPT, "1.2, 2.2", "durable subscriptions are replicated like queues, and transient ones end "
+            "with their connection"),
+    Promise("topic-duplicated", KEPT, "2.2, 5.1.6", "acknowledgements of a subscription are confirmed like any other"),
+    Promise("topic-phantom", KEPT, "2.2", "all replicas apply the same commands, or none does"),
+    Promise("topic-order", KEPT, "4.4", "all replicas take the commands of a producer in the order of their numbers"),
+    Promise("agreement", KEPT, "4.4", "one order of commands, on every replica, is what all subscribers see"),
+    Promise("gaps", KEPT, "1.2, 4.4", "a subscription has every message since it was made, in that order"),
+    Promise("atomic", KEPT, "1.2, 2", "a commit is one command: all replicas apply the whole of it, or none does"),
+    Promise("exactly-once", KEPT, "1.2", "taking and sending are one transaction, which survives a failover prepared"),
+    Promise("tx-phantom", KEPT, "2.2", "what was aborted, or never committed, was never sent"),
+    Promise("prepared", KEPT, "1.2, 2.2", "PREPARE is confirmed like a message, and a prepared branch belongs to its "
+            "login, on any master"),
     Promise("recovery", KEPT, "4.5", "when the faults are over, the replicas agree on one master again"),
 )
 
@@ -55,5 +83,11 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "asynchronous, reliable clients": {"propagation": "asynchronous"},
     "asynchronous, plain clients": {"propagation": "asynchronous", "reliable": False},
     "unspecified partitions": {"partitions": "unspecified"},
+    "reaction, at most once": {"quality": "at-most-once"},
+    "reaction, duplicate-okay": {"quality": "duplicate-okay"},
+    "reaction, exactly once": {"quality": "exactly-once"},
+    "distributed transactions": {"transactions": "xa"},
 }
-"""The modes that are compared, by the settings that differ from the defaults."""
+"""The modes that are compared, by the settings that make them."""
+
+TRIAL = Trial(("queue", "topic", "transaction", "reaction"), "partition,pause,kill,power")
