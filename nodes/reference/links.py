@@ -239,6 +239,7 @@ class Links:
         self._complaints = Complaints(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
+        self._excused: dict[str, float] = {}
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._handshakes: dict[asyncio.StreamWriter, None] = {}
@@ -321,10 +322,15 @@ class Links:
         """The peer has said that it stops: as if it had never been heard."""
         self._heard.pop(peer, None)
 
+    def excuse(self, peer: str, seconds: float) -> None:
+        """Don't cut the link with a peer for its silence until then: it is busy with what it was sent."""
+        self._excused[peer] = self._runtime.now() + seconds
+
     def cut_silent(self) -> None:
         """Cut every link that has been silent for too long."""
+        now = self._runtime.now()
         for peer, link in list(self._links.items()):
-            if self.silent_for(peer) > self._silence:
+            if self.silent_for(peer) > self._silence and now >= self._excused.get(peer, now):
                 self.cut(peer, link, "silent")
 
     def cut(self, peer: str, link: _Link | None = None, reason: str = "") -> None:
@@ -332,6 +338,7 @@ class Links:
         current = self._links.get(peer)
         if current is not None and link in (None, current):
             del self._links[peer]
+            self._excused.pop(peer, None)
             current.cut()
             self._runtime.log("link down", peer=peer, reason=reason)
             self._events.link_down(peer)

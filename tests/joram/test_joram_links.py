@@ -159,6 +159,18 @@ async def test_a_silent_link_is_cut_and_comes_back(tmp_path: Path):
         await until(lambda: pair.events["n1"].events.count(("up", "n2")) > 1, "a new link")
 
 
+async def test_a_peer_that_is_known_to_be_busy_may_be_silent_for_longer(tmp_path: Path):
+    async with Pair(tmp_path, silence=0.05) as pair:
+        links = pair.links["n1"]
+        links.excuse("n2", 60)
+        await until(lambda: links.silent_for("n2") > 0.06, "silence")
+        links.cut_silent()
+        assert links.connected("n2")
+        links.excuse("n2", 0)
+        links.cut_silent()
+        assert not links.connected("n2")
+
+
 async def test_the_newest_link_counts(tmp_path: Path):
     async with Pair(tmp_path) as pair:
         reader, writer = await asyncio.open_connection(*pair.address)

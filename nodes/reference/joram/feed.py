@@ -15,6 +15,8 @@ from nodes.reference.store import breathing
 APPEND_BYTES = 256 << 10
 WINDOW_BYTES = 8 << 20
 CHUNK_WINDOW = 4
+LOADING = 10
+"""How many detection time-outs a peer may be silent while it loads the state: it can't speak while SQLite commits."""
 
 
 class Frames:
@@ -106,6 +108,7 @@ class Feeder:
                 "state transfer end", to=self._peer, index=match, bytes=self._bytes,
                 seconds=round(self._replica.now() - self._began, 3),
             )
+            self._replica.links.excuse(self._peer, 0)
             self.close()
         self.match = max(self.match, match)
         while self._in_flight and self._in_flight[0][0] <= match:
@@ -174,3 +177,4 @@ class Feeder:
             log = replica.log
             end = StateEnd(self._epoch, at.idx, at.epoch, log.view_at(at.idx), log.group_at(at.idx), self._sent_chunks)
             replica.send(self._peer, end)
+            replica.links.excuse(self._peer, LOADING * replica.options.detection_timeout)

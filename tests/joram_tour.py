@@ -1,6 +1,6 @@
-"""Stands in for the harness's child: three replicas of HA Joram on a backend's nodes, and what a client sees of them.
+"""Three replicas of HA Joram on a backend's nodes, and what a client sees of them; an assertion that fails ends it.
 
-Usage: joram_child.py BACKEND DESCRIPTOR RUN_DIR. An assertion that fails ends it with status 1.
+``joram_tour.py BACKEND DESCRIPTOR RUN_DIR`` stands in for the harness's child. In simulation ``tour`` is called.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.protocols import Backend
+from harness.protocols import Backend, DiskTrouble
 from harness.registry import BACKENDS
 from harness.settings import make_test
+from harness.sim.backend import SimBackend
+from nodes.reference.process import BrokerProcess
+from nodes.reference.runtime import prepared
+from nodes.reference.start import start_config
 from nodes.reference.store import read_all
 from nodes.systems.admin import AdminConnection
 from nodes.systems.reference import Joram, ReferenceCluster
@@ -43,8 +48,8 @@ async def until(ask: Callable[[], Awaitable[Any]], what: str) -> Any:
 class Described:
     """The three replicas of the document's descriptor, started by its command line; replica I is node n(I+1)."""
 
-    def __init__(self, cluster: ReferenceCluster, descriptor: str) -> None:
-        self._cluster, self._backend = cluster, cluster.backend
+    def __init__(self, cluster: ReferenceCluster, descriptor: str, folder: Path) -> None:
+        self._cluster, self._backend, self._folder = cluster, cluster.backend, folder
         self.nodes = cluster.node_names
         hosts = iter(self._backend.address(node) for node in self.nodes)
         self._descriptor = re.sub('hostname="localhost"', lambda _: f'hostname="{next(hosts)}"', descriptor)
@@ -55,6 +60,11 @@ class Described:
         """What the document writes as ``java -DnbClusterExpected=3 AgentServer 0 s0 REPLICA``."""
         node = self.nodes[replica]
         base = self._backend.node_dir(node)
+        if isinstance(self._backend, SimBackend):
+            (self._folder / "a3servers.xml").write_text(self._descriptor)
+            config = start_config(self._folder / "a3servers.xml", ["0", f"{base}/s0", str(replica)], 3)
+            await self._backend.launch(node, partial(BrokerProcess, config), f"{base}/described.log")
+            return
         await self._backend.upload(node, self._descriptor.encode(), f"{base}/a3servers.xml")
         await self._backend.start(node, [
             "env", f"PYTHONPATH={self._cluster._code(node)}", self._backend.python(node), "-m", "nodes.reference",
@@ -95,6 +105,9 @@ class Described:
     async def stored(self, replica: int) -> list[Any]:
         """All rows of the state in a stopped replica's database."""
         node = self.nodes[replica]
+        if isinstance(self._backend, SimBackend):
+            disk = self._backend._node(node).disk
+            return [list(row) for row in read_all(prepared(disk.open_database("broker"), "broker"))]
         content = await self._backend.download(node, f"{self._backend.node_dir(node)}/s0/broker.sqlite")
         with tempfile.TemporaryDirectory(prefix="rows-") as folder:
             copy = Path(folder) / "broker.sqlite"
@@ -108,9 +121,9 @@ def connection_to(backend: Backend, addresses: list[tuple[str, int]], login: str
     return Connection(addresses, Settings(login, passcode, local_host=backend.address(HOST), heartbeat=0.3))
 
 
-async def described(cluster: ReferenceCluster, descriptor: str) -> None:
+async def described(cluster: ReferenceCluster, descriptor: str, folder: Path) -> None:
     """The document's descriptor and command line start a cluster; a client survives the death of its master."""
-    replicas = Described(cluster, descriptor)
+    replicas = Described(cluster, descriptor, folder)
     await replicas.start(0)
     await replicas.start(1)
 
@@ -182,7 +195,7 @@ async def idle(cluster: ReferenceCluster) -> None:
     await cluster.stop()
 
 
-async def main(backend_name: str, descriptor: Path, run_dir: Path) -> None:
+async def tour(backend_name: str, descriptor: Path, run_dir: Path) -> None:
     """Both, one after the other, on the same nodes."""
     test = make_test(design="joram", workload="queue", nemesis="", backend=backend_name, nodes=3, time_limit=60.0,
                      rate=1.0, seed=1, settings={"idle_timeout": 0.8})  # fmt: skip
@@ -191,11 +204,14 @@ async def main(backend_name: str, descriptor: Path, run_dir: Path) -> None:
     try:
         await backend.provision(test, run_dir)
         await cluster.install()
-        await described(cluster, descriptor.read_text())
+        await described(cluster, descriptor.read_text(), run_dir)
+        if isinstance(backend, SimBackend):  # a node has one database there, whatever the folder
+            for node in cluster.node_names:
+                await backend.set_disk(node, DiskTrouble("empty"))
         await idle(cluster)
     finally:
         await backend.release()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(tour(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
