@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -354,6 +355,20 @@ def test_addresses_are_added_to_networks_of_our_own_only(monkeypatch: pytest.Mon
     assert "not in a network" in str(clients.plan([ipaddress.IPv4Interface("198.51.100.1/24")], 2))
     with pytest.raises(BackendError, match=r"192\.0\.2\.7 is not on this machine"):
         clients.given("192.0.2.1,192.0.2.7", 2)
+
+
+def test_only_one_run_at_a_time_plans_and_adds_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = ThreadPoolExecutor(1)
+    with clients.claim():
+        with monkeypatch.context() as patch:
+            patch.setattr(clients, "_CLAIM_WAIT_S", 0.05)
+            with pytest.raises(BackendError, match="another run adds client addresses"):
+                clients.claim()
+        waiting = pool.submit(clients.claim)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+    waiting.result(20).close()
+    pool.shutdown()
 
 
 def test_the_note_of_a_run_s_hosts_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:

@@ -333,13 +333,17 @@ class SshBackend(ShellBackend):
                                    "address: the harness can't run on a node")
         named = str(test.options.get("client_addresses") or "")
         if named:
-            found: ClientAddresses | str = clients.given(named, test.nodes)
-        else:
-            found = await asyncio.to_thread(clients.plan, nodes, test.nodes)
-        if isinstance(found, str):
-            self._stand_outside(test, found)
-            await self._note(remote)
+            await self._stand_at(test, remote, clients.given(named, test.nodes))
             return
+        with await asyncio.to_thread(clients.claim):
+            found = await asyncio.to_thread(clients.plan, nodes, test.nodes)
+            if isinstance(found, str):
+                self._stand_outside(test, found)
+                await self._note(remote)
+            else:
+                await self._stand_at(test, remote, found)
+
+    async def _stand_at(self, test: Test, remote: Remote, found: ClientAddresses) -> None:
         self._addresses |= dict(zip(test.client_hosts, found.addresses, strict=True))
         await self._note(replace(remote, clients=found))
         await asyncio.to_thread(clients.add, found)

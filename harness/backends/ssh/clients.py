@@ -6,6 +6,7 @@ VirtualBox make them), as root: on any other network an address that nobody gave
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
@@ -23,6 +24,8 @@ from harness.errors import BackendError
 _LIMIT_S = 5.0
 _ARP_WAIT_S = 0.3
 _ARP_COMPLETE = 0x2
+_TOKEN = b"\0stormproof-client-addresses"
+_CLAIM_WAIT_S, _CLAIM_POLL_S = 20.0, 0.02
 _HOST_ONLY = ("vboxnet", "vmnet")
 
 
@@ -48,6 +51,30 @@ def source_address(target: str) -> str:
             raise BackendError(f"this machine has no way to {target}: {error.strerror}; clients must reach the nodes"
                                ) from None
         return str(sock.getsockname()[0])
+
+
+def claim() -> socket.socket:
+    """A token that only one run on this machine has at a time; it is given back when the socket is closed.
+
+    Who has it may plan addresses and add them: two runs that plan at once would find the same ones free, and the one
+    that comes second would, tidying up, take them from the first. An abstract address goes with its process.
+
+    Raises:
+        BackendError: another run has had it for too long.
+    """
+    deadline = time.monotonic() + _CLAIM_WAIT_S
+    token = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    while True:
+        try:
+            token.bind(_TOKEN)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                token.close()
+                raise BackendError(f"another run adds client addresses and does not come to an end: {error.strerror}"
+                                   ) from None
+            time.sleep(_CLAIM_POLL_S)
+        else:
+            return token
 
 
 def plan(nodes: Sequence[ipaddress.IPv4Interface], count: int) -> ClientAddresses | str:
