@@ -33,8 +33,8 @@ from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 from harness.protocols import Client, Settling
 from harness.spec import Test
 
-POLL_SECONDS = 0.001
-"""A pending generator that names no time is asked again after this."""
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.001, 0.032
+"""A pending generator that names no time is asked again after this, then twice as late each time, up to the longest."""
 TICK_SECONDS = 0.1
 """Interval of flushing the recorder and looking for operations that hang."""
 CLOSE_SECONDS = 5.0
@@ -212,7 +212,7 @@ class Interpreter:
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
     async def _schedule(self, generator: Generator | None) -> bool:
-        test = self.test
+        test, poll = self.test, POLL_SECONDS
         while not self._stopping:
             if self._failure is not None:
                 raise self._failure
@@ -234,9 +234,11 @@ class Interpreter:
             op, following = answer
             if isinstance(op, Pending):
                 generator = following
-                await self._wait(POLL_SECONDS if op.wake is None else max(0.0, (op.wake - now) / SECOND))
+                await self._wait(poll if op.wake is None else max(0.0, (op.wake - now) / SECOND))
+                poll = POLL_SECONDS if self._completions else min(2 * poll, LONGEST_POLL_SECONDS)
             else:
                 generator = self._invoke(op, following)
+                poll = POLL_SECONDS
         return False
 
     def _stamp(self) -> int:

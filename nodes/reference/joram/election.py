@@ -200,6 +200,8 @@ class Election:
         """Whether to go on with those who have agreed (this node comes on top)."""
         replica, primary, now = self._replica, self._replica.options.primary, self._replica.now()
         complete = answered >= len(self._asked)
+        if not primary and not self._node.started and granted + 1 < replica.options.nb_cluster_expected:
+            return False  # one that hasn't answered may know more (may_stand)
         if not has_quorum(granted + 1, len(self._asked) + 1, len(replica.order), primary):
             if primary:
                 return False
