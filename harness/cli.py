@@ -197,7 +197,7 @@ def mutants(
     seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 100,
     start: Annotated[int, typer.Option(help="the first seed")] = 1,
     rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
-    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]", min=1)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
@@ -211,7 +211,7 @@ def promises(
     design: Annotated[list[str] | None, typer.Option(help="broker design; all that have modes by default")] = None,
     store: Annotated[Path | None, typer.Option(help="folder whose runs are counted")] = None,
     seeds: Annotated[int, typer.Option(help="simulate each mode with so many seeds instead")] = 0,
-    jobs: Annotated[int, typer.Option(help="processes for the simulation")] = 1,
+    jobs: Annotated[int, typer.Option(help="processes for the simulation", min=1)] = 1,
     page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal")] = None,
 ) -> None:
     """Compare what a design promises in each mode with what a store's runs, or simulated ones, have shown.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,16 +29,15 @@ from harness.generator.core import (
     ask,
     tell,
 )
+from harness.leaving import Leaving
 from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
-from harness.protocols import Client, Settling
+from harness.protocols import Client
 from harness.spec import Test
 
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.001, 0.032
 """A pending generator that names no time is asked again after this, then twice as late each time, up to the longest."""
 TICK_SECONDS = 0.1
 """Interval of flushing the recorder and looking for operations that hang."""
-CLOSE_SECONDS = 5.0
-"""Hard limit for closing one client."""
 
 logger = logging.getLogger("stormproof.interpreter")
 
@@ -118,7 +117,7 @@ class Interpreter:
         self._failure: StormproofError | None = None
         self._counts = dict.fromkeys((INVOKE, OK, FAIL, INFO), 0)
         self._under_way = 0
-        self._settling: set[asyncio.Task[None]] = set()
+        self._leaving = Leaving()
         hosts = test.client_hosts
         self._workers = [_Worker(NEMESIS, lambda process: nemesis, self)]
         for thread in range(test.concurrency):
@@ -177,39 +176,16 @@ class Interpreter:
 
         False when some could not within ``timeout`` seconds.
         """
-        settling = {asyncio.create_task(client.settle()) for client in self._clients()} | self._settling
-        if not settling:
-            return True
-        _, late = await asyncio.wait(settling, timeout=timeout)
-        for task in late:
-            task.cancel()
-        return not late
+        return await self._leaving.settle([worker.client for worker in self._workers if worker.client], timeout)
 
-    def _clients(self) -> Iterator[Settling]:
-        for worker in self._workers:
-            if isinstance(worker.client, Settling):
-                yield worker.client
-
-    def settle_and_close(self, client: Settling) -> None:
-        """Close a client once it has settled, which may take long."""
-
-        async def work() -> None:
-            try:
-                await client.settle()
-            finally:
-                await _close(client)
-
-        task = asyncio.create_task(work(), name="settling")
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+    def leave(self, client: Client) -> None:
+        """A client that its thread has lost: it settles and gets closed while the run goes on."""
+        self._leaving.leave(client)
 
     async def close(self) -> None:
-        """Close all clients and end the workers."""
-        for task in self._settling:
-            task.cancel()
-        if self._settling:
-            await asyncio.wait(self._settling)
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        """End the workers and close all clients, settled or not."""
+        clients = [worker.end() for worker in self._workers]
+        await self._leaving.end(client for client in clients if client is not None)
 
     async def _schedule(self, generator: Generator | None) -> bool:
         test, poll = self.test, POLL_SECONDS
@@ -234,8 +210,11 @@ class Interpreter:
             op, following = answer
             if isinstance(op, Pending):
                 generator = following
-                await self._wait(poll if op.wake is None else max(0.0, (op.wake - now) / SECOND))
-                poll = POLL_SECONDS if self._completions else min(2 * poll, LONGEST_POLL_SECONDS)
+                if op.wake is None:
+                    await self._wait(poll)
+                    poll = POLL_SECONDS if self._completions else min(2 * poll, LONGEST_POLL_SECONDS)
+                else:
+                    await self._wait(max(0.0, (op.wake - now) / SECOND))
             else:
                 generator = self._invoke(op, following)
                 poll = POLL_SECONDS
@@ -358,7 +337,6 @@ class _Worker:
         self.client: Client | None = None
         self._mailbox: asyncio.Future[Op] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
 
     def give(self, op: Op, now: int) -> None:
         """Start an operation; the interpreter hears when it has ended."""
@@ -379,13 +357,11 @@ class _Worker:
         recorded = op.type not in (SLEEP, LOG)
         self._finish(op.info(reason) if recorded else op, lost=recorded)
 
-    async def close(self) -> None:
-        """End the worker and close its client."""
+    def end(self) -> Client | None:
+        """Take no more operations; returns the client that was in use, which is to be closed."""
         self.op = None
         self._end_task()
-        self._forget_client()
-        if self._closing:
-            await asyncio.gather(*self._closing)
+        return self._client_of_its_own()
 
     def _end_task(self) -> None:
         if self._task is not None:
@@ -456,15 +432,14 @@ class _Worker:
         self._interpreter.completed(self, completion)
 
     def _forget_client(self) -> None:
+        client = self._client_of_its_own()
+        if client is not None:
+            self._interpreter.leave(client)
+
+    def _client_of_its_own(self) -> Client | None:
+        """Hand its client over, if it has one; the nemesis is not its own."""
         client, self.client = self.client, None
-        if client is None or self.thread == NEMESIS:
-            return
-        if isinstance(client, Settling):
-            self._interpreter.settle_and_close(client)
-        else:
-            task = asyncio.create_task(_close(client))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        return None if self.thread == NEMESIS else client
 
 
 def _problem(op: Op, completion: object) -> str | None:
@@ -480,14 +455,6 @@ def _problem(op: Op, completion: object) -> str | None:
 def _reason(error: BaseException) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-async def _close(client: Client) -> None:
-    """Close a client; one that raises or hangs costs nobody else anything."""
-    try:
-        await asyncio.wait_for(client.close(), CLOSE_SECONDS)
-    except Exception as error:
-        logger.warning("closing a client failed: %s", _reason(error))
 
 
 class NoClient:

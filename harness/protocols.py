@@ -286,8 +286,8 @@ class Settling(Client, Protocol):
     async def settle(self) -> None:
         """Wait until all of it is safe, or can't be saved; no operation is under way. Must not raise.
 
-        The interpreter calls it before it closes the client, which is then out of use; and, when all faults are
-        healed, of every client in use.
+        The interpreter calls it of a client that its thread has lost, before it closes it; and, when all faults
+        are healed, of every client in use.
         """
 
 

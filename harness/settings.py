@@ -157,6 +157,8 @@ def _check_spares(design: str, nodes: int, options: Mapping[str, Any], families:
         raise UsageError(f"--set spares={spares}: of {replicas} nodes, {least} at least must be replicas from the "
                          "beginning; ask for more --nodes")
     if "membership" in families:
+        if "spares" not in options:
+            raise UsageError(f"--nemesis membership: design {design} takes no replicas while it runs")
         if not spares:
             raise UsageError("--nemesis membership adds spare nodes: keep some with --set spares=1 and more --nodes")
         if options.get("partitions") == "unspecified":

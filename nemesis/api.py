@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from harness.errors import UsageError
 from harness.protocols import Backend, Cluster, Condition, DiskTrouble, Link, Option, ProcessState
@@ -26,6 +26,23 @@ MAX_DOWN = Option(
 
 class Infeasible(Exception):
     """A fault can't be injected in the present state; the message says why. It is recorded, not an error."""
+
+
+@runtime_checkable
+class GrowingCluster(Cluster, Protocol):
+    """A cluster to which nodes can be added."""
+
+    def spares(self) -> Sequence[str]:
+        """The nodes that don't belong to the group at the beginning."""
+        ...
+
+    async def group(self) -> tuple[str, ...]:
+        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        ...
+
+    async def add_node(self, node: str) -> str | None:
+        """Ask the serving node to take a node in; None if it will, otherwise why not."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -221,7 +238,7 @@ async def gather_facts(cluster: Cluster, kind: str) -> Facts:
         master=await cluster.master() if kind == "master" else None,
         max_down=max_down_of(test),
         options=test.options,
-        spares=tuple(cluster.spares()) if hasattr(cluster, "spares") else (),
+        spares=tuple(cluster.spares()) if isinstance(cluster, GrowingCluster) else (),
     )
 
 

@@ -8,34 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from harness.errors import StormproofError
 from harness.protocols import Cluster, Option
 from harness.undo import NETWORK
-from nemesis.api import Facts, Infeasible, Plan, Proof, kind_option
+from nemesis.api import Facts, GrowingCluster, Infeasible, Plan, Proof, kind_option
 
 KINDS = ("add", "add-all")
 PATIENCE = 3.0
 """Seconds in which somebody must take the request to add a node, and, when the fault ends, for it to have joined."""
 _POLL = 0.1
-
-
-class GrowingCluster(Cluster, Protocol):
-    """A cluster to which nodes can be added."""
-
-    def spares(self) -> Sequence[str]:
-        """The nodes that don't belong to the group at the beginning."""
-        ...
-
-    async def group(self) -> tuple[str, ...]:
-        """Who belongs to the group, as the serving node says; empty when nobody serves."""
-        ...
-
-    async def add_node(self, node: str) -> str | None:
-        """Ask the serving node to take a node in; None if it will, otherwise why not."""
-        ...
 
 
 class Membership:

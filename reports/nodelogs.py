@@ -56,7 +56,7 @@ def read_log(
     Times are seconds of the run. Of a file above ``MAX_READ_BYTES`` the end is read.
     """
     raw, clipped = _tail(path)
-    lines = _placed(path, raw.splitlines(), started)
+    lines = _placed(path, raw.splitlines(), started, clipped)
     return NodeLog(
         node=path.stem,
         file=path.name,
@@ -68,13 +68,14 @@ def read_log(
 
 def read_lines(path: Path, started: datetime | None) -> list[LogLine]:
     """All lines of one node's log; of a file above ``MAX_READ_BYTES`` those at its end."""
-    return _placed(path, _tail(path)[0].splitlines(), started)
+    raw, clipped = _tail(path)
+    return _placed(path, raw.splitlines(), started, clipped)
 
 
-def _placed(path: Path, raw: Sequence[str], started: datetime | None) -> list[LogLine]:
+def _placed(path: Path, raw: Sequence[str], started: datetime | None, clipped: bool) -> list[LogLine]:
     """The lines of a log, at the times that the run knows, or else at those that the node wrote."""
     lines = parse_lines(raw, started)
-    moments = read_moments(path, len(lines))
+    moments = read_moments(path, len(lines), tail=clipped)
     if moments is None or started is None:
         return lines
     zero = started.timestamp()

@@ -17,10 +17,12 @@ def write_moments(moments: Iterable[float]) -> bytes:
     return "".join(f"{moment:.6f}\n" for moment in moments).encode()
 
 
-def read_moments(log: Path, lines: int) -> list[float] | None:
-    """The moments of a log of so many lines; None where there are none, or not as many."""
+def read_moments(log: Path, lines: int, tail: bool = False) -> list[float] | None:
+    """The moments of a log of so many lines, or of so many lines at its end; None where there are none, or not as many.
+    """
     try:
         moments = [float(line) for line in Path(f"{log}{SUFFIX}").read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
         return None
-    return moments if len(moments) == lines else None
+    fits = len(moments) >= lines if tail else len(moments) == lines
+    return moments[len(moments) - lines :] if fits else None

@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -23,6 +24,8 @@ from harness.store import LOCK_FILE, Lock, is_alive
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "stormproof-sim-"
+_NEWBORN = 60.0
+"""Seconds in which a campaign that has made its scratch folder has its lock, too."""
 _AHEAD = 3
 _RECYCLE = 2000
 """Runs after which a worker process is replaced, so that no leak can add up."""
@@ -46,11 +49,16 @@ def workshop(jobs: int) -> Iterator[tuple[Workers, Path]]:
 
 
 def remove_left() -> list[str]:
-    """Remove this user's scratch folders of campaigns that were killed; a line for each."""
+    """Remove this user's scratch folders of campaigns that were killed; a line for each.
+
+    A young one may be about to take its lock, even if the lock's file is there already.
+    """
     removed = []
     for folder in sorted(Path(scratch_place() or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         try:
-            if folder.stat().st_uid == os.getuid() and (folder / LOCK_FILE).exists() and not is_alive(folder):
+            lock = folder / LOCK_FILE
+            born = (lock if lock.exists() else folder).stat().st_mtime
+            if folder.stat().st_uid == os.getuid() and time.time() - born > _NEWBORN and not is_alive(folder):
                 shutil.rmtree(folder)
                 removed.append(f"folder {folder}")
         except (OSError, StormproofError):

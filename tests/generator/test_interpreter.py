@@ -391,6 +391,7 @@ async def test_a_client_with_something_to_settle_does_so_before_it_is_closed_and
     assert not await bench.interpreter.settle(0.001)
     await bench.interpreter.close()
     assert bench.log.count("settled 1") == 1
+    assert bench.log[-1] == "close 1"
 
 
 async def test_closing_the_interpreter_cuts_off_what_does_not_settle_and_closes_it() -> None:
@@ -406,3 +407,22 @@ async def test_closing_the_interpreter_cuts_off_what_does_not_settle_and_closes_
     assert not await bench.interpreter.settle(0.01)
     await bench.interpreter.close()
     assert bench.log == ["open 0", "close 0"]
+
+
+@pytest.mark.requirement("H4")
+async def test_clients_that_do_not_settle_are_closed_in_the_order_in_which_they_were_lost() -> None:
+    async def act(op: Op) -> Op:
+        return op.info("lost")
+
+    class Never(ScriptedClient):
+        async def settle(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.log.append(f"gave up {self.name}")
+
+    bench = Bench(act, client=Never)
+    await bench.run(gen.clients(gen.limit(20, gen.repeat(E))))
+    await bench.interpreter.close()
+    told = [line for line in bench.log if not line.startswith("open")]
+    assert told == [f"{what} {name}" for what in ("gave up", "close") for name in range(20)]

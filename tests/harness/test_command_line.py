@@ -71,6 +71,14 @@ def test_bad_input_is_told_in_one_line(
     assert "Traceback" not in err and "Traceback" not in out
 
 
+@pytest.mark.parametrize("words", [("promises", "--seeds", "1"), ("mutants",), ("simulate",)])
+def test_no_processes_are_too_few(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = run(capsys, monkeypatch, *words, "--jobs", "0")
+    assert status == 3 and len(err.splitlines()) == 1 and "--jobs" in err
+
+
 def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

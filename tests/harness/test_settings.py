@@ -31,6 +31,7 @@ PLAIN: dict[str, Any] = {
         ({"settings": {"spares": 2}}, "of 3 nodes, 2 at least must be replicas from the beginning"),
         ({"workload": "forward", "nodes": 4, "settings": {"spares": 1}}, "of 2 nodes, 2 at least"),
         ({"nemesis": "membership"}, "keep some with --set spares=1"),
+        ({"nemesis": "membership", "design": "icestorm", "workload": "subscriptions"}, "icestorm takes no replicas"),
         ({"nemesis": "membership", "settings": {"spares": 1, "partitions": "unspecified"}}, "no more replicas"),
         ({"time_limit": 0}, "between 1 and 86400"),
         ({"rate": 0}, "more than 0"),

@@ -234,6 +234,18 @@ def test_moments_that_the_run_knows_are_taken_for_those_that_a_node_wrote(tmp_pa
     assert [line.time for line in read_lines(log, STARTED)] == [3600, 3601, 3602], "they are of another log"
 
 
+def test_a_log_whose_end_is_read_has_the_last_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "n1.log"
+    raw = "".join(f"{stamped(t, 3600 + t, 'tick')}\n" for t in range(9))
+    log.write_text(raw)
+    monkeypatch.setattr("reports.nodelogs.MAX_READ_BYTES", 2 * len(raw) // 9 + 5)
+    moments = tmp_path / "n1.log.moments"
+    moments.write_bytes(write_moments(STARTED.timestamp() + t for t in range(9)))
+    assert [line.time for line in read_lines(log, STARTED)] == [6, 7, 8], "the first of them in part"
+    moments.write_bytes(write_moments([STARTED.timestamp()]))
+    assert read_lines(log, STARTED)[-1].time == 3608, "they are of another log"
+
+
 def test_without_the_start_of_the_run_lines_have_no_time() -> None:
     line = stamped(0.0, 1.0, "up")
     assert parse_lines([line], None) == [LogLine(1, None, line)]

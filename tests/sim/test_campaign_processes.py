@@ -18,7 +18,7 @@ from harness.healing import heal_store
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.sim.pool import Workers, remove_left, workshop
 from harness.sim.spark import spark_campaign
-from harness.store import Store, read_run
+from harness.store import LOCK_FILE, Store, read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"fault_duration": "1.5", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20"}
@@ -101,16 +101,24 @@ def test_what_a_killed_campaign_left_is_healed(tmp_path: Path, monkeypatch: pyte
     process = _endless(memory)
     monkeypatch.setattr("harness.sim.pool._MEMORY", memory)
     (memory / "stormproof-sim-newborn").mkdir()
+    (memory / "stormproof-sim-unlocked").mkdir()
+    (memory / "stormproof-sim-unlocked" / LOCK_FILE).touch()
+    newborn = {folder.name for folder in memory.iterdir()}
     with process:
         assert process.stderr
         assert "runs" in process.stderr.readline()
         children = _children(process.pid)
-        assert remove_left() == [], "it lives"
+        assert remove_left() == [], "it lives, and the others are young"
+        with monkeypatch.context() as patch:
+            patch.setattr("harness.sim.pool._NEWBORN", -1.0)
+            assert len(remove_left()) == len(newborn), "it lives"
         process.kill()
     assert all(map(_ends, children))
-    (left,) = [folder for folder in memory.iterdir() if folder.name != "stormproof-sim-newborn"]
+    (left,) = memory.iterdir()
+    long_ago = time.time() - 61
+    os.utime(left / LOCK_FILE, (long_ago, long_ago))
     assert f"removed folder {left}" in heal_store(tmp_path / "runs")
-    assert [folder.name for folder in memory.iterdir()] == ["stormproof-sim-newborn"]
+    assert list(memory.iterdir()) == []
 
 
 def _endless(memory: Path) -> subprocess.Popen[str]:
