@@ -413,9 +413,9 @@ class Alone:
     """A newcomer that only its own log, which ends with an uncommitted growth, takes for one of the group."""
 
     def __init__(self) -> None:
-        self.group = Group(1, 3, {"n4": [*FOUNDERS, "n4"]})
-        config = Config("n4", "joram", "", peers={name: (name, 1) for name in (*FOUNDERS, "n4")}, options={"join": True})
-        self.design = SimNode(self.group, config).design
+        peers = {name: (name, 1) for name in (*FOUNDERS, "n4")}
+        config = Config("n4", "joram", "", peers=peers, options={"join": True})
+        self.design = SimNode(Group(1, 3, {"n4": list(peers)}), config).design
         self.replica, self.election = self.design._replica, self.design._election
         self.replica.log.append(make_epoch(1, 0), encode_view(FOUNDERS))
         self.replica.log.append(make_epoch(1, 0), encode_group([Member(n, n, 1, "") for n in (*FOUNDERS, "n4")]))
