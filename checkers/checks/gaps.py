@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels_topic
+from checkers.excuses import near_fault
+from checkers.history import History
+from checkers.kernels import Int64s
 from checkers.run import Run
 from checkers.topics import Connection, Topics
 from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
@@ -19,8 +22,8 @@ def check(run: Run) -> Outcome:
     ``missed-by-time``: published after its subscription was confirmed, and confirmed before the later one was
     published. ``missed-by-order``: another subscription got it between two that this process got. Each process that
     missed a message counts it. What is missed after a process's last message, or between two processes of one
-    subscription, is no gap: nobody promised it. Where the run's mode promises nothing by the time, such messages are
-    only counted.
+    subscription, is no gap: nobody promised it. Where the run's mode promises nothing by the time, messages that
+    were missed while a fault may have had a part are only counted.
     """
     t, h = run.topics, run.history
     by_sending = np.flatnonzero(t.sent >= 0)
@@ -36,8 +39,9 @@ def check(run: Run) -> Outcome:
                 c.taken, t.message, s.mask, c.since, t.messages, by_sending, t.sent, t.topic, t.state, h.partner
             )
             if excused:
-                unpromised += len(missed)
-                missed, shown_by = missed[:0], shown_by[:0]
+                near = near_fault(run, t.sent[missed], _came_without(t, h, c, missed))
+                unpromised += int(near.sum())
+                missed, shown_by = missed[~near], shown_by[~near]
             known.update(missed.tolist())
             by_time += len(missed)
             for m, later in zip(missed.tolist(), shown_by.tolist(), strict=True):
@@ -73,6 +77,14 @@ def check(run: Run) -> Outcome:
         return Outcome(VALID, 0, text, (), figures)
     text = f"{count:,} messages were missing in what a connected transient subscription got"
     return Outcome(INVALID, count, text, tuple(examples), figures)
+
+
+def _came_without(t: Topics, h: History, c: Connection, missed: Int64s) -> Int64s:
+    """By message that a connection missed: the first row at which it got one that had been sent after the message was
+    confirmed. By then the message had come undone, or was passed over."""
+    sent, rows = t.sent[t.message[c.taken]], t.rows[c.taken]
+    confirmed = h.partner[t.sent[missed]]
+    return np.asarray([rows[sent > row].min() for row in confirmed], dtype=np.int64)
 
 
 def _row(t: Topics, c: Connection, message: int) -> int:

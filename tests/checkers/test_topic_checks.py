@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from checker_histories import Row, depth, op, run_of
+from checker_histories import Row, depth, fault, op, run_of
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from topic_oracle import TopicAccount
 
 from checkers.run_check import judge
 from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
+from harness.history.ledger import FaultWindow
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
@@ -40,8 +42,8 @@ def drained(key: int = DURABLE, process: int = 1) -> list[Row]:
     return op(process, "drain", "fail", error="empty", key=key)
 
 
-def outcome(check: str, *parts: list[Row], **info: Any) -> Outcome:
-    run = run_of([row for part in parts for row in part], **info)
+def outcome(check: str, *parts: list[Row], faults: Sequence[FaultWindow] = (), **info: Any) -> Outcome:
+    run = run_of([row for part in parts for row in part], faults, **info)
     return next(result.outcome for result in judge(run).checks if result.check == check)
 
 
@@ -110,9 +112,10 @@ def test_what_a_subscription_can_not_have_got(rows: list[list[Row]], kind: str) 
 
 def test_a_late_delivery_that_a_mode_does_not_exclude_is_counted_and_nothing_else_is_excused() -> None:
     excused = {"topic-phantom": ["older-than-subscription"]}
-    found = outcome("topic-phantom", published(A), attached(), got(A), excused=excused)
+    rows = [*published(A), *attached(), *got(A)]
+    found = outcome("topic-phantom", rows, excused=excused, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
-    found = outcome("topic-phantom", published(A), attached(), got(A), got(B), excused=excused)
+    found = outcome("topic-phantom", rows, got(B), excused=excused, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "never-published")
     assert found.figures["not_promised"] == 1
 
@@ -176,13 +179,55 @@ def test_a_gap_by_time() -> None:
 
 
 def test_a_gap_by_time_that_a_mode_does_not_exclude_is_counted_unless_another_subscription_shows_it() -> None:
-    excused = {"gaps": ["missed-by-time"]}
     base = [*subscribed(), *attached(), *published(A), *published(B), *published(C)]
     late = got(A, C, key=TRANSIENT, process=2)
-    found = outcome("gaps", base, late, excused=excused)
+    found = outcome("gaps", base, late, excused=EXCUSED, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
-    found = outcome("gaps", base, got(A, B, C), late, excused=excused)
+    found = outcome("gaps", base, got(A, B, C), late, excused=EXCUSED, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "missed-by-order")
+
+
+EXCUSED = {"gaps": ["missed-by-time"], "topic-phantom": ["older-than-subscription"]}
+QUICK = {"workload": "topic", "backend": "sim", "nodes": 3, "nemesis": [], "options": {"detection_timeout": 0.001}}
+"""With it a fault has a part for three rows after its heal."""
+
+
+@pytest.mark.parametrize(
+    ("window", "near"),
+    [
+        (fault(-9, -1), True),  # over before the message was sent, its failover perhaps not
+        (fault(-9, -2), False),
+        (fault(5, 6), True),
+        (fault(7, None), True),
+        (fault(8, None), False),  # begun when it was too late to have a part
+    ],
+)
+def test_only_a_fault_that_may_have_had_a_part_excuses(window: FaultWindow, near: bool) -> None:
+    def counts(check: str, *rows: list[Row]) -> tuple[int, int]:
+        found = outcome(check, *rows, excused=EXCUSED, faults=[window], test=QUICK)
+        assert found.verdict == (INVALID if found.count else VALID)
+        return found.count, found.figures["not_promised"]
+
+    # A message is sent in row 2 and missed by row 7, and by each of what comes later.
+    base = [*subscribed(), *published(B), *published(C), *got(C, key=TRANSIENT, process=2)]
+    later = [*published(OTHER), *got(OTHER, key=TRANSIENT, process=2)]
+    assert counts("gaps", base, later) == ((0, 1) if near else (1, 0))
+    # The same stretch: sent in row 2, delivered in row 7 to a subscription that was made meanwhile.
+    assert counts("topic-phantom", published(C, topic=5, process=9), published(A), attached(), got(A)) == (
+        (0, 1) if near else (1, 0))
+
+
+def test_without_faults_nothing_is_excused() -> None:
+    base = [*subscribed(), *published(A), *published(B), *got(B, key=TRANSIENT, process=2)]
+    assert outcome("gaps", base, excused=EXCUSED).count == 1
+    assert outcome("topic-phantom", published(A), attached(), got(A), excused=EXCUSED).count == 1
+
+
+def test_real_nodes_are_given_more_time_after_a_fault() -> None:
+    rows = [*subscribed(), *published(A), *published(B), *got(B, key=TRANSIENT, process=2)]
+    for ago, near in ((5_000, True), (5_010, False)):
+        found = outcome("gaps", rows, excused=EXCUSED, faults=[fault(-9_000, -ago)], test={**QUICK, "backend": "local"})
+        assert found.count == (not near)
 
 
 def test_a_gap_by_order() -> None:
