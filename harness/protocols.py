@@ -293,9 +293,13 @@ class Settling(Client, Protocol):
 
 @dataclass(frozen=True)
 class Option:
-    """A setting that ``--set name=value`` takes, declared by a design, workload or nemesis."""
+    """A setting that ``--set name=value`` takes, declared by a design, workload or nemesis.
+
+    A number is at least ``least``.
+    """
 
     name: str
     default: Any
     help: str
     choices: tuple[str, ...] = ()
+    least: float = 0

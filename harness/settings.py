@@ -211,8 +211,8 @@ def _convert(option: Option, value: Any) -> Any:
         raise UsageError(f"--set {option.name}={value}: not a {kind.__name__} ({option.help})") from None
     if option.choices and converted not in option.choices:
         raise UsageError(f"--set {option.name}={value}: one of {', '.join(option.choices)} ({option.help})")
-    if kind in (int, float) and not 0 <= converted < 1e9:
-        raise UsageError(f"--set {option.name}={value}: must be between 0 and 1e9 ({option.help})")
+    if kind in (int, float) and not option.least <= converted < 1e9:
+        raise UsageError(f"--set {option.name}={value}: must be between {option.least:g} and 1e9 ({option.help})")
     return converted
 
 

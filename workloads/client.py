@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from harness.op import Op
-from harness.protocols import Backend
+from harness.protocols import Backend, Option
 from harness.spec import Test
 from nodes.stomp import Frame
 from workloads.connection import Connection, ConnectionBroken, NotSent, Rejected, Settings
 
 logger = logging.getLogger("stormproof.client")
+
+CLIENT_HEARTBEAT = Option(
+    "client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection", least=0.01)
 
 _SETTLE_SECONDS = 60.0
 """How long a client tries to get a connection on which to bring back what came undone."""
@@ -127,9 +130,10 @@ class StompClient:
                 try:
                     await self._connection.settled()
                 except ConnectionBroken as error:
-                    if not self._connection.undone:
+                    if len(self._connection.undone) < self._connection.unsafe:
                         # The broker has forgotten the connection: nobody can tell what became of them.
                         logger.warning("messages that were confirmed early are given up: %s", error)
+                    if not self._connection.undone:
                         return
                     self.reset()
                     await self._renew(_SETTLE_SECONDS)

@@ -89,9 +89,10 @@ class _State:
     pending: dict[str, _Pending] = field(default_factory=dict)
 
     def forget_safe(self) -> None:
-        """Drop the frames whose receipts are there and which are safe."""
+        """Drop the frames that are safe, and whose sender has been told so: now, or on an earlier connection."""
         for receipt, pending in list(self.pending.items()):
-            if pending.done and (not self.early or pending.seq <= self.safe):
+            safe = not self.early or 0 < pending.seq <= self.safe
+            if safe and (pending.done or (self.early and pending.told)):
                 del self.pending[receipt]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Value = tuple[int, int]
+REMEMBERED = 900
+"""A broker remembers how the last 1,000 branches ended; some may have begun before the one that is asked about."""
 
 
 def xid_of(value: Value) -> str:
@@ -15,7 +17,8 @@ def xid_of(value: Value) -> str:
 
 @dataclass
 class Decisions:
-    """By XID what was decided, and which decisions to commit the broker has not confirmed yet.
+    """By XID what was decided, and which decisions to commit the broker has not confirmed yet (and how many branches
+    had begun by then).
 
     Nobody touches a branch while the client that began it is at work on it. Whatever was not decided to be committed is
     aborted (presumed abort).
@@ -24,7 +27,7 @@ class Decisions:
     _values: dict[str, Value] = field(default_factory=dict)
     _active: set[str] = field(default_factory=set)
     _committed: set[str] = field(default_factory=set)
-    _unsettled: dict[str, None] = field(default_factory=dict)
+    _unsettled: dict[str, int] = field(default_factory=dict)
 
     def begin(self, value: Value) -> str:
         """A client begins a branch; returns its XID."""
@@ -36,7 +39,7 @@ class Decisions:
     def commit(self, xid: str) -> None:
         """The branch is prepared, and is to be committed."""
         self._committed.add(xid)
-        self._unsettled[xid] = None
+        self._unsettled[xid] = len(self._values)
 
     def leave(self, xid: str) -> None:
         """Its client has done with the branch, whatever became of it."""
@@ -45,6 +48,10 @@ class Decisions:
     def settled(self, xid: str) -> None:
         """The broker has confirmed the end of the branch, or never will."""
         self._unsettled.pop(xid, None)
+
+    def maybe_forgotten(self, xid: str) -> bool:
+        """Whether the broker may have committed the branch and forgotten that it did."""
+        return len(self._values) - self._unsettled.get(xid, len(self._values)) >= REMEMBERED
 
     def value(self, xid: str) -> Value:
         """The value of the transaction."""

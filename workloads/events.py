@@ -25,6 +25,7 @@ from harness.generator import (
 from harness.protocols import Client, Option
 from harness.spec import Test
 from nodes.reference.icestorm.topics import ORDERED, UNORDERED
+from workloads.client import CLIENT_HEARTBEAT
 from workloads.events_client import KINDS, EventCluster, Listener, Publisher, links
 from workloads.topic import Publishes, Subscriber
 
@@ -52,7 +53,7 @@ class EventsWorkload:
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for an event"),
-        Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),

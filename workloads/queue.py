@@ -30,7 +30,7 @@ from harness.generator import (
 from harness.op import FAIL, INVOKE, Op
 from harness.protocols import Client, Option
 from harness.spec import Test
-from workloads.client import StompCluster
+from workloads.client import CLIENT_HEARTBEAT, StompCluster
 from workloads.queue_client import QueueClient
 
 
@@ -77,7 +77,7 @@ class QueueWorkload:
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
-        Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        CLIENT_HEARTBEAT,
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),

@@ -33,6 +33,7 @@ from harness.op import FAIL, INFO, INVOKE, OK, Op
 from harness.protocols import Backend, Client, Option
 from harness.spec import Test
 from nodes.reference.frames import TOPIC_MANAGER
+from workloads.client import CLIENT_HEARTBEAT
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
@@ -225,7 +226,7 @@ class SubscriptionsWorkload:
         Option("links", 2, "links between the topics to subscribe to; each links to each other at most"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
-        Option("client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection"),
+        CLIENT_HEARTBEAT,
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
         Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),

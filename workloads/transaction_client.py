@@ -146,8 +146,9 @@ class TransactionClient(QueueClient):
         try:
             await self.request("COMMIT" if commits else "ABORT", {"x-xid": xid})
         except Rejected as error:
+            known = xid in prepared or not self._decisions.maybe_forgotten(xid)
             self._decisions.settled(xid)
-            if xid in str(error):  # it is about this branch, and not about the connection
+            if known and xid in str(error):  # it is about this branch, and not about the connection
                 return op.fail(f"{REFUSED_WHEN_PREPARED}: {error}")
             raise
         self._decisions.settled(xid)

@@ -83,8 +83,9 @@ def parse_config(content: Any) -> Config:
         raise ConfigError("options: is not an object")
     if "seed" in options and (not isinstance(options["seed"], int) or isinstance(options["seed"], bool)):
         raise ConfigError("options.seed: is not a whole number")
-    if not isinstance(options.get("secret", ""), str):
-        raise ConfigError("options.secret: is not a text")
+    secret = options.get("secret", "")
+    if not isinstance(secret, str) or not secret.isprintable():
+        raise ConfigError("options.secret: is not a text of printable characters")
     Limits.from_options(options)
     return Config(**settings)
 

@@ -32,6 +32,7 @@ from nodes.reference.icestorm.options import Options as IceStormOptions
 from nodes.reference.joram import promises as joram
 from nodes.reference.joram.coverage import STATES as JORAM_STATES
 from nodes.reference.joram.options import Options as JoramOptions
+from nodes.reference.limits import Limits
 from nodes.reference.outside import MOVED, split
 from nodes.reference.process import BrokerProcess
 from nodes.reference.promises import Promise, Trial
@@ -94,6 +95,7 @@ class ReferenceSystem:
         options = {option.name: test.options[option.name] for option in self.options}
         config = Config(names[0], self.name, "", peers=dict.fromkeys(names, ("", 1)), options=options)
         try:
+            Limits.from_options(test.options)
             self.read_options(config)
         except ConfigError as error:
             raise UsageError(f"--set {str(error).removeprefix('options.')}") from None
@@ -415,7 +417,7 @@ class ReferenceCluster:
             "peers": {name: [address[name], LINK_PORT] for name in names} if system.replicated else {},
             "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
             "options": {option.name: self.test.options[option.name] for option in system.options}
-            | ({"secret": f"links of {self.passcode}"} if system is Joram or len(self.groups) > 1 else {})
+            | ({"secret": f"links of {self.passcode}"} if system.replicated or len(self.groups) > 1 else {})
             | ({"join": spare} if system is Joram else {}),
             "services": reactions(self.test.options),
             **self._neighbours(group, names),

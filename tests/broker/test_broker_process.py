@@ -64,6 +64,8 @@ def test_a_bad_configuration_is_one_clear_line(tmp_path: Path) -> None:
     ({"options": {"idle_timeout": "soon"}}, "options.idle_timeout: 'soon' is not a number above zero"),
     ({"options": {"max_body": 0.5}}, "options.max_body: 0.5 is not a whole number"),
     ({"options": {"seed": "x"}}, "options.seed"),
+    ({"options": {"secret": 5}}, "options.secret: is not a text"),
+    ({"options": {"secret": "\ud800"}}, "options.secret: is not a text of printable characters"),
 ])
 def test_every_setting_is_checked(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

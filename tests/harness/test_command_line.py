@@ -38,6 +38,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
         (["test", "--set", "partitions"], "write it as name=value"),
         (["test", "--set", "fault_duration=100", "--backend", "local"], "raise --time-limit or lower fault_duration"),
         (["test", "--set", "detection_timeout=0"], "--set detection_timeout: 0.0 is not a number of seconds"),
+        (["test", "--set", "idle_timeout=0"], "--set idle_timeout: 0.0 is not a number above zero"),
+        (["test", "--set", "client_heartbeat=0"], "--set client_heartbeat=0: must be between 0.01 and"),
         (["test", "--design", "icestorm", "--workload", "events", "--set", "master_timeout=9999"],
          "--set master_timeout: 9999.0 is not a number of seconds from 0.001 to 3600"),
         (["test", "--nemesis", "kill,packets", "--backend", "local"], "'local' can't inject the fault 'packets'"),

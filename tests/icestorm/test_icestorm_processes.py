@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,5 +158,23 @@ def test_publishers_of_each_kind_and_subscribers_of_real_replicas(replicas: Repl
 
     async def removed(name: str) -> bool:
         return await subscribers(name) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_with_another_secret_is_let_in_by_nobody(replicas: Replicas, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for name, secret in zip(NAMES, ("ours", "ours", "another"), strict=True):
+            path = tmp_path / f"{name}.json"
+            config = json.loads(path.read_text())
+            config["options"]["secret"] = secret
+            path.write_text(json.dumps(config))
+        replicas.start()
+
+        async def found_out() -> bool:
+            return all("n3 has another secret" in replicas.log(name) for name in ("n1", "n2"))
+
+        await eventually(found_out, "what the logs say")
+        assert [(await replicas.status(name))["state"] == "normal" for name in NAMES] == [False] * 3
 
     asyncio.run(scenario())

@@ -175,6 +175,25 @@ async def test_a_client_whose_connection_was_closed_is_told_what_came_undone():
     server.close()
 
 
+@pytest.mark.parametrize(("applied", "unsafe"), [("0", 1), ("1", 0)])
+async def test_what_was_sent_again_is_safe_when_the_broker_says_so_though_its_receipt_was_lost(
+    applied: str, unsafe: int
+):
+    broker = FakeBroker(applied)
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    undone = [Frame("SEND", {"destination": QUEUE}, b"over")]
+    connection = Connection([server.sockets[0].getsockname()], SETTINGS, undone)
+    await connection.open(5)
+    if unsafe:
+        with pytest.raises(ConnectionBroken, match="high availability is broken"):
+            await connection.settled()
+    else:
+        await connection.settled()
+    assert (connection.unsafe, len(connection.undone)) == (unsafe, unsafe)
+    await connection.abort()
+    server.close()
+
+
 def asynchronous(**settings: str) -> Plan:
     return replace(BASE, settings={**BASE.settings, "propagation": "asynchronous", **settings})
 

@@ -20,7 +20,7 @@ from nodes.stomp import Frame
 from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.decisions import Decisions
 from workloads.transaction import TransactionWorkload
-from workloads.transaction_client import TransactionClient
+from workloads.transaction_client import REFUSED_WHEN_PREPARED, TransactionClient
 
 WORK = TransactionWorkload()
 
@@ -72,6 +72,24 @@ def test_what_was_not_decided_is_rolled_back_once_its_client_has_gone() -> None:
     assert log.value(two) == (2, 0)
 
 
+@pytest.mark.requirement("H8", part=True)
+@pytest.mark.parametrize(("later", "listed", "refused"), [(10, False, True), (1000, False, False), (1000, True, True)])
+async def test_a_commit_is_refused_only_if_the_broker_cannot_have_forgotten_it(
+    later: int, listed: bool, refused: bool
+) -> None:
+    connection = Scripted("COMMIT", Rejected("there is no XID 5.1"))
+    connection.answers["RECOVER"] = {"x-xids": "5.1"} if listed else {}
+    client = client_with(connection, transactions="xa")
+    decisions = client._decisions
+    decisions.commit(decisions.begin((5, 1)))
+    decisions.leave("5.1")
+    for number in range(later):
+        decisions.begin((6, number))
+    done = await client.invoke(Op(INVOKE, "recover", process=7))
+    assert (done.type != "ok", str(done.error).startswith(REFUSED_WHEN_PREPARED)) == (True, refused)
+    assert decisions.to_commit([]) is None, "it is not asked for again"
+
+
 class Scripted:
     """A connection on which one command ends as told; all others are confirmed."""
 
@@ -84,12 +102,13 @@ class Scripted:
         self.messages: list[Frame] = []
         self.frames: list[tuple[str, dict[str, str]]] = []
         self.left = False
+        self.answers: dict[str, dict[str, str]] = {}
 
     async def request(self, command: str, headers: dict[str, str], body: bytes, timeout: float) -> dict[str, str]:
         self.frames.append((command, dict(headers)))
         if command == self.at:
             raise self.end
-        return {}
+        return self.answers.get(command, {})
 
     async def next_message(self, timeout: float) -> Frame:
         return Frame("MESSAGE", {"ack": "7"}, b"9/4")

@@ -91,7 +91,8 @@ class Peers:
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
         # Silence proves nothing here: a replica is asked, and has failed when it does not answer.
         self._links = Links(broker.runtime, self, config.node, config.peers, options.cluster,
-                            silence=2 * options.response_timeout, retry=options.response_timeout / 4)
+                            silence=2 * options.response_timeout, retry=options.response_timeout / 4,
+                            secret=str(config.options.get("secret", "")))
 
     async def start(self) -> None:
         """Listen and dial; raises OSError when the port can't be had."""
