@@ -210,7 +210,7 @@ def _epochs_grow(account: Account) -> Iterator[Anomaly]:
 
 
 def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
-    """Who is cut off from the majority leaves *normal* in time, unless it stood still itself."""
+    """Who is cut off from the majority leaves *normal* in time, unless it, or who might have told it, stood still."""
     options: Mapping[str, float] = run.test.get("options", {})
     pause = max(float(options.get("master_timeout", 1.0)), float(options.get("election_timeout", 1.0)))
     once = pause + float(options.get("response_timeout", 0.5))
@@ -223,9 +223,9 @@ def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
         end = float("inf") if fault.end is None else fault.end / SECOND
         if since + bound >= end:
             continue
+        if any(_stood_still(run.faults, node, since - bound, since + bound) for node in fault.targets):
+            continue
         for node in fault.targets:
-            if _stood_still(run.faults, node, since - bound, since + bound):
-                continue
             at = [step for step in account.steps.get(node, ()) if step.time <= since + bound]
             if at and at[-1].state == NORMAL:
                 yield _breach("minority-stays", f"{node} was cut off at {since:.2f} s and still normal {bound:g} s "

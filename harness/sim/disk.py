@@ -83,10 +83,11 @@ class SimFile:
         self.sync()
 
     def damage(self, offset: int, noise: bytes) -> None:
-        """Overwrite what lies on the disk and what is read, so that no sync and no loss changes it."""
+        """Overwrite what lies on the disk and what is read: only writing there again mends it."""
         seen, pending, self.data = self.data, self.pending, self.durable()
         self.pending, self._undo = [], []
-        self.data[offset : offset + len(noise)] = noise
+        # What was never synced does not lie on the disk yet, and can't be damaged there.
+        self.data[offset : offset + len(noise)] = noise[: max(0, len(self.data) - offset)]
         for start, data in pending:
             if data is None:
                 self.truncate(start)

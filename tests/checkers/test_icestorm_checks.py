@@ -438,6 +438,21 @@ def test_a_minority_leaves_normal_in_time(
 
 
 @pytest.mark.requirement("I4", part=True)
+@pytest.mark.parametrize(
+    ("paused", "verdict"), [((), INVALID), (("n5",), VALID), (("n4",), VALID), (("n1",), INVALID)]
+)
+def test_who_learns_from_its_coordinator_is_not_blamed_while_that_stands_still(
+    paused: tuple[str, ...], verdict: str, tmp_path: Path
+) -> None:
+    five = ("n1", "n2", "n3", "n4", "n5")
+    logs = Logs(5).start(*five).form("5:A", 1, *five[::-1])
+    options = {"master_timeout": 0.75, "election_timeout": 0.5, "response_timeout": 0.25}
+    faults = [fault(900, 8_000, targets=("n4", "n5"), in_force=1_000)]
+    faults += [fault(1_500, 2_000, family="pause", targets=paused)] if paused else []
+    assert elections(logs, tmp_path, faults, options=options).verdict == verdict
+
+
+@pytest.mark.requirement("I4", part=True)
 @pytest.mark.parametrize(("left", "verdict"), [(True, VALID), (False, INVALID)])
 def test_a_clock_that_was_set_wrong_moves_nothing_when_the_run_knows_the_moments(
     left: bool, verdict: str, tmp_path: Path

@@ -7,7 +7,7 @@ import io
 import random
 import selectors
 import sqlite3
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -228,12 +228,19 @@ class SimNode:
 
 
 class Group:
-    """Several nodes, what their clients have been told, and the faults that strike them."""
+    """Several nodes, what their clients have been told, and the faults that strike them.
 
-    def __init__(self, seed: int, nodes: int, **options: Any) -> None:
+    ``newcomers``: nodes that join the others when they are added -> the peers that they are configured with.
+    """
+
+    def __init__(
+        self, seed: int, nodes: int, newcomers: Mapping[str, Sequence[str]] | None = None, **options: Any
+    ) -> None:
         self.rng = random.Random(seed)
         self.options = options
-        self.names = [f"n{number + 1}" for number in range(nodes)]
+        self.newcomers = newcomers or {}
+        self.founders = [f"n{number + 1}" for number in range(nodes)]
+        self.names = [*self.founders, *self.newcomers]
         self.databases = {name: sqlite3.connect(":memory:", isolation_level=None) for name in self.names}
         self.network = Network(self.rng)
         self.nodes: dict[str, SimNode] = {}
@@ -264,12 +271,28 @@ class Group:
     # Faults.
 
     async def start(self, name: str) -> None:
-        peers = {other: (other, 1) for other in self.names}
-        options = {"seed": self.rng.getrandbits(32), **self.options}
+        peers = {other: (other, 1) for other in self.newcomers.get(name, self.founders)}
+        options = {"seed": self.rng.getrandbits(32), "join": name in self.newcomers, **self.options}
         node = SimNode(self, Config(name, "joram", "", peers=peers, options=options))
         self.nodes[name] = node
         self.logs[name].append(node.runtime.output)
         await node.design.start()
+
+    def add(self, name: str) -> None:
+        """Have a newcomer taken in."""
+        self.serving()[0].design.add_replica(name, (name, 1), f"{name}:1")
+
+    def view(self) -> list[str]:
+        """The members of the view of who serves."""
+        return [member for node in self.serving() for member in node.design.status()["view"]]
+
+    async def until(self, true: Callable[[], object], what: str, seconds: float = 60) -> None:
+        """Wait."""
+        for _ in range(round(seconds * 10)):
+            if true():
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"never: {what}; {[node.design.status() for node in self.nodes.values()]}")
 
     def crash(self, name: str) -> None:
         """Power loss: what was not committed is gone, and so are the connections."""
@@ -388,6 +411,29 @@ class Group:
     def story(self) -> str:
         return "\n".join(f"--- {name}\n" + "...\n".join(part.getvalue() for part in parts)
                          for name, parts in self.logs.items())
+
+
+def in_virtual_time(scenario: Callable[[Group], Coroutine[Any, Any, None]], group: Group) -> None:
+    """Start the founders, and let the scenario run."""
+    loop = VirtualLoop()
+
+    async def run() -> None:
+        try:
+            for name in group.founders:
+                await group.start(name)
+            await group.until(lambda: group.view() == group.founders, "the group begins")
+            await scenario(group)
+        except BaseException:
+            print(group.story())
+            raise
+        finally:
+            group.end()
+            await asyncio.sleep(0.01)
+
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
 
 
 def simulate(seed: int, nodes: int, seconds: float, **options: Any) -> Group:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from joram_cluster import QUEUE, ROOT, Processes, fails
-from joram_sim import Group, SimNode
+from joram_sim import Group, SimNode, in_virtual_time
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
@@ -26,7 +26,7 @@ from nodes.reference.joram.decisions import LogId, Position, make_epoch
 from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.leader import Leader
 from nodes.reference.joram.log import Log, Member, encode_command, encode_group, encode_view
-from nodes.reference.joram.messages import Ack, Standing
+from nodes.reference.joram.messages import Ack, Append, Canvass, Message, Opinion, Promise, Propose, Standing
 from nodes.reference.joram.options import Options
 from nodes.reference.joram.transfer import HeldBack, Marks, Transfer, TwoStep, rows_of, take_chunk
 from nodes.stomp import ProtocolError
@@ -380,6 +380,75 @@ async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state():
     Feeder(peers.replica, "n2", 1, Position(LogId(0, 0), LogId(0, 0)), Frames())
     assert heard, "the source tells, too"
     peers.leader.stop()
+
+
+FOUNDERS = ["n1", "n2", "n3"]
+
+
+def test_one_who_was_away_while_the_group_grew_promises_to_those_whom_its_log_does_not_know():
+    """Three of five are there, and hold everything: the third has met the others, but has not caught up."""
+
+    async def scenario(group: Group) -> None:
+        group.crash("n3")
+        await group.until(lambda: group.view() == ["n1", "n2"], "n3 is missed")
+        for name in ("n4", "n5"):
+            await group.start(name)
+            group.add(name)
+        await group.until(lambda: group.view() == ["n1", "n2", "n4", "n5"], "five replicas")
+        group.crash("n2")
+        await group.until(lambda: group.view() == ["n1", "n4", "n5"], "n2 is missed")
+        await group.start("n3")
+        design = group.nodes["n3"].design
+        design._handlers[Append] = lambda *_: None
+        await group.until(lambda: all(design._replica.is_alive(name) for name in ("n4", "n5")), "n3 meets the others")
+        group.crash("n1")
+        design._handlers[Append] = design._append
+        assert design._replica.order == FOUNDERS
+        await group.until(lambda: group.view() == ["n4", "n5", "n3"], "they go on")
+
+    in_virtual_time(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n4"], "n5": [*FOUNDERS, "n5"]}))
+
+
+class Alone:
+    """A newcomer that only its own log, which ends with an uncommitted growth, takes for one of the group."""
+
+    def __init__(self) -> None:
+        peers = {name: (name, 1) for name in (*FOUNDERS, "n4")}
+        config = Config("n4", "joram", "", peers=peers, options={"join": True})
+        self.design = SimNode(Group(1, 3, {"n4": list(peers)}), config).design
+        self.replica, self.election = self.design._replica, self.design._election
+        self.replica.log.append(make_epoch(1, 0), encode_view(FOUNDERS))
+        self.replica.log.append(make_epoch(1, 0), encode_group([Member(n, n, 1, "") for n in (*FOUNDERS, "n4")]))
+        self.replica.persist()
+        self.replica.links._heard |= dict.fromkeys(FOUNDERS, self.replica.now())
+        self.said: list[tuple[str, Message]] = []
+        self.replica.send = lambda peer, message: self.said.append((peer, message))  # type: ignore[method-assign]
+
+
+@pytest.mark.requirement("J9")
+async def test_an_epoch_is_promised_to_one_candidate_only():
+    """Two that the log of each takes for the fourth of the group open the same epochs."""
+    alone = Alone()
+    alone.election._rests_until = 0.0
+    for peer in ("n1", "n2"):
+        alone.election.canvassed(peer, Canvass(make_epoch(2, 3), False))
+        alone.election.proposed(peer, Propose(make_epoch(2, 3), False))
+        alone.election._favoured = ""
+    answers = [(peer, type(message)) for peer, message in alone.said]
+    assert answers == [("n1", Opinion), ("n1", Promise), ("n2", Opinion), ("n2", Opinion)]
+
+
+@pytest.mark.requirement("J9")
+async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master():
+    alone = Alone()
+    alone.election._epoch = make_epoch(2, 3)
+    alone.replica.promise(alone.election._epoch)
+    alone.replica.log.truncate(2)
+    position = alone.replica.log.position()
+    alone.election._promises, alone.election._target = dict.fromkeys(["n4", *FOUNDERS], position), position.last
+    assert alone.replica.order == FOUNDERS
+    alone.election._finish_if_complete()
+    assert not alone.design.leads()
 
 
 def grow_in_simulation(seed: int, form: str, spares: int, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from harness.sim.shrink import faults_of, shrink, with_faults
 from nemesis.given import GivenFault, read_schedule, write_schedule
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
+from workloads.client import StompClient
+from workloads.connection import Connection, ConnectionBroken
 
 FAMILIES = [Partition(), Pause(), Kill()]
 FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {
@@ -28,6 +31,25 @@ FAILING = Plan("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.toml"))
 """What was left of failing runs when they had been shrunk; each told of a defect that is mended."""
+
+
+def _forgets_how_far_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Connection, reason: str, headers: Mapping[str, str]) -> ConnectionBroken:
+        return real(self, reason, {name: value for name, value in headers.items() if name != "x-received"})
+
+    real = Connection._closed_by_broker
+    monkeypatch.setattr(Connection, "_closed_by_broker", closed)
+
+
+def _never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def settle(self: StompClient) -> None:
+        pass
+
+    monkeypatch.setattr(StompClient, "settle", settle)
+
+
+DEFECTS = {"closed-while-resuming": _forgets_how_far_it_got, "drained-before-settled": _never_settles}
+"""What brings the defect of a scenario back."""
 
 
 def verdict_of_scenario(path: Path, folder: Path) -> Verdict:
@@ -126,3 +148,9 @@ def test_what_does_not_fail_is_not_shrunk(tmp_path: Path) -> None:
 def test_no_defect_that_was_found_comes_back(path: Path, tmp_path: Path) -> None:
     verdict = verdict_of_scenario(path, tmp_path)
     assert verdict.verdict == "valid", verdict.sentence
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
+def test_a_scenario_still_shows_its_defect(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    DEFECTS[path.stem](monkeypatch)
+    assert verdict_of_scenario(path, tmp_path).verdict == "invalid"

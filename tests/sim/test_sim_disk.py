@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.protocols import DiskTrouble
-from harness.sim.disk import Disk
+from harness.sim.disk import Disk, SimFile
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.runtime import RealRuntime, prepared
 
@@ -162,3 +165,67 @@ def test_the_real_store_waits_for_the_disk_and_refuses_a_damaged_file(tmp_path) 
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"broker.sqlite is damaged \(.*\); move it away"):
         RealRuntime(config).open_database("broker")
+
+
+class TwoImages:
+    """What a file should be: the image that is read, and beside it the one on the disk."""
+
+    def __init__(self) -> None:
+        self.read, self.disk = bytearray(), bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._change(self.read, (offset, data))
+        self.pending.append((offset, data))
+
+    def truncate(self, size: int) -> None:
+        self._change(self.read, (size, None))
+        self.pending.append((size, None))
+
+    def sync(self) -> None:
+        self.disk = bytearray(self.read)
+        self.pending.clear()
+
+    def lose(self, surviving: list[tuple[int, bytes | None]]) -> None:
+        for change in surviving:
+            self._change(self.disk, change)
+        self.pending.clear()
+        self.read = bytearray(self.disk)
+
+    def damage(self, offset: int, noise: bytes) -> None:
+        for image in (self.read, self.disk):
+            for place in range(offset, min(offset + len(noise), len(image))):
+                image[place] = noise[place - offset]
+
+    @staticmethod
+    def _change(image: bytearray, change: tuple[int, bytes | None]) -> None:
+        offset, data = change
+        if data is None:
+            del image[offset:]
+        else:
+            image.extend(bytes(max(0, offset - len(image))))
+            image[offset : offset + len(data)] = data
+
+
+OFFSETS = st.integers(0, 40)
+CHANGES = st.one_of(
+    st.tuples(st.just("write"), OFFSETS, st.binary(max_size=12)),
+    st.tuples(st.just("truncate"), OFFSETS),
+    st.tuples(st.just("sync")),
+    st.tuples(st.just("lose"), st.lists(st.booleans(), min_size=30, max_size=30)),
+    st.tuples(st.just("damage"), OFFSETS, st.binary(min_size=1, max_size=8)),
+)
+
+
+@pytest.mark.requirement("H4", part=True)
+@given(st.lists(CHANGES, max_size=30))
+def test_a_file_is_what_was_written_and_after_a_loss_what_was_synced(changes: list[tuple[Any, ...]]) -> None:
+    file, model = SimFile(), TwoImages()
+    for what, *arguments in changes:
+        if what == "lose":
+            arguments = [[change for change, kept in zip(model.pending, arguments[0], strict=False) if kept]]
+        elif what == "damage":
+            arguments[1] = arguments[1][: max(0, len(model.read) - arguments[0])]
+        getattr(file, what)(*arguments)
+        getattr(model, what)(*arguments)
+        assert (file.data, file.durable(), file.pending) == (model.read, model.disk, model.pending)

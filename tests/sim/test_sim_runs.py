@@ -127,7 +127,7 @@ def _digests(process: subprocess.Popen[str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.requirement("J7", part=True)
-@pytest.mark.parametrize("seed", [90, 156, 180])
+@pytest.mark.parametrize("seed", [1, 15, 30])
 def test_what_was_confirmed_early_is_brought_back_when_its_connection_is_closed(seed: int, tmp_path: Path) -> None:
     settings = {"propagation": "asynchronous", "fault_duration": 0.6, "fault_gap": 0.1, "settle_timeout": 30.0,
                 "detection_timeout": 0.5, "idle_timeout": 1.0, "min_ok": 10}

@@ -9,7 +9,8 @@ Two ways to treat a partitioned network (the document leaves it open):
 * ``unspecified``: each side goes on with the replicas that it can reach. When sides meet, the master whose
   node comes first in the configured order wins and the other side takes its state.
 
-An epoch is one integer: a round, and the rank of the node that opened it, so no two masters ever share one.
+An epoch is one integer: a round, and the rank of the node that opened it. Each replica promises it to one candidate at
+most, so no two masters ever share one.
 A log is compared by (epoch of its last entry, index of its last entry), as in Raft.
 """
 
@@ -197,13 +198,16 @@ class Voter:
 def refusal(voter: Voter, epoch: int, first_start: bool, primary: bool) -> str | None:
     """Why a node doesn't support a candidate's epoch; None if it does.
 
+    An epoch is promised once. The places of nodes make their epochs differ, but while the group grows two nodes may
+    each take themselves for the same place, and one that has lost its disk forgets what it opened.
+
     A node that hears its master refuses, which keeps a candidate with a broken link from deposing it and gives
     the master its lease. A node that has just started ``resting`` refuses because it may have granted that
     lease before its restart. A node without any log joins a group's first start, and counts for nothing later:
     it may have lost what it once acknowledged.
     """
-    if epoch < voter.promised:
-        return "newer epoch promised"
+    if epoch <= voter.promised:
+        return "this epoch or a newer one is promised"
     if voter.leading:
         return "i am master"
     if voter.master_alive:

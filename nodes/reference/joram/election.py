@@ -247,9 +247,12 @@ class Election:
             return
         self.phase = IDLE
         self._node.receive_from(None)
-        # The adopted log may have brought members that were unknown before: a majority of these must have promised.
+        # The adopted log tells who belongs to the group. That may be more than this replica knew before: a majority of
+        # these must have promised. Or it never took in this replica, whose acknowledgements then count for nothing.
         granted = sum(name in replica.order for name in self._promises)
-        if not has_quorum(granted, len(self._promises), len(replica.order), replica.options.primary):
+        if replica.name not in replica.order or not has_quorum(
+            granted, len(self._promises), len(replica.order), replica.options.primary
+        ):
             self._back_off(0.5)
             return
         willing = [
@@ -300,7 +303,9 @@ class Election:
 
     def _refusal(self, peer: str, epoch: int, first_start: bool) -> str | None:
         replica, options = self._replica, self._replica.options
-        if peer not in replica.order:
+        # The own log may not know yet that the group has grown: it is the candidate's log that tells whose promises
+        # count (Ongaro's dissertation, 4.1).
+        if peer not in replica.peers:
             return "not of my group"
         voter = Voter(
             promised=replica.log.promised,
