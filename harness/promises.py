@@ -234,8 +234,8 @@ def page(sections: Mapping[str, Evidence]) -> str:
         "",
         "Made by `stormproof promises` from the promises as data (`promises.py` beside each design's code). A guarantee"
         " is named by the check that would find it broken.",
-        "A *gap* is what the document demands and a mode can't keep: runs are judged by it, and are to show it; one that"
-        " none of them has shown is called so. What"
+        "A *gap* is what the document demands and a mode can't keep: runs are judged by it, and are to show it; a gap"
+        " that none has shown is marked. What"
         " is *not promised* is reported and does not decide. What a promise leaves open may go wrong all the same:"
         " where a check counts that, the number stands in brackets.",
         "A run counts for a guarantee if its check could judge it, and if the run's settings and faults give it the"
