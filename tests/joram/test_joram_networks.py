@@ -165,8 +165,10 @@ async def test_strangers_and_servers_that_forgot_their_messages_are_refused(serv
         assert (await ask(world, "n0.0", [1, 1], **strangers))[0] == []
     for offer in ([], [1], [1, "1"], [True, 1], [PROTOCOL, 1, 0, 1, 1]):
         assert (await ask(world, "n0.0", offer))[0] == []
-    refused, _ = await ask(world, "n0.0", [1, 0])
-    assert refused[:1] == ["refused"] and "has lost its storage" in refused[1]
+    for _ in range(3):
+        refused, _ = await ask(world, "n0.0", [1, 0])
+        assert refused[:1] == ["refused"] and "has lost its storage" in refused[1]
+    assert world.logs["n0.0"].getvalue().count("the other server has lost its storage") == 1
     reader, writer = await asyncio.open_connection("127.0.0.1", world.networks["n0.0"])
     writer.write(b"\xff" * 64)
     assert await reader.read() == b""
