@@ -13,6 +13,14 @@ from pathlib import Path
 
 from simulated import simulated, small_test, stormy_test, traces
 
+ASYNCHRONOUS = {"propagation": "asynchronous"}
+HASTY = {"master_timeout": 0.4, "election_timeout": 0.4, "response_timeout": 0.2}
+KINDS = (
+    ("joram", "queue", {}), ("joram", "queue", ASYNCHRONOUS), ("joram", "topic", ASYNCHRONOUS),
+    ("joram", "transaction", {"transactions": "xa"}), ("joram", "reaction", {}),
+    ("icestorm", "subscriptions", HASTY), ("icestorm", "events", HASTY),
+)  # fmt: skip
+
 
 def main() -> None:
     folder, first, count, seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
@@ -22,7 +30,8 @@ def main() -> None:
         if seed % 2:
             test = stormy_test(seed, time_limit=seconds)
         else:
-            test = small_test(seed, time_limit=seconds, settings=faults)
+            design, workload, mode = KINDS[seed // 2 % len(KINDS)]
+            test = small_test(seed, time_limit=seconds, design=design, workload=workload, settings={**faults, **mode})
         run_dir = simulated(test, folder)
         found = traces(run_dir)
         shutil.rmtree(run_dir)

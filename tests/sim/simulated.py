@@ -47,7 +47,9 @@ def in_world(work: Callable[[World], Awaitable[Any]], seed: int = 1) -> Any:
 
 def small_test(seed: int, **changes: Any) -> Test:
     """A short run with all faults."""
-    settings = {"fault_duration": 1.5, "detection_timeout": 0.5, "idle_timeout": 2.0, "min_ok": 20}
+    settings: dict[str, Any] = {"fault_duration": 1.5, "min_ok": 20}
+    if changes.get("design", "joram") == "joram":
+        settings |= {"detection_timeout": 0.5, "idle_timeout": 2.0}
     arguments: dict[str, Any] = {
         "design": "joram", "workload": "queue", "nemesis": "partition,pause,kill", "backend": "sim", "nodes": 3,
         "time_limit": 10.0, "rate": 30.0, "seed": seed,
