@@ -234,17 +234,15 @@ def promises(
         raise UsageError(f"--page {page}: not a file in a folder that is there")
     report = Console(stderr=True, highlight=False).print
     if store is not None:
-        source = f"the runs under faults in the store `{store}`"
-        sections = {name: (read_store(name, store), source) for name in designs}
+        sections = {name: read_store(name, store) for name in designs}
     else:
-        source = f"{seeds} simulated runs of each mode and workload"
-        sections = {name: (simulate_modes(name, range(1, seeds + 1), jobs, report), source) for name in designs}
+        sections = {name: simulate_modes(name, range(1, seeds + 1), jobs, report) for name in designs}
     text = make_page(sections)
     if page is not None:
         page.write_text(text, encoding="utf-8")
     else:
         print(text, end="")
-    lines = [line for name, (counted, _) in sections.items() for line in compare(name, counted)]
+    lines = [line for name, evidence in sections.items() for line in compare(name, evidence)]
     raise typer.Exit(1 if any(line.standing == KEPT and line.seen.broken for line in lines) else 0)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from checkers.verdict import read_verdict
+from checkers.verdict import UNKNOWN, read_verdict
 from harness.errors import HistoryError, UsageError
 from harness.registry import DESIGNS, WORKLOADS
 from harness.settings import declared_options, make_test
-from harness.sim.campaign import Plan, SeedResult, campaign
+from harness.sim.campaign import NONE, Plan, SeedResult, run_and_judge
+from harness.sim.pool import workshop
 from harness.spec import Test
 from harness.store import Store, read_run
+from nodes.reference.bugs import NONE as NO_BUG
 from nodes.reference.promises import GAP, KEPT, KIND, OPEN, Promise, Trial, standing_of
 
 PLAN = Plan("", "", "", 3, 20.0, 40.0,
@@ -44,17 +45,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One line: a promise (None: the design says nothing) in a mode, and what was seen."""
+    """One line: a promise in a mode, and what was seen."""
 
     mode: str
     guarantee: str
-    promise: Promise | None
-    seen: Seen = field(default_factory=Seen)
+    promise: Promise
+    seen: Seen
 
     @property
     def standing(self) -> str:
         """``promised``, ``gap`` or ``not promised``."""
-        return self.promise.standing if self.promise else KEPT
+        return self.promise.standing
 
     def shown(self) -> str:
         """In words: what runs have shown."""
@@ -63,12 +64,44 @@ class Comparison:
             return "no runs"
         beyond = f" (beyond it: {seen.beyond:,})" if seen.beyond else ""
         if not seen.broken:
-            return f"never broken in {seen.runs} runs{beyond}"
+            return ("**not shown**" if self.standing == GAP else "never broken") + f" in {seen.runs} runs{beyond}"
         times = f"broken in {seen.broken} of {seen.runs} runs, {seen.count} times"
         return (f"**{times}: a defect**" if self.standing == KEPT else times) + beyond
 
 
-Counted = dict[tuple[str, str], Seen]
+class Evidence:
+    """What runs have shown of a design's promises, by (mode, guarantee); and which workloads and faults they had."""
+
+    def __init__(self, design: str, source: str) -> None:
+        self.source = source
+        self.counted: defaultdict[tuple[str, str], Seen] = defaultdict(Seen)
+        self.workloads: set[str] = set()
+        self.faults: set[str] = set()
+        self._design = design
+        self._promised = promised_in(design)
+
+    def add(self, mode: str, test: Test, verdict: Mapping[str, Any]) -> None:
+        """One more run of a mode, with its verdict as it is stored.
+
+        It says nothing about a guarantee that its check could not judge, or that its settings and faults give another
+        standing than the one that is shown.
+        """
+        self.workloads.add(test.workload)
+        self.faults.update(test.nemesis)
+        declared = DESIGNS.load(self._design).promises
+        guarantees = _guarantees(self._design, test.workload)
+        for check in verdict["checks"]:
+            name = check["check"]
+            promise = self._promised.get((mode, name))
+            if (name in guarantees and check["verdict"] != UNKNOWN and promise is not None
+                    and standing_of(declared, name, test.options, test.nemesis) is promise):  # fmt: skip
+                self.counted[mode, name].add(check["count"], check["figures"].get("not_promised", 0))
+
+    def runs(self) -> str:
+        """In words: which runs they were."""
+        if not self.workloads:
+            return f"{self.source}, of which none tells anything"
+        return f"{self.source}; workloads {', '.join(sorted(self.workloads))}; faults {', '.join(sorted(self.faults))}"
 
 
 def promises_of(test: Test, guarantees: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -137,27 +170,31 @@ def plans_of(design: str, settings: Mapping[str, Any]) -> list[Plan]:
     return plans
 
 
-def simulate_modes(design: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> Counted:
-    """Simulate every mode of a design with the seeds; what was seen, by (mode, guarantee)."""
-    counted: Counted = defaultdict(Seen)
-    for mode, settings in modes_of(design).items():
-        plans = plans_of(design, settings)
-
-        def note(result: SeedResult, mode: str = mode) -> None:
-            if result.verdict == "broken":
-                report(f"{mode}: seed {result.seed}: {result.sentence}")
-                return
-            _count(counted, mode, design, result.plan.workload, result.anomalies, result.figures)
-
-        with tempfile.TemporaryDirectory(prefix="stormproof-promises-") as store:
-            campaign(plans, seeds, Path(store), jobs=jobs, collect=True, report=note)
-        report(f"{design}, {mode}: {len(seeds)} seeds of {', '.join(plan.workload for plan in plans)}")
-    return counted
+def simulate_modes(design: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> Evidence:
+    """Simulate every mode of a design with the seeds."""
+    evidence = Evidence(design, f"{len(seeds)} simulated runs of each mode and workload")
+    with workshop(jobs) as (workers, scratch):
+        for mode, settings in modes_of(design).items():
+            plans = plans_of(design, settings)
+            for result, verdict in workers.each(_judged, ((plan, seed, scratch) for seed in seeds for plan in plans)):
+                if verdict is None or result.verdict == UNKNOWN:
+                    report(f"{mode}: seed {result.seed}: not counted: {result.sentence}")
+                else:
+                    evidence.add(mode, result.plan.test(result.seed), verdict)
+            report(f"{design}, {mode}: {len(seeds)} seeds of {', '.join(plan.workload for plan in plans)}")
+    return evidence
 
 
-def read_store(design: str, store: Path) -> Counted:
-    """What the checked runs of a store have shown, by (mode, guarantee); runs of no mode are left out."""
-    counted: Counted = defaultdict(Seen)
+def _judged(plan: Plan, seed: int, scratch: Path) -> tuple[SeedResult, dict[str, Any] | None]:
+    """A simulated run and its verdict as it would be stored, which goes from process to process, unlike its pages."""
+    result, verdict = run_and_judge(plan, seed, scratch, scratch, NONE)
+    return result, None if verdict is None else verdict.to_json()
+
+
+def read_store(design: str, store: Path) -> Evidence:
+    """What the checked runs of a store have shown. Those of no mode, without faults, with a bug switched on, or with an
+    unknown verdict are left out."""
+    evidence = Evidence(design, f"the runs under faults in the store `{store}`")
     modes, defaults = modes_of(design), _defaults(design)
     for run in Store(store).runs():
         try:
@@ -165,50 +202,59 @@ def read_store(design: str, store: Path) -> Counted:
             verdict = read_verdict(run)
         except HistoryError:
             continue
-        mode = mode_of(modes, test.options, defaults) if test.design == design and test.nemesis else ""
-        if mode:
-            _count(counted, mode, design, test.workload, verdict["anomalies"], verdict.get("figures", {}))
-    return counted
+        sound = test.options.get("bug", NO_BUG) == NO_BUG and verdict["verdict"] != UNKNOWN
+        if test.design == design and test.nemesis and sound and (mode := mode_of(modes, test.options, defaults)):
+            evidence.add(mode, test, verdict)
+    return evidence
 
 
-def compare(design: str, counted: Counted) -> Iterator[Comparison]:
-    """Every guarantee in every mode, under the faults of the campaign."""
+def promised_in(design: str) -> dict[tuple[str, str], Promise]:
+    """What is promised, by (mode, guarantee), under the faults with which the modes are tried."""
     system, defaults = DESIGNS.load(design), _defaults(design)
+    found: dict[tuple[str, str], Promise] = {}
     for mode, settings in modes_of(design).items():
-        found = (name for plan in plans_of(design, settings) for name in _guarantees(design, plan.workload))
-        for guarantee in dict.fromkeys(found):
-            options = {**defaults, **settings}
-            promise = standing_of(system.promises, guarantee, options, system.trial.nemesis.split(","))
+        options, faults = {**defaults, **settings}, system.trial.nemesis.split(",")
+        for guarantee in [name for plan in plans_of(design, settings) for name in _guarantees(design, plan.workload)]:
+            promise = standing_of(system.promises, guarantee, options, faults)
             if promise is not None:
-                yield Comparison(mode, guarantee, promise, counted.get((mode, guarantee), Seen()))
+                found[mode, guarantee] = promise
+    return found
 
 
-def page(sections: Mapping[str, tuple[Counted, str]]) -> str:
-    """The comparison as a page: by design what was counted, and where the runs come from."""
+def compare(design: str, evidence: Evidence) -> Iterator[Comparison]:
+    """Every guarantee in every mode, beside what was seen of it."""
+    for (mode, guarantee), promise in promised_in(design).items():
+        yield Comparison(mode, guarantee, promise, evidence.counted.get((mode, guarantee), Seen()))
+
+
+def page(sections: Mapping[str, Evidence]) -> str:
+    """The comparison as a page: by design what runs have shown."""
     lines = [
         "# What the designs promise, and what runs have shown",
         "",
         "Made by `stormproof promises` from the promises as data (`promises.py` beside each design's code). A guarantee"
         " is named by the check that would find it broken.",
-        "A *gap* is what the document demands and a mode can't keep: runs are judged by it, and are to show it. What"
+        "A *gap* is what the document demands and a mode can't keep: runs are judged by it, and are to show it; a gap"
+        " that none has shown is marked. What"
         " is *not promised* is reported and does not decide. What a promise leaves open may go wrong all the same:"
         " where a check counts that, the number stands in brackets.",
+        "A run counts for a guarantee if its check could judge it, and if the run's settings and faults give it the"
+        " standing that is shown. Runs with a bug switched on, or with an unknown verdict, do not count.",
     ]
-    for design, (counted, source) in sections.items():
-        lines += ["", *_section(design, counted, source)]
+    for design, evidence in sections.items():
+        lines += ["", *_section(design, evidence)]
     return "\n".join(lines) + "\n"
 
 
-def _section(design: str, counted: Counted, source: str) -> Iterator[str]:
+def _section(design: str, evidence: Evidence) -> Iterator[str]:
     trial: Trial = DESIGNS.load(design).trial
     yield f"## {design}"
     yield ""
-    yield (f"Shown by: {source}; workloads {' and '.join(trial.workloads)}, faults"
-           f" {trial.nemesis.replace(',', ', ')}.")  # fmt: skip
+    yield f"Standing: under the faults {trial.nemesis.replace(',', ', ')}. Shown by: {evidence.runs()}."
     yield from ("", "| mode | guarantee | standing | shown | section | why |", "| --- | --- | --- | --- | --- | --- |")
-    for line in compare(design, counted):
-        where, why = (line.promise.where, line.promise.why) if line.promise else ("", "")
-        yield f"| {line.mode} | `{line.guarantee}` | {line.standing} | {line.shown()} | {where} | {why} |"
+    for line in compare(design, evidence):
+        yield (f"| {line.mode} | `{line.guarantee}` | {line.standing} | {line.shown()} | {line.promise.where} "
+               f"| {line.promise.why} |")  # fmt: skip
     yield from ("", "| mode | settings |", "| --- | --- |")
     for mode, settings in modes_of(design).items():
         yield f"| {mode} | {_told(settings) or 'the defaults'} |"
@@ -230,24 +276,10 @@ def designs_compared() -> list[str]:
     return [design for design in DESIGNS.names() if DESIGNS.load(design).modes]
 
 
-def _count(counted: Counted, mode: str, design: str, workload: str, anomalies: Mapping[str, int],
-           figures: Mapping[str, Any]) -> None:
-    for guarantee in _guarantees(design, workload):
-        beyond = figures.get("not_promised", {}).get(guarantee, 0)
-        counted[mode, guarantee].add(anomalies.get(_anomaly(guarantee), 0), beyond)
-
-
 def _guarantees(design: str, workload: str) -> list[str]:
     """What the design says something about and runs of the workload show."""
     shown = {*WORKLOADS.load(workload).promises, "recovery"}
     return [name for name in dict.fromkeys(p.guarantee for p in DESIGNS.load(design).promises) if name in shown]
-
-
-def _anomaly(guarantee: str) -> str:
-    """The name under which a run counts what the guarantee's check found."""
-    from checkers.catalog import CHECKS
-
-    return next((check.anomaly or check.name for check in CHECKS if check.name == guarantee), guarantee)
 
 
 def _defaults(design: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ JSON object. ``on_nodes`` starts it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from harness.protocols import Backend
 from harness.registry import BACKENDS, DESIGNS
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
-from harness.sim.loop import SimLoop
+from harness.sim.loop import simulation
 from harness.spec import Test
 from nodes.systems.reference import ReferenceCluster
 
@@ -44,17 +43,10 @@ def convergence(size: int) -> tuple[float, float]:
 
 
 def _simulated(size: int, seed: int) -> tuple[float, float]:
-    loop = SimLoop()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with simulation() as loop:
         task = loop.create_task(_start_and_kill(_test("sim", size, seed, 1.0)))
         found: tuple[float, float] = loop.run_until_complete(task)
-        return found
-    finally:
-        loop.end()
-        if collecting:
-            gc.enable()
+    return found
 
 
 async def _start_and_kill(test: Test) -> tuple[float, float]:

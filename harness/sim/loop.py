@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from harness.errors import StormproofError
@@ -338,6 +339,23 @@ class SimLoop(asyncio.BaseEventLoop):
                 except BaseException as error:
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
         self._owner = None
+
+
+@contextmanager
+def simulation() -> Iterator[SimLoop]:
+    """A loop for one simulation, put away at the end.
+
+    Python's cyclic garbage collection is off meanwhile, since it would run finalizers at times of its own.
+    """
+    loop = SimLoop()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield loop
+    finally:
+        loop.end()
+        if collecting:
+            gc.enable()
 
 
 def _put_away(task: asyncio.Task[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -12,7 +11,7 @@ from typing import Any
 from harness.history.journal import JournalWriter
 from harness.lab import Emit, Interrupted, Lab, Lifeline, Surroundings
 from harness.sim.clock import EPOCH
-from harness.sim.loop import SimLoop
+from harness.sim.loop import SimLoop, simulation
 from harness.spec import Test
 from harness.store import read_run
 
@@ -24,30 +23,22 @@ def ignore(event: Mapping[str, Any]) -> None:
 def simulate(run_dir: Path, emit: Emit = ignore) -> None:
     """Carry out the test of a run folder in simulation, to its sealed history.
 
-    Python's cyclic garbage collection is off meanwhile, since it would run finalizers at times of its own.
-
     Raises:
         StormproofError: the run broke; the history so far is sealed.
         KeyboardInterrupt: Ctrl-C; likewise.
     """
     test = Test.from_json(read_run(run_dir)["test"])
-    loop = SimLoop()
-    collecting = gc.isenabled()
-    gc.disable()
     lifeline = Lifeline()
     lifeline.teardown.set()
-    lab = loop.create_task(_lab(run_dir, test, loop, lifeline, emit), name="lab")
-    try:
-        loop.run_until_complete(lab)
-    except KeyboardInterrupt:
-        lifeline.interrupted.set()
-        with suppress(Interrupted):
+    with simulation() as loop:
+        lab = loop.create_task(_lab(run_dir, test, loop, lifeline, emit), name="lab")
+        try:
             loop.run_until_complete(lab)
-        raise
-    finally:
-        loop.end()
-        if collecting:
-            gc.enable()
+        except KeyboardInterrupt:
+            lifeline.interrupted.set()
+            with suppress(Interrupted):
+                loop.run_until_complete(lab)
+            raise
 
 
 async def _lab(run_dir: Path, test: Test, loop: SimLoop, lifeline: Lifeline, emit: Emit) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkers.catalog import CHECKS
+from checkers.verdict import INVALID, UNKNOWN, VALID
 from harness.describe import create_run
 from harness.errors import UsageError
 from harness.promises import (
+    PLAN,
+    Comparison,
+    Evidence,
     Seen,
     compare,
     designs_compared,
@@ -102,8 +107,9 @@ def test_joram_says_something_about_every_guarantee_of_every_workload(workload: 
         assert set(judged) == {name for name in guarantees if told[name]["standing"] != OPEN}
         return {name: about["standing"] for name, about in told.items()}
 
-    assert of("partition,pause,kill,power") == dict.fromkeys(guarantees, KEPT)
-    apart = of("partition", partitions="unspecified")
+    xa = {"transactions": "xa"} if workload == "transaction" else {}
+    assert of("partition,pause,kill,power", **xa) == dict.fromkeys(guarantees, KEPT)
+    apart = of("partition", partitions="unspecified", **xa)
     assert {name for name, standing in apart.items() if standing == KEPT} == {n for n in guarantees if "phantom" in n}
     assert set(apart.values()) == {KEPT, GAP}
     if workload == "reaction":
@@ -147,16 +153,32 @@ def test_each_mode_is_tried_with_the_workloads_that_have_its_settings():
     assert of_joram["asynchronous, plain clients"] == {"queue", "reaction"}
     assert of_joram["reaction, at most once"] == {"reaction"}
     assert "detection_timeout" not in plans["local reads"][0].settings
+    assert of_joram["unspecified partitions, distributed transactions"] == {"transaction"}
     assert designs_compared() == ["joram", "icestorm"]
     with pytest.raises(UsageError, match="no promises"):
         modes_of("standalone")
 
 
+@pytest.mark.parametrize("design", ["joram", "icestorm"])
+def test_no_run_is_shown_under_two_modes(design: str):
+    modes = modes_of(design)
+    tests = {mode: [plan.test(1) for plan in plans_of(design, settings)] for mode, settings in modes.items()}
+    every = [test.to_json() for of_mode in tests.values() for test in of_mode]
+    assert all(every.count(test) == 1 for test in every)
+    defaults: dict[str, Any] = {}
+    for workload in DESIGNS.load(design).trial.workloads:
+        defaults |= make_test(design=design, workload=workload, nemesis="", backend="sim", nodes=None, time_limit=10.0,
+                              rate=10.0, seed=1, settings={}).options  # fmt: skip
+    assert all(mode_of(modes, test.options, defaults) == mode for mode, of_mode in tests.items() for test in of_mode)
+
+
 def test_modes_are_simulated_and_what_lies_beyond_a_promise_is_told(monkeypatch: pytest.MonkeyPatch):
     modes = {"without retries": {"retry_count": 0}, "discarded": {"offline_events": "discarded"}}
     monkeypatch.setattr("harness.promises.modes_of", lambda design: modes)
-    counted = simulate_modes("icestorm", [1, 2], 1, lambda line: None)
-    lines = {(line.mode, line.guarantee): line for line in compare("icestorm", counted)}
+    evidence = simulate_modes("icestorm", [1, 2], 1, lambda line: None)
+    assert evidence.runs() == ("2 simulated runs of each mode and workload; workloads events, subscriptions; faults "
+                               "clock, kill, partition, pause")
+    lines = {(line.mode, line.guarantee): line for line in compare("icestorm", evidence)}
     assert lines["without retries", "event-lost"].standing == OPEN
     assert lines["without retries", "event-lost"].shown().startswith("never broken in 2 runs (beyond it: ")
     assert lines["discarded", "event-lost"].standing == GAP and lines["discarded", "event-lost"].seen.broken
@@ -180,27 +202,68 @@ def test_a_run_is_judged_by_what_its_mode_promises(tmp_path: Path):
     assert info["standings"]["lost"]["standing"] == OPEN
 
 
-def test_a_store_is_counted_by_mode_and_compared(tmp_path: Path):
-    def run(lost: int, **settings: Any) -> None:
-        folder = create_run(described(**settings), "test", tmp_path)
-        update_run(folder, status="recorded")
-        found = {"schema": 1, "anomalies": {"lost": lost} if lost else {}, "figures": {"not_promised": {"lost": 2}}}
-        (folder / "verdict.json").write_text(json.dumps(found))
+def stored(store: Path, test: Test, lost: int = 0, verdict: str = "", of_check: str = "") -> None:
+    """A run of the store whose check ``lost`` counted so many, and two more beyond the promise."""
+    found = of_check or (INVALID if lost else VALID)
+    checks = [{"check": "lost", "verdict": found, "count": lost, "figures": {"not_promised": 2}},
+              {"check": "phantom", "verdict": VALID, "count": 0, "figures": {}},
+              {"check": "gates", "verdict": VALID, "count": 0, "figures": {}}]  # fmt: skip
+    folder = create_run(test, "test", store)
+    update_run(folder, status="recorded")
+    text = json.dumps({"schema": 1, "verdict": verdict or found, "checks": checks})
+    (folder / "verdict.json").write_text(text)
 
+
+def test_a_store_is_counted_by_mode_and_compared(tmp_path: Path):
     for lost in (0, 3):
-        run(lost, partitions="unspecified")
-        run(0, ack="majority")
-        run(9, ack="majority", propagation="asynchronous")  # none of the modes that are compared
-    counted = read_store("joram", tmp_path)
-    assert counted["unspecified partitions", "lost"] == Seen(2, 1, 3, 4)
-    assert counted["ack majority", "lost"] == Seen(2, 0, 0, 4)
-    shown = {(line.mode, line.guarantee): line.shown() for line in compare("joram", counted)}
+        stored(tmp_path, described(partitions="unspecified"), lost)
+        stored(tmp_path, described("kill", ack="majority"))
+        stored(tmp_path, described(ack="majority", propagation="asynchronous"), 9)  # none of the modes
+    evidence = read_store("joram", tmp_path)
+    assert evidence.counted["unspecified partitions", "lost"] == Seen(2, 1, 3, 4)
+    assert evidence.counted["ack majority", "lost"] == Seen(2, 0, 0, 4)
+    shown = {(line.mode, line.guarantee): line.shown() for line in compare("joram", evidence)}
     assert shown["unspecified partitions", "lost"] == "broken in 1 of 2 runs, 3 times (beyond it: 4)"
     assert shown["ack majority", "lost"] == "never broken in 2 runs (beyond it: 4)"
     assert shown["ack all", "lost"] == "no runs"
-    counted["ack all", "lost"] = Seen(5, 1, 1)
-    text = page({"joram": (counted, "x")})
+    evidence.counted["ack all", "lost"] = Seen(5, 1, 1)
+    text = page({"joram": evidence})
     assert "| ack all | `lost` | promised | **broken in 1 of 5 runs, 1 times: a defect** |" in text
+    assert "; workloads queue; faults kill, partition." in text, "not those that a simulation would have"
+
+
+def test_runs_that_tell_nothing_about_a_promise_are_not_counted(tmp_path: Path):
+    stored(tmp_path, described(bug="requeued-twice"), 1)
+    stored(tmp_path, described(), verdict=UNKNOWN)
+    stored(tmp_path, described("disk"), 1)  # under this fault nothing is promised
+    stored(tmp_path, described("kill", partitions="unspecified"))  # nor is the gap of another fault shown
+    stored(tmp_path, described(), verdict=INVALID, of_check=UNKNOWN)
+    evidence = read_store("joram", tmp_path)
+    assert not [key for key in evidence.counted if key[1] == "lost"]
+    assert evidence.counted["ack all", "phantom"] == Seen(2), "with a disk fault, and where another check was unknown"
+    assert read_store("icestorm", tmp_path).runs().endswith("of which none tells anything")
+
+
+def test_a_gap_that_no_run_has_shown_is_told():
+    gap = Promise("lost", GAP, "1", "")
+    assert Comparison("m", "lost", gap, Seen(20)).shown() == "**not shown** in 20 runs"
+    assert Comparison("m", "lost", gap, Seen()).shown() == "no runs"
+
+
+def test_what_is_prepared_is_promised_where_something_is():
+    lines = [line for line in compare("joram", Evidence("joram", "")) if line.guarantee == "prepared"]
+    assert {line.mode: line.standing for line in lines} == {
+        "distributed transactions": KEPT, "unspecified partitions, distributed transactions": GAP,
+    }  # fmt: skip
+
+
+def test_simulated_runs_with_an_unknown_verdict_are_told_and_not_counted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.promises.modes_of", lambda design: {"local reads": {"reads": "local"}})
+    monkeypatch.setattr("harness.promises.PLAN", replace(PLAN, settings={**PLAN.settings, "min_ok": "100000"}))
+    told: list[str] = []
+    evidence = simulate_modes("icestorm", [1], 1, told.append)
+    assert not evidence.counted
+    assert told[0].startswith("local reads: seed 1: not counted: Unknown: ")
 
 
 def test_the_modes_are_told_apart_by_their_settings():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from harness.op import INVOKE, Op
 from harness.protocols import NodeStatus
 from harness.sim.backend import SimBackend
-from harness.sim.loop import SimLoop
+from harness.sim.loop import simulation
 from harness.spec import Test
 from nodes.systems.reference import IceStorm, ReferenceCluster
 from workloads.connection import Connection, Settings
@@ -112,7 +111,6 @@ def simulate(scenario: Callable[[Group], Coroutine[Any, Any, None]], tmp_path: P
     declared = (*IceStorm.options, *SubscriptionsWorkload.options, *EventsWorkload.options)
     settings = {option.name: option.default for option in declared} | options
     test = Test("icestorm", "subscriptions", (), "sim", nodes, seed, options=settings)
-    loop = SimLoop()
 
     async def main() -> None:
         backend = SimBackend()
@@ -123,11 +121,5 @@ def simulate(scenario: Callable[[Group], Coroutine[Any, Any, None]], tmp_path: P
         finally:
             await backend.release()
 
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with simulation() as loop:
         loop.run_until_complete(loop.create_task(main()))
-    finally:
-        loop.end()
-        if collecting:
-            gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from joram_tour import tour
 from simulated import simulated
 
 from checkers.run_check import check_run
-from harness.sim.loop import SimLoop
+from harness.sim.loop import simulation
 
 SEED = 2
 
@@ -26,12 +25,5 @@ def test_main_line(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param("descriptor", marks=ROWS["descriptor"])])
 def test_the_documents_descriptor_but_for_host_names_starts_a_cluster(name: str, tmp_path: Path) -> None:
-    loop = SimLoop()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with simulation() as loop:
         loop.run_until_complete(loop.create_task(tour("sim", DESCRIPTOR, tmp_path)))
-    finally:
-        loop.end()
-        if collecting:
-            gc.enable()

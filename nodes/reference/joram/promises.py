@@ -10,6 +10,7 @@ from nodes.reference.promises import ANY_FAULT, GAP, KEPT, OPEN, Promise, Trial
 _SPLIT = ("partition", "pause", "packets", "clock")
 """Faults by which a group can fall apart while each part goes on."""
 _UNSPECIFIED = {"partitions": "unspecified"}
+_XA = {"transactions": "xa"}
 _PLAIN_ASYNCHRONOUS = {"propagation": "asynchronous", "reliable": False}
 
 _ONCE = ({"quality": "at-most-once"}, {"quality": "exactly-once"})
@@ -54,8 +55,9 @@ PROMISES: tuple[Promise, ...] = (
         ("gaps", "a subscription goes on without what its side had stored for it"),
         ("atomic", "a commit of one side is taken back, after some of it was consumed"),
         ("exactly-once", "what was moved comes back, or is gone, with the state of the other side"),
-        ("prepared", "a branch that was prepared is gone with its side's state"),
     )),
+    Promise("prepared", GAP, "4.8", "a branch that was prepared is gone with its side's state",
+            _SPLIT, {**_UNSPECIFIED, **_XA}),
     *(Promise(guarantee, OPEN, "2.2", why, ANY_FAULT, {"propagation": "asynchronous"}) for guarantee, why in (
         ("topic-phantom:older-than-subscription", "what was confirmed early and came undone is sent again, to those as "
          "well who have subscribed meanwhile"),
@@ -73,7 +75,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise("exactly-once", KEPT, "1.2", "taking and sending are one transaction, which survives a failover prepared"),
     Promise("tx-phantom", KEPT, "2.2", "what was aborted, or never committed, was never sent"),
     Promise("prepared", KEPT, "1.2, 2.2", "PREPARE is confirmed like a message, and a prepared branch belongs to its "
-            "login, on any master"),
+            "login, on any master", mode=_XA),
     Promise("recovery", KEPT, "4.5", "when the faults are over, the replicas agree on one master again"),
 )
 
@@ -85,9 +87,10 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "unspecified partitions": {"partitions": "unspecified"},
     "reaction, at most once": {"quality": "at-most-once"},
     "reaction, duplicate-okay": {"quality": "duplicate-okay"},
-    "reaction, exactly once": {"quality": "exactly-once"},
-    "distributed transactions": {"transactions": "xa"},
+    "distributed transactions": _XA,
+    "unspecified partitions, distributed transactions": {**_UNSPECIFIED, **_XA},
 }
-"""The modes that are compared, by the settings that make them."""
+"""The modes that are compared, by the settings that make them; a setting that is not named has its default (a reaction
+happens exactly once, and a transaction is not distributed)."""
 
 TRIAL = Trial(("queue", "topic", "transaction", "reaction"), "partition,pause,kill,power")
