@@ -261,6 +261,18 @@ def test_what_is_tried_again_and_again_is_told_once_until_it_has_gone_well(tmp_p
     assert lines() < MAX_COMPLAINTS
 
 
+async def test_trouble_that_comes_again_after_a_link_is_told_again(tmp_path: Path):
+    pair = Pair(tmp_path)
+    complaints = [(links._complaints, peer) for links, peer in zip(pair.links.values(), ("n2", "n1"), strict=True)]
+    for each, peer in complaints:
+        each.tell(peer, "trouble")
+    async with pair:
+        for each, peer in (*complaints, *complaints):
+            each.tell(peer, "trouble")
+    for name in pair.links:
+        assert (tmp_path / f"{name}.log").read_text().count("trouble") == 2
+
+
 def test_a_proof_holds_for_one_protocol_and_cluster_only():
     said = {proof(SECRET, protocol, cluster, "dial", ("n1", "n2"), (b"1", b"2"))
             for protocol in (PROTOCOL, "stormproof-network/3") for cluster in ("", "c")}
