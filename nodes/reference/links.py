@@ -2,8 +2,8 @@
 
 A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in
 each direction (protocol, cluster, name of the node, a number used once) and a proof in each direction that both
-know the same secret (HMAC-SHA256 over names and numbers); what follows is neither encrypted nor signed. Of two
-nodes the one that comes first in the configured order dials. Any byte received proves that the peer lives. A
+know the same secret (HMAC-SHA256 over all of that); what follows is neither encrypted nor signed. Of two
+nodes the one that comes first in the group's order dials. Any byte received proves that the peer lives. A
 link that is silent for ``silence`` seconds, or on which more than ``MAX_UNSENT`` bytes wait, is cut and dialled
 again: after a partition TCP would take much longer to find out that a connection is dead.
 """
@@ -21,10 +21,11 @@ from typing import Any, Protocol
 from nodes.reference import wire
 from nodes.reference.api import Runtime
 
-PROTOCOL = "stormproof-link/4"
+PROTOCOL = "stormproof-link/5"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096
+MAX_COMPLAINTS = 1000
 _READ_SIZE = 1 << 18
 _LENGTH = struct.Struct(">I")
 
@@ -117,9 +118,11 @@ def check_hello(hello: Any, cluster: str, allowed: Collection[str], protocol: st
     return str(name), bytes(number)
 
 
-def proof(secret: str, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> bytes:
+def proof(
+    secret: str, protocol: str, cluster: str, side: str, names: Sequence[str], numbers: Sequence[bytes]
+) -> bytes:
     """What only somebody with the secret can say: of the side (``dial`` or ``accept``), for these two nodes."""
-    said = wire.encode([side, *names, *numbers])
+    said = wire.encode([protocol, cluster, side, *names, *numbers])
     return hmac.digest(secret.encode(), said, "sha256")
 
 
@@ -154,7 +157,7 @@ class Handshake:
         _, its_number = check_hello(await read_hello(reader), self.cluster, [peer], self.protocol)
         names, numbers = (self.name, peer), (number, its_number)
         self._check_proof(await read_hello(reader), "accept", names, numbers)
-        writer.write(encode_frame(proof(self.secret, "dial", names, numbers)))
+        writer.write(encode_frame(self._proof("dial", names, numbers)))
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                      allowed: Collection[str]) -> str:
@@ -162,7 +165,7 @@ class Handshake:
         peer, its_number = check_hello(await read_hello(reader), self.cluster, allowed, self.protocol)
         number = self._number()
         names, numbers = (peer, self.name), (its_number, number)
-        writer.write(self._hello(number) + encode_frame(proof(self.secret, "accept", names, numbers)))
+        writer.write(self._hello(number) + encode_frame(self._proof("accept", names, numbers)))
         self._check_proof(await read_hello(reader), "dial", names, numbers)
         return peer
 
@@ -172,24 +175,34 @@ class Handshake:
     def _hello(self, number: bytes) -> bytes:
         return encode_frame([self.protocol, self.cluster, self.name, number])
 
+    def _proof(self, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> bytes:
+        return proof(self.secret, self.protocol, self.cluster, side, names, numbers)
+
     def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
-        if not isinstance(said, bytes) or not hmac.compare_digest(said, proof(self.secret, side, names, numbers)):
+        if not isinstance(said, bytes) or not hmac.compare_digest(said, self._proof(side, names, numbers)):
             other = names[side == "accept"]
             raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
 
 
 class Complaints:
-    """Why there is no connection, for the log; what is tried again and again is told once."""
+    """Why there is no connection, for the log; what is tried again and again is told once.
+
+    Nor can strangers fill the log: of more than ``MAX_COMPLAINTS`` the rest is not told.
+    """
 
     def __init__(self, runtime: Runtime, event: str) -> None:
         self._runtime, self._event = runtime, event
-        self._told: dict[str, str] = {}
+        self._told: dict[tuple[str, str], None] = {}
 
-    def tell(self, peer: str, error: LinkError) -> None:
+    def tell(self, peer: str, reason: str, level: str = "warning", **fields: Any) -> None:
         """The connection with a peer (empty: with whoever that was) was refused."""
-        if self._told.get(peer) != str(error):
-            self._told[peer] = str(error)
-            self._runtime.log(self._event, level="warning", peer=peer, reason=str(error))
+        if (peer, reason) not in self._told and len(self._told) < MAX_COMPLAINTS:
+            self._told[peer, reason] = None
+            self._runtime.log(self._event, level=level, peer=peer, reason=reason, **fields)
+
+    def forget(self, peer: str) -> None:
+        """There is a connection with the peer, who may be one of those of whom nobody knew who that was."""
+        self._told = {told: None for told in self._told if told[0] not in ("", peer)}
 
 
 @dataclass(eq=False)
@@ -233,9 +246,7 @@ class Links:
         self._retry = retry
         self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
         order = list(peers)
-        rank = order.index(node)
-        self._dialled = order[rank + 1 :]
-        self._dialling_us = order[:rank]
+        self._dialled = order[order.index(node) + 1 :]
         self._complaints = Complaints(runtime, "link refused")
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
@@ -254,26 +265,32 @@ class Links:
             self._begin_to_dial(peer)
 
     def add(self, peer: str, address: tuple[str, int], dial: bool) -> None:
-        """One more peer, which this node dials, or which dials it; nothing if the peer is known already."""
-        if peer in self._addresses:
-            return
-        self._addresses[peer] = address
-        (self._dialled if dial else self._dialling_us).append(peer)
-        if dial and self._server is not None:
-            self._begin_to_dial(peer)
+        """A peer, which this node dials, or which dials it; a known one keeps its address, and its link."""
+        self._addresses.setdefault(peer, address)
+        if not dial and peer in self._dialled:
+            self._dialled.remove(peer)
+        elif dial and peer not in self._dialled:
+            self._dialled.append(peer)
+            if self._server is not None:
+                self._begin_to_dial(peer)
 
     def retain(self, peers: Collection[str]) -> None:
         """Forget all other peers: they are not dialled any more, and not let in."""
-        for peer in [name for name in self._addresses if name != self._node and name not in peers]:
+        for peer in [name for name in self._others() if name not in peers]:
             del self._addresses[peer]
-            (self._dialled if peer in self._dialled else self._dialling_us).remove(peer)
+            if peer in self._dialled:
+                self._dialled.remove(peer)
             if peer in self._dials:
                 self._dials.pop(peer).cancel()
             self.cut(peer, reason="not of this group")
             self._heard.pop(peer, None)
 
+    def _others(self) -> list[str]:
+        return [name for name in self._addresses if name != self._node]
+
     def _begin_to_dial(self, peer: str) -> None:
-        self._dials[peer] = self._runtime.spawn(self._dial(peer), f"link to {peer}")
+        if peer not in self._dials:
+            self._dials[peer] = self._runtime.spawn(self._dial(peer), f"link to {peer}")
 
     async def stop(self) -> None:
         """Flush what can be flushed at once, close every link and the listener."""
@@ -303,10 +320,6 @@ class Links:
             link.cut()
             return False
         return True
-
-    def connected(self, peer: str) -> bool:
-        """Whether there is a link to the peer."""
-        return peer in self._links
 
     def silent_for(self, peer: str) -> float:
         """Seconds since anything was heard of the peer; infinite when nothing ever was."""
@@ -345,16 +358,19 @@ class Links:
 
     async def _dial(self, peer: str) -> None:
         host, port = self._addresses[peer]
-        while True:
-            try:
-                async with asyncio.timeout(max(self._silence / 2, 0.05)):
-                    link = await self._open(peer, host, port)
-            except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
-                if isinstance(error, LinkError):
-                    self._complaints.tell(peer, error)
-            else:
-                await self._run(peer, link)
+        while peer in self._dialled:
+            # The peer has dialled where the two don't agree, which lasts until the log of both says who dials.
+            if peer not in self._links:
+                try:
+                    async with asyncio.timeout(max(self._silence / 2, 0.05)):
+                        link = await self._open(peer, host, port)
+                except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
+                    if isinstance(error, LinkError):
+                        self._complaints.tell(peer, str(error))
+                else:
+                    await self._run(peer, link)
             await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random() / 2))
+        del self._dials[peer]
 
     async def _open(self, peer: str, host: str, port: int) -> _Link:
         reader, writer = await self._runtime.connect(host, port)
@@ -369,10 +385,10 @@ class Links:
         self._handshakes[writer] = None
         try:
             async with asyncio.timeout(max(self._silence, 0.1)):
-                peer = await self._handshake.accept(reader, writer, self._dialling_us)
+                peer = await self._handshake.accept(reader, writer, self._others())
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
-                self._complaints.tell("", error)
+                self._complaints.tell("", str(error))
             writer.transport.abort()
             return
         finally:
@@ -393,6 +409,7 @@ class Links:
         self.cut(peer, reason="replaced by a new link")
         self._links[peer] = link
         self._heard[peer] = self._runtime.now()
+        self._complaints.forget(peer)
         self._runtime.log("link up", peer=peer)
         self._events.link_up(peer)
         reason = "closed by the peer"

@@ -23,7 +23,7 @@ from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
 from nodes.reference.links import Complaints, FrameParser, Handshake, LinkError, encode_frame, read_hello
 from nodes.reference.outside import Outside
 
-PROTOCOL = "stormproof-network/2"
+PROTOCOL = "stormproof-network/3"
 WINDOW = 256
 WINDOW_BYTES = 4 << 20
 _READ_SIZE = 1 << 18
@@ -194,13 +194,13 @@ class Networks:
             except _Refused as refusal:
                 reason, elsewhere = refusal.args
                 if reason != _NOT_MASTER:
-                    self._complaints.tell(name_of(server), LinkError(reason))
+                    self._complaints.tell(name_of(server), reason)
                 if elsewhere in known and elsewhere != known[place % len(known)]:
                     place = known.index(elsewhere)
                     continue
                 place += 1
             except LinkError as error:
-                self._complaints.tell(name_of(server), error)
+                self._complaints.tell(name_of(server), str(error))
                 place += 1
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 place += 1
@@ -224,6 +224,7 @@ class Networks:
 
     async def _run_outward(self, server: int, connection: _Connection) -> None:
         self._outward[server] = connection
+        self._complaints.forget(name_of(server))
         self._runtime.log("network up", to=server)
         # What was safe there when the connection was asked for may have been removed here meanwhile.
         connection.sent = connection.acked = max(connection.sent, self._outside().peer(server).acked)
@@ -273,7 +274,7 @@ class Networks:
             try:
                 await self._accept(reader, writer, replicas)
             except LinkError as error:
-                self._complaints.tell("", error)
+                self._complaints.tell("", str(error))
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 pass  # It will be tried again by the other side.
             finally:
@@ -294,10 +295,10 @@ class Networks:
             return
         received = self._outside().peer(server).received
         if received > last:
-            connection.write(["refused", f"server {server} has lost its storage: it has given {last} numbers to its "
-                              f"messages, but number {received} has come here before", "", 0])
-            self._runtime.log("network refused", level="error", server=server, received=received, last=last,
-                              reason="the other server has lost its storage")
+            connection.write(["refused", f"server {server} has lost its storage: number {received} of its messages has "
+                              "come here before, and it has given fewer", "", 0])
+            self._complaints.tell(name_of(server), "the other server has lost its storage", level="error",
+                                  received=received, last=last)
             return
         if first > received + 1:
             self._runtime.log("messages lost here", level="error", server=server, received=received, first=first)
@@ -307,6 +308,7 @@ class Networks:
             older.cut()
         self._inward[server] = connection
         connection.write(["welcome"])
+        self._complaints.forget(name_of(server))
         self._runtime.log("network up", of=server)
 
         def came(frame: Sequence[Any]) -> None:

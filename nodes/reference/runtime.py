@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import socket
 import sqlite3
@@ -151,12 +150,14 @@ class LoopRuntime(ABC):
 class RealRuntime(LoopRuntime):
     """The Runtime of a broker that runs as an operating-system process; needs a running event loop.
 
-    Option ``seed`` of the configuration makes its randomness repeatable.
+    Its randomness is the operating system's, as nobody may foresee the numbers of a handshake. Option ``seed`` of the
+    configuration makes it repeatable instead, for tests.
     """
 
     def __init__(self, config: Config, output: TextIO | None = None) -> None:
         super().__init__()
-        self.random = random.Random(config.options.get("seed", int.from_bytes(os.urandom(16), "big")))
+        seed = config.options.get("seed")
+        self.random = random.SystemRandom() if seed is None else random.Random(seed)
         self._folder = Path(config.data)
         self._output = output if output is not None else sys.stdout
         self._began = time.monotonic()

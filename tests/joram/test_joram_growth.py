@@ -26,7 +26,17 @@ from nodes.reference.joram.decisions import LogId, Position, make_epoch
 from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.leader import Leader
 from nodes.reference.joram.log import Log, Member, encode_command, encode_group, encode_view
-from nodes.reference.joram.messages import Ack, Append, Canvass, Message, Opinion, Promise, Propose, Standing
+from nodes.reference.joram.messages import (
+    Ack,
+    Append,
+    Canvass,
+    Heartbeat,
+    Message,
+    Opinion,
+    Promise,
+    Propose,
+    Standing,
+)
 from nodes.reference.joram.options import Options
 from nodes.reference.joram.transfer import HeldBack, Marks, Transfer, TwoStep, rows_of, take_chunk
 from nodes.stomp import ProtocolError
@@ -409,6 +419,43 @@ def test_one_who_was_away_while_the_group_grew_promises_to_those_whom_its_log_do
     in_virtual_time(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n4"], "n5": [*FOUNDERS, "n5"]}))
 
 
+@pytest.mark.parametrize("peers", [
+    {"n4": [*FOUNDERS, "n4"], "n5": [*FOUNDERS, "n4", "n5"]},
+    {"n4": [*FOUNDERS, "n5", "n4"], "n5": [*FOUNDERS, "n4", "n5"]},
+])
+def test_newcomers_find_each_other_whatever_order_they_are_configured_with(peers: dict[str, list[str]]):
+    async def scenario(group: Group) -> None:
+        for name in ("n5", "n4"):
+            await group.start(name)
+            group.add(name)
+            await group.until(lambda name=name: name in group.view(), name)
+        for one, other in (("n4", "n5"), ("n5", "n4")):
+            links = group.nodes[one].design._replica.links
+            await group.until(lambda links=links, other=other: links.send(other, b""), f"a link of {one} with {other}")
+
+    in_virtual_time(scenario, Group(3, 3, peers))
+
+
+def test_a_newcomer_that_is_master_finds_one_for_whom_it_would_wait_by_its_configuration():
+    async def scenario(group: Group) -> None:
+        def whole(size: int) -> bool:
+            return all(len(node.design.status()["view"]) == size for node in group.nodes.values())
+
+        await group.start("n5")
+        group.add("n5")
+        await group.until(lambda: whole(4), "n5")
+        while (master := group.view()[0]) != "n5":
+            group.crash(master)
+            await group.until(lambda: whole(3), "another master")
+            await group.start(master)
+            await group.until(lambda: whole(4), "all four")
+        await group.start("n4")
+        group.add("n4")
+        await group.until(lambda: whole(5), "n4")
+
+    in_virtual_time(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n5", "n4"], "n5": [*FOUNDERS, "n4", "n5"]}))
+
+
 class Alone:
     """A newcomer that only its own log, which ends with an uncommitted growth, takes for one of the group."""
 
@@ -449,6 +496,23 @@ async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master():
     assert alone.replica.order == FOUNDERS
     alone.election._finish_if_complete()
     assert not alone.design.leads()
+
+
+async def test_only_the_heartbeat_that_is_due_anyway_is_saved_for_one_that_got_an_answer():
+    alone = Alone()
+    alone.design._answered.add("n2")
+
+    def told() -> list[str]:
+        peers = [peer for peer, message in alone.said if isinstance(message, Heartbeat)]
+        alone.said.clear()
+        return peers
+
+    alone.replica.tell_peers()
+    assert told() == FOUNDERS
+    alone.design._tick(True)
+    assert told() == ["n1", "n3"]
+    alone.design._tick(True)
+    assert told() == FOUNDERS
 
 
 def grow_in_simulation(seed: int, form: str, spares: int, folder: Path) -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import pytest
@@ -23,7 +25,17 @@ from nodes.reference.joram.messages import (
     pack,
     unpack,
 )
-from nodes.reference.links import PROTOCOL, FrameParser, LinkError, Links, check_hello, encode_frame, proof
+from nodes.reference.links import (
+    MAX_COMPLAINTS,
+    PROTOCOL,
+    Complaints,
+    FrameParser,
+    LinkError,
+    Links,
+    check_hello,
+    encode_frame,
+    proof,
+)
 from nodes.reference.runtime import RealRuntime
 from nodes.reference.wire import WireError, encode
 
@@ -106,10 +118,16 @@ class Recorder:
             self.events.append((peer, frame))
 
 
+def linked(links: Links, peer: str) -> bool:
+    """Whether there is a link that takes something, if only nothing."""
+    return links.send(peer, b"")
+
+
 class Pair:
     """Two nodes with a link."""
 
     def __init__(self, folder: Path, silence: float = 5.0, secrets: tuple[str, str] = (SECRET, SECRET)) -> None:
+        self.folder = folder
         ports = free_ports(2)
         peers = {"n1": ("127.0.0.1", ports[0]), "n2": ("127.0.0.1", ports[1])}
         self.address = peers["n2"]
@@ -122,10 +140,16 @@ class Pair:
             for name, secret in zip(peers, secrets, strict=True)
         }
 
+    def linked(self) -> bool:
+        return linked(self.links["n1"], "n2") and linked(self.links["n2"], "n1")
+
+    def ups(self) -> int:
+        return self.events["n1"].events.count(("up", "n2")) + self.events["n2"].events.count(("up", "n1"))
+
     async def __aenter__(self) -> Pair:
         for links in self.links.values():
             await links.start()
-        await until(lambda: self.links["n1"].connected("n2") and self.links["n2"].connected("n1"), "a link")
+        await until(lambda: self.linked(), "a link")
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -155,7 +179,7 @@ async def test_a_silent_link_is_cut_and_comes_back(tmp_path: Path):
     async with Pair(tmp_path, silence=0.05) as pair:
         await until(lambda: pair.links["n1"].silent_for("n2") > 0.06, "silence")
         pair.links["n1"].cut_silent()
-        assert not pair.links["n1"].connected("n2")
+        assert not linked(pair.links["n1"], "n2")
         await until(lambda: pair.events["n1"].events.count(("up", "n2")) > 1, "a new link")
 
 
@@ -165,10 +189,10 @@ async def test_a_peer_that_is_known_to_be_busy_may_be_silent_for_longer(tmp_path
         links.excuse("n2", 60)
         await until(lambda: links.silent_for("n2") > 0.06, "silence")
         links.cut_silent()
-        assert links.connected("n2")
+        assert linked(links, "n2")
         links.excuse("n2", 0)
         links.cut_silent()
-        assert not links.connected("n2")
+        assert not linked(links, "n2")
 
 
 async def test_the_newest_link_counts(tmp_path: Path):
@@ -179,11 +203,86 @@ async def test_the_newest_link_counts(tmp_path: Path):
         while len(frames) < 2:
             frames += parser.feed(await reader.read(1000))
         numbers = (b"1", frames[0][3])
-        assert frames[1] == proof(SECRET, "accept", ("n1", "n2"), numbers)
-        writer.write(encode_frame(proof(SECRET, "dial", ("n1", "n2"), numbers)))
+        assert frames[1] == proof(SECRET, PROTOCOL, "c", "accept", ("n1", "n2"), numbers)
+        writer.write(encode_frame(proof(SECRET, PROTOCOL, "c", "dial", ("n1", "n2"), numbers)))
         await until(lambda: pair.events["n2"].events[:3] == [("up", "n1"), ("down", "n1"), ("up", "n1")], "new")
         writer.transport.abort()
-        await until(lambda: pair.links["n2"].connected("n1") and pair.links["n1"].connected("n2"), "a link again")
+        await until(lambda: pair.linked(), "a link again")
+
+
+@pytest.mark.parametrize("dials", [("n2",), ("n1", "n2"), ("n1",)])
+async def test_who_dials_may_change_and_if_both_do_there_still_is_one_link(tmp_path: Path, dials: tuple[str, ...]):
+    async with Pair(tmp_path) as pair:
+        for name, peer in (("n1", "n2"), ("n2", "n1")):
+            pair.links[name].add(peer, ("127.0.0.1", 9), dial=name in dials)
+        await asyncio.sleep(0.1)
+        assert pair.linked() and pair.ups() == 2, "the link that is there stays"
+        for _ in range(3):
+            pair.links["n1"].cut("n2")
+            await until(pair.linked, "a link again")
+        await asyncio.sleep(0.3)
+        before = pair.ups()
+        await asyncio.sleep(0.3)
+        assert pair.linked() and pair.ups() == before, "and so does the new one"
+
+
+async def test_who_shall_not_dial_any_more_does_not(tmp_path: Path):
+    async with Pair(tmp_path) as pair:
+        pair.links["n1"].add("n2", ("127.0.0.1", 9), dial=False)
+        pair.links["n1"].cut("n2")
+        await asyncio.sleep(0.3)
+        assert not linked(pair.links["n1"], "n2") and not pair.links["n1"]._dials
+        pair.links["n1"].add("n2", ("127.0.0.1", 9), dial=True)
+        await until(pair.linked, "a link again")
+
+
+def test_what_is_tried_again_and_again_is_told_once_until_it_has_gone_well(tmp_path: Path):
+    log = tmp_path / "log"
+    complaints = Complaints(RealRuntime(Config("n1", "joram", ""), log.open("w")), "refused")
+
+    def lines() -> int:
+        found = len(log.read_text().splitlines())
+        log.write_text("")
+        return found
+
+    complaints._runtime.clocks = lambda: (0.0, datetime.now(UTC))  # type: ignore[method-assign]
+    for _ in range(9):
+        complaints.tell("", "n8 isn't expected here")
+        complaints.tell("", "n9 isn't expected here")
+        complaints.tell("n2", "another secret")
+        complaints.tell("n3", "another secret", level="error", number=1)
+    assert lines() == 4
+    complaints.forget("n2")
+    for peer in ("n2", "n3", ""):
+        complaints.tell(peer, "another secret")
+    assert lines() == 2
+    for number in range(2 * MAX_COMPLAINTS):
+        complaints.tell("", f"n{number} isn't expected here")
+    assert lines() < MAX_COMPLAINTS
+
+
+async def test_trouble_that_comes_again_after_a_link_is_told_again(tmp_path: Path):
+    pair = Pair(tmp_path)
+    complaints = [(links._complaints, peer) for links, peer in zip(pair.links.values(), ("n2", "n1"), strict=True)]
+    for each, peer in complaints:
+        each.tell(peer, "trouble")
+    async with pair:
+        for each, peer in (*complaints, *complaints):
+            each.tell(peer, "trouble")
+    for name in pair.links:
+        assert (tmp_path / f"{name}.log").read_text().count("trouble") == 2
+
+
+def test_a_proof_holds_for_one_protocol_and_cluster_only():
+    said = {proof(SECRET, protocol, cluster, "dial", ("n1", "n2"), (b"1", b"2"))
+            for protocol in (PROTOCOL, "stormproof-network/3") for cluster in ("", "c")}
+    assert len(said) == 4
+
+
+def test_numbers_of_handshakes_come_from_the_operating_system_unless_a_test_wants_them_repeatable():
+    assert isinstance(RealRuntime(Config("n1", "joram", "")).random, SystemRandom)
+    first, second = (RealRuntime(Config("n1", "joram", "", options={"seed": 7})) for _ in range(2))
+    assert first.random.getrandbits(128) == second.random.getrandbits(128)
 
 
 async def test_own_stand_still_is_not_counted_as_silence_of_the_peer(tmp_path: Path):
@@ -203,7 +302,7 @@ async def test_nodes_with_different_secrets_have_no_link_and_say_so(tmp_path: Pa
         log = tmp_path / "n1.log"
         await until(lambda: "link refused" in log.read_text(), "a refusal")
         assert "n2 has another secret" in log.read_text()
-        assert not pair.links["n1"].connected("n2") and not pair.links["n2"].connected("n1")
+        assert not linked(pair.links["n1"], "n2") and not linked(pair.links["n2"], "n1")
     finally:
         for links in pair.links.values():
             await links.stop()

@@ -165,11 +165,34 @@ async def test_strangers_and_servers_that_forgot_their_messages_are_refused(serv
         assert (await ask(world, "n0.0", [1, 1], **strangers))[0] == []
     for offer in ([], [1], [1, "1"], [True, 1], [PROTOCOL, 1, 0, 1, 1]):
         assert (await ask(world, "n0.0", offer))[0] == []
-    refused, _ = await ask(world, "n0.0", [1, 0])
-    assert refused[:1] == ["refused"] and "has lost its storage" in refused[1]
+    for _ in range(3):
+        refused, _ = await ask(world, "n0.0", [1, 0])
+        assert refused[:1] == ["refused"] and "has lost its storage" in refused[1]
+    assert world.logs["n0.0"].getvalue().count("the other server has lost its storage") == 1
     reader, writer = await asyncio.open_connection("127.0.0.1", world.networks["n0.0"])
     writer.write(b"\xff" * 64)
     assert await reader.read() == b""
+
+
+async def test_trouble_that_comes_again_after_a_connection_is_told_again(servers: Callable[..., Servers]):
+    world = servers(1, 1)
+    world.start()
+    local = await world.client(await world.serving(1))
+    await world.serving(0)
+
+    def trouble() -> None:
+        for name, server in (("n0.0", 1), ("n1.0", 0)):
+            world.nodes[name].running.networks._complaints.tell(name_of(server), "trouble")
+
+    async def arrived() -> bool:
+        return await world.depth("n0.0") == 1
+
+    trouble()
+    await local.publish("x", HERE)
+    await eventually(arrived, "the message")
+    trouble()
+    trouble()
+    assert [world.logs[name].getvalue().count("trouble") for name in ("n0.0", "n1.0")] == [2, 2]
 
 
 async def test_servers_with_different_secrets_exchange_nothing_and_say_so(servers: Callable[..., Servers]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError
@@ -399,16 +399,15 @@ class Joram:
         else:
             self._election.tick()
         if beat:
-            self._send_heartbeats()
+            self._send_heartbeats(but=self._answered)
+            self._answered.clear()
         # What has been applied is in the log on disk, and gets written with the next entry.
         if replica.log.has_unwritten or (replica.log.dirty and replica.unpersisted_for() >= QUIET):
             replica.persist()
 
-    def _send_heartbeats(self) -> None:
+    def _send_heartbeats(self, but: Collection[str] = ()) -> None:
         for peer in self._replica.peers:
-            if peer in self._answered:
-                self._answered.remove(peer)
-            else:
+            if peer not in but:
                 self._send_heartbeat(peer)
 
     def _send_heartbeat(self, peer: str) -> None:

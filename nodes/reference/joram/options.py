@@ -24,11 +24,10 @@ class Options:
     a majority. ``propagation``: whether a sent message is confirmed then, or as soon as the master has it; the
     other replicas are brought up to date every ``sync_interval``. ``partitions``: what happens when the group falls
     apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts.
-    ``detection_timeout``: how long a peer may be
-    silent before it is suspected. ``log_keep`` and ``log_keep_bytes``: how much of the log is kept for replicas
-    that come back; one that is further behind gets the whole state, in one of the forms of ``transfer``. ``join``:
-    this replica is added to a running group, and waits until that takes it. ``secret``: what replicas must share
-    for a link; empty for none.
+    ``detection_timeout``: how long a peer may be silent before it is suspected. ``log_keep`` and
+    ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
+    whole state, in one of the forms of ``transfer``. ``join``: this replica is added to a running group, and waits
+    until that takes it. ``secret``: what replicas must share for a link; empty for none.
     """
 
     ack: str = "all"

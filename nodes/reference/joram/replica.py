@@ -60,28 +60,27 @@ class Replica:
         self.order = [member.name for member in group]
         self.ranks = {member.name: rank for rank, member in enumerate(self.configured)}
         self.ranks |= {name: rank for rank, name in enumerate(self.order)}
-        others = [*group, *self.learners]
-        place = self.order.index(self.name) if self.name in self.order else len(others)
-        for rank, member in enumerate(others):
-            self.ranks.setdefault(member.name, len(self.ranks))
-            self.links.add(member.name, (member.host, member.port), dial=rank > place)
-        known = dict.fromkeys([*self.order, *(member.name for member in (*self.learners, *self.configured))])
-        for roster in self._rosters.values():
-            self._meet(roster, known)
-        self.peers = [name for name in known if name != self.name]
+        # Of two nodes one must dial, so both should know the same order. The best list that names somebody tells: the
+        # own log, else those of others (the group only grows, so the longest), else the configuration, which may be
+        # another one elsewhere.
+        own = [*group, *self.learners]
+        rosters = sorted(self._rosters.values(), key=len, reverse=True)
+        self.peers: list[str] = []
+        for members in (*([own, *rosters] if self.log.group else [*rosters, own]), self.configured):
+            self._meet(members)
         self.links.retain(self.peers)
         if self.log.group != self._told:
             self._told = self.log.group
             for peer in self.peers:
                 self.introduce(peer)
 
-    def _meet(self, roster: Sequence[Member], known: dict[str, None]) -> None:
-        """Look for those of a roster whom this replica does not know; of two, the one that is listed first dials."""
-        names = [member.name for member in roster]
+    def _meet(self, members: Sequence[Member]) -> None:
+        """Link with those whom no better list has named; of two, the one that is listed first dials."""
+        names = [member.name for member in members]
         place = names.index(self.name) if self.name in names else len(names)
-        for rank, member in enumerate(roster):
-            if member.name not in known:
-                known[member.name] = None
+        for rank, member in enumerate(members):
+            if member.name not in (self.name, *self.peers):
+                self.peers.append(member.name)
                 self.ranks.setdefault(member.name, len(self.ranks))
                 self.links.add(member.name, (member.host, member.port), dial=rank > place)
 
