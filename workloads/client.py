@@ -17,6 +17,10 @@ logger = logging.getLogger("stormproof.client")
 
 CLIENT_HEARTBEAT = Option(
     "client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection", least=0.01)
+SETTLE_TIMEOUT = Option(
+    "settle_timeout", 60.0,
+    "seconds that the healed cluster has to become healthy, and then its clients to settle what was confirmed to them")
+"""Options of every workload."""
 
 _SETTLE_SECONDS = 60.0
 """How long a client tries to get a connection on which to bring back what came undone."""

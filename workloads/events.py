@@ -25,7 +25,7 @@ from harness.generator import (
 from harness.protocols import Client, Option
 from harness.spec import Test
 from nodes.reference.icestorm.topics import ORDERED, UNORDERED
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT
 from workloads.events_client import KINDS, EventCluster, Listener, Publisher, links
 from workloads.topic import Publishes, Subscriber
 
@@ -56,7 +56,7 @@ class EventsWorkload:
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
-        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        SETTLE_TIMEOUT,
         Option("min_ok", 50, "confirmed publishes, and events received, below which the verdict is unknown"),
     )
     promises = ("topic-phantom", "event-lost", "event-order", "elections")

@@ -30,7 +30,7 @@ from harness.generator import (
 from harness.op import FAIL, INVOKE, Op
 from harness.protocols import Client, Option
 from harness.spec import Test
-from workloads.client import CLIENT_HEARTBEAT, StompCluster
+from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT, StompCluster
 from workloads.queue_client import QueueClient
 
 
@@ -81,7 +81,7 @@ class QueueWorkload:
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
-        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        SETTLE_TIMEOUT,
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
         Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
         Option("majority_ok", 0, "confirmed sends on majority sides of partitions below which it is unknown"),

@@ -33,7 +33,7 @@ from harness.op import FAIL, INFO, INVOKE, OK, Op
 from harness.protocols import Backend, Client, Option
 from harness.spec import Test
 from nodes.reference.frames import TOPIC_MANAGER
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
@@ -228,7 +228,7 @@ class SubscriptionsWorkload:
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
-        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        SETTLE_TIMEOUT,
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )
     promises = ("metadata", "elections")

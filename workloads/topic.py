@@ -32,7 +32,7 @@ from harness.generator import (
 from harness.op import FAIL, INFO, INVOKE, OK, Op
 from harness.protocols import Client, Option
 from harness.spec import Test
-from workloads.client import CLIENT_HEARTBEAT, StompCluster
+from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT, StompCluster
 from workloads.topic_client import TopicClient, selects, topic_name
 
 SEND_SHARE = 1 / 3
@@ -127,7 +127,7 @@ class TopicWorkload:
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
-        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        SETTLE_TIMEOUT,
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
     )
     promises = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")

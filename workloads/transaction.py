@@ -36,7 +36,7 @@ from harness.generator import (
 from harness.op import FAIL, INVOKE, Op
 from harness.protocols import Client, Option
 from harness.spec import Test
-from workloads.client import CLIENT_HEARTBEAT, StompCluster
+from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT, StompCluster
 from workloads.decisions import Decisions
 from workloads.queue import Drain
 from workloads.transaction_client import NONE_PREPARED, TransactionClient
@@ -135,7 +135,7 @@ class TransactionWorkload:
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that each step of the drain may take"),
-        Option("settle_timeout", 60.0, "seconds that the healed cluster has to become healthy"),
+        SETTLE_TIMEOUT,
         Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
     )
     promises = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
