@@ -7,8 +7,8 @@ import io
 import random
 import selectors
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any
 
 from nodes.reference.api import Command, Config, Deliver, Done, Effect, Handler
@@ -413,27 +413,31 @@ class Group:
                          for name, parts in self.logs.items())
 
 
+@asynccontextmanager
+async def ending(group: Group) -> AsyncIterator[None]:
+    """End the group afterwards; a failure is told with its story."""
+    try:
+        yield
+    except BaseException:
+        print(group.story())
+        raise
+    finally:
+        group.end()
+        await asyncio.sleep(0.01)
+
+
 def in_virtual_time(scenario: Callable[[Group], Coroutine[Any, Any, None]], group: Group) -> None:
     """Start the founders, and let the scenario run."""
-    loop = VirtualLoop()
 
     async def run() -> None:
-        try:
+        async with ending(group):
             for name in group.founders:
                 await group.start(name)
             await group.until(lambda: group.view() == group.founders, "the group begins")
             await scenario(group)
-        except BaseException:
-            print(group.story())
-            raise
-        finally:
-            group.end()
-            await asyncio.sleep(0.01)
 
-    try:
+    with closing(VirtualLoop()) as loop:
         loop.run_until_complete(run())
-    finally:
-        loop.close()
 
 
 def simulate(seed: int, nodes: int, seconds: float, **options: Any) -> Group:
@@ -446,16 +450,10 @@ def simulate(seed: int, nodes: int, seconds: float, **options: Any) -> Group:
         loop.set_exception_handler(lambda _, context: failures.append(context))
         for name in group.names:
             await group.start(name)
-        try:
+        async with ending(group):
             await group.live(seconds)
             final = {name: group.contents(name) for name in group.names}
             states = {name: list(node.engine.dump()) for name, node in group.nodes.items()}
-        except BaseException:
-            print(group.story())
-            raise
-        finally:
-            group.end()
-            await asyncio.sleep(0.01)
         group.final, group.states = final, states  # type: ignore[attr-defined]
         text = group.story()
         assert "ERROR" not in text, text

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
-from joram_sim import Group, SimNode, VirtualLoop
+from joram_sim import Group, SimNode, VirtualLoop, ending
 
 from nodes.reference.api import Command, Deliver, Done, Effect, Opened, Refused
 
@@ -119,12 +120,11 @@ async def resolve(group: Group, last: int, confirmed: bool) -> bool:
 
 
 def scene(seed: int, last: int, confirmed: bool, **options: Any) -> None:
-    loop = VirtualLoop()
     rng = random.Random(seed)
 
     async def run() -> None:
         group = Group(seed, 3, **options)
-        try:
+        async with ending(group):
             for name in group.names:
                 await group.start(name)
             caller = await prepare_scene(group)
@@ -141,17 +141,9 @@ def scene(seed: int, last: int, confirmed: bool, **options: Any) -> None:
                     await asyncio.sleep(0.1)
             one, two, three = (list(node.engine.dump()) for node in group.nodes.values())
             assert one == two == three
-        except BaseException:
-            print(group.story())
-            raise
-        finally:
-            group.end()
-            await asyncio.sleep(0.01)
 
-    try:
+    with closing(VirtualLoop()) as loop:
         loop.run_until_complete(run())
-    finally:
-        loop.close()
 
 
 @pytest.mark.requirement("J4")
