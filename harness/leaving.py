@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from harness.protocols import Client, Settling
+from nodes.timeouts import within
 
 CLOSE_SECONDS = 5.0
 """Hard limit for closing one client."""
@@ -87,7 +88,7 @@ async def _cancelled(tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]
 async def _close(client: Client) -> None:
     """Close a client; one that raises or hangs costs nobody else anything."""
     try:
-        async with asyncio.timeout(CLOSE_SECONDS):
+        async with within(CLOSE_SECONDS):
             await client.close()
     except Exception as error:
         logger.warning("closing a client failed: %s", f"{type(error).__name__}: {error}".removesuffix(": "))

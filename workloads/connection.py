@@ -16,9 +16,10 @@ import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from nodes.stomp import Frame, Parser, ProtocolError, encode
+from nodes.timeouts import within
 
 Address = tuple[str, int]
 
@@ -130,7 +131,7 @@ class Connection:
         self._task = asyncio.create_task(self._run(), name="connection")
         # Not asyncio.wait_for, here and below: that of Python 3.11 loses a cancellation at times.
         try:
-            async with asyncio.timeout(timeout):
+            async with within(timeout):
                 await self._ready.wait()
         except TimeoutError:
             reason = self._broken or "no replica let us in"
@@ -155,7 +156,7 @@ class Connection:
         pending = self._enqueue(command, headers, body)
         self._write_pending(pending)
         try:
-            async with asyncio.timeout(timeout):
+            async with within(timeout):
                 answer = await pending.future
         except (TimeoutError, ConnectionBroken) as error:
             if pending.seq == 0:
@@ -208,7 +209,7 @@ class Connection:
                 return None
             self._arrived.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with within(left):
                     await self._arrived.wait()
         return self.messages.popleft()
 
@@ -246,7 +247,7 @@ class Connection:
             while True:
                 address = self._addresses[self._place]
                 try:
-                    async with asyncio.timeout(self.settings.connect_timeout):
+                    async with within(self.settings.connect_timeout):
                         reader = await self._connect(address)
                     self._ready.set()
                     try:
@@ -358,15 +359,15 @@ class Connection:
             self._addresses.append(address)
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:
-        loop = asyncio.get_running_loop()
         beats = asyncio.create_task(self._beat(), name="heart-beat")
         try:
-            async with asyncio.timeout(self._silence) as limit:
-                while True:
-                    for frame in await self._read(reader):
-                        if isinstance(frame, Frame):
-                            self._take(frame)
-                    limit.reschedule(loop.time() + self._silence)
+            async with within(None) as limit:
+                with _Watch(limit, self._silence) as watch:
+                    while True:
+                        for frame in await self._read(reader):
+                            if isinstance(frame, Frame):
+                                self._take(frame)
+                        watch.heard()
         finally:
             beats.cancel()
 
@@ -434,6 +435,36 @@ class Connection:
 def _address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     return host, int(port)
+
+
+class _Watch:
+    """Lets a time-out expire when nothing was heard for so many seconds.
+
+    It looks at the time now and then: a time-out that is moved on with every read costs a timer for each.
+    """
+
+    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+        self._limit, self._seconds = limit, seconds
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        self.heard()
+        self._timer = self._loop.call_at(self._last + self._seconds, self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def heard(self) -> None:
+        """Something was heard now."""
+        self._last = self._loop.time()
+
+    def _look(self) -> None:
+        due = self._last + self._seconds
+        if due <= self._loop.time():
+            self._limit.reschedule(due)
+        else:
+            self._timer = self._loop.call_at(due, self._look)
 
 
 class _Refused(Exception):

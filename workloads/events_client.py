@@ -12,6 +12,7 @@ from harness.op import Op
 from harness.protocols import NodeStatus
 from nodes.reference.frames import TOPIC_MANAGER
 from nodes.stomp import Frame, Parser, ProtocolError, encode
+from nodes.timeouts import within
 from workloads.client import StompCluster, decode_body, encode_body
 from workloads.connection import Address, Connection, ConnectionBroken, NotSent, Rejected, Settings
 
@@ -234,7 +235,7 @@ class Listener(EventClient):
         if not self._events:
             self._arrived.clear()
             try:
-                async with asyncio.timeout(float(self.options["poll"])):
+                async with within(float(self.options["poll"])):
                     await self._arrived.wait()
             except TimeoutError:
                 return None

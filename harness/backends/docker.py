@@ -28,6 +28,7 @@ from harness.backends.image import ensure_image
 from harness.backends.launch import find_tool
 from harness.errors import BackendError
 from harness.spec import Test
+from nodes.timeouts import within
 
 LABEL_RUN = "stormproof.run"
 LABEL_DIR = "stormproof.dir"
@@ -147,7 +148,7 @@ class DockerBackend(ShellBackend):
         reader, writer = await asyncio.open_connection(sock=opened._sock)
         channel = _ExecChannel(self, node, opened, reader, writer)
         try:
-            async with asyncio.timeout(_CONNECT_LIMIT_S):
+            async with within(_CONNECT_LIMIT_S):
                 await channel.read_pid()
         except BaseException:
             writer.close()

@@ -23,6 +23,7 @@ from harness.backends.launch import how_to_launch
 from harness.backends.scratch import make_scratch, remove_scratch
 from harness.errors import BackendError
 from harness.spec import Test
+from nodes.timeouts import within
 
 BRIDGE = "stormproof0"
 SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
@@ -126,7 +127,7 @@ class LocalBackend(ShellBackend):
         )
         self._holders[node] = holder
         assert holder.stdout is not None and holder.stderr is not None
-        async with asyncio.timeout(_SETUP_LIMIT):
+        async with within(_SETUP_LIMIT):
             if await holder.stdout.readline() != b"ready\n":
                 why = (await holder.stderr.read()).decode(errors="replace").strip()
                 raise BackendError(f"{node}: can't make its namespaces: {why or 'unshare ended'}")
@@ -173,7 +174,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # it has ended and waits to be reaped
-    async with asyncio.timeout(_END_LIMIT):
+    async with within(_END_LIMIT):
         await process.wait()
 
 
@@ -197,7 +198,7 @@ async def _run(*argv: str, stdin: str = "", check: bool = True) -> None:
         *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE, env=_environment(),
     )
-    async with asyncio.timeout(_SETUP_LIMIT):
+    async with within(_SETUP_LIMIT):
         _, errors = await process.communicate(stdin.encode())
     if check and process.returncode != 0:
         raise BackendError(f"{shlex.join(argv)} failed: {' '.join(errors.decode(errors='replace').split())}")

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from harness.errors import BackendError
 from harness.slowness import SLOW
+from nodes.timeouts import within
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of a command's output that are kept unless the caller says otherwise."""
@@ -122,7 +123,7 @@ class Shell:
             BackendError: the script did not end in time, or the shell ended under it.
         """
         try:
-            async with asyncio.timeout(timeout), self._lock:
+            async with within(timeout), self._lock:
                 try:
                     return await self._attempt(script, payload, limit)
                 except _Unstarted:
@@ -137,7 +138,7 @@ class Shell:
         """End the shell and the command it is running."""
         channel, self._channel, self._inbox = self._channel, None, None
         if channel is not None:
-            async with asyncio.timeout(_DESTROY_LIMIT):
+            async with within(_DESTROY_LIMIT):
                 await channel.destroy()
 
     async def _attempt(self, script: str, payload: bytes | None, limit: int) -> Output:
@@ -162,7 +163,7 @@ class Shell:
         if self._channel is None or self._silence is None or loop.time() - self._heard < self._silence:
             return
         try:
-            async with asyncio.timeout(_ANSWER_LIMIT):
+            async with within(_ANSWER_LIMIT):
                 await self._exchange(":", None, 0)
         except (TimeoutError, EOFError, OSError, _Unstarted):
             await self.close()

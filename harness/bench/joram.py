@@ -24,6 +24,7 @@ from harness.protocols import NodeStatus
 from harness.registry import BACKENDS
 from harness.settings import make_test
 from nodes.systems.reference import Joram, ReferenceCluster
+from nodes.timeouts import within
 from workloads.connection import Connection, ConnectionBroken, Settings
 
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -165,7 +166,7 @@ async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
 
 async def _await_joined(cluster: ReferenceCluster, node: str) -> None:
     try:
-        async with asyncio.timeout(_JOIN_LIMIT):
+        async with within(_JOIN_LIMIT):
             while node not in (await cluster.status(node)).view:  # noqa: ASYNC110 - another process's state
                 await asyncio.sleep(0.02)
     except TimeoutError:

@@ -258,6 +258,13 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self._ended:
             self.ready.append(Handle(callback, args, context, owner, False, 0.0))
 
+    def enter(self, process: Process | None) -> bool:
+        """Let a callback of the network go on as this process (or the harness), if it can run now."""
+        if process is not None and (process.state != RUNNING or process.busy_until > self.now):
+            return False
+        self._owner = process
+        return True
+
     def after(self, delay: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Run something that belongs to no process (the network, the machine) after simulated seconds."""
         return self.at(self.now + delay, callback, *args)

@@ -223,7 +223,7 @@ class Endpoint(Resource):
         else:
             self.ended = True
         if self.transport is not None:
-            self.transport.readable()
+            self.transport.arrived()
 
     def reset_by_peer(self) -> None:
         """The other side, or somebody between, has refused what was sent."""
@@ -385,8 +385,15 @@ class SimTransport(asyncio.Transport):
 
     # For the kernel's half.
 
+    def arrived(self) -> None:
+        """The network has brought something: a process that is idle reads it at once."""
+        if self._read_due or not self._loop.enter(self._endpoint.owner):
+            self.readable()
+        else:
+            self._context.run(self._read)
+
     def readable(self) -> None:
-        """Something has arrived: let the process read it when it runs."""
+        """There is something to read: let the process do it when it runs."""
         endpoint = self._endpoint
         if not self._read_due and (endpoint.buffer or endpoint.ended or endpoint.failed):
             self._read_due = True

@@ -37,6 +37,7 @@ from nodes.reference.networks import Networks
 from nodes.reference.outside import FAILED
 from nodes.reference.services import SERVICES, DeploymentFailed, ServiceFactory, Services
 from nodes.reference.sessions import Session, master_header
+from nodes.timeouts import within
 
 DATABASE = "broker"
 NO_SERVICES = "the services are not started yet"
@@ -124,7 +125,7 @@ class ReferenceBroker:
             await self.networks.stop()
             await self.design.stop()
         try:
-            async with asyncio.timeout(_FAILED_LINGER if self._store_failed else self.limits.linger):
+            async with within(_FAILED_LINGER if self._store_failed else self.limits.linger):
                 await self._nobody.wait()
         except TimeoutError:
             self.runtime.log("clients did not leave", count=len(self._sessions))

@@ -14,19 +14,19 @@ import asyncio
 import hmac
 import random
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nodes.reference import wire
 from nodes.reference.api import Runtime
+from nodes.timeouts import within
 
 PROTOCOL = "stormproof-link/5"
 MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096
 MAX_COMPLAINTS = 1000
-_READ_SIZE = 1 << 18
 _LENGTH = struct.Struct(">I")
 
 
@@ -205,6 +205,39 @@ class Complaints:
         self._told = {told: None for told in self._told if told[0] not in ("", peer)}
 
 
+class _Reading(asyncio.Protocol):
+    """Hands on what comes as it comes: a task that reads would cost two turns of the loop for each read.
+
+    ``over`` is done when nothing more comes, with the exception that ended it, if any.
+    """
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._take = take
+
+    def data_received(self, data: bytes) -> None:
+        if data and not self.over.done():
+            try:
+                self._take(data)
+            except Exception as error:  # whoever waits for `over` is to have it, whatever it is
+                self.over.set_exception(error)
+
+    def eof_received(self) -> bool:
+        self._end(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def _end(self, error: Exception | None) -> None:
+        if self.over.done():
+            return
+        if error is None:
+            self.over.set_result(None)
+        else:
+            self.over.set_exception(error)
+
+
 @dataclass(eq=False)
 class _Link:
     reader: asyncio.StreamReader
@@ -362,7 +395,7 @@ class Links:
             # The peer has dialled where the two don't agree, which lasts until the log of both says who dials.
             if peer not in self._links:
                 try:
-                    async with asyncio.timeout(max(self._silence / 2, 0.05)):
+                    async with within(max(self._silence / 2, 0.05)):
                         link = await self._open(peer, host, port)
                 except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
                     if isinstance(error, LinkError):
@@ -384,7 +417,7 @@ class Links:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._handshakes[writer] = None
         try:
-            async with asyncio.timeout(max(self._silence, 0.1)):
+            async with within(max(self._silence, 0.1)):
                 peer = await self._handshake.accept(reader, writer, self._others())
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
@@ -412,15 +445,13 @@ class Links:
         self._complaints.forget(peer)
         self._runtime.log("link up", peer=peer)
         self._events.link_up(peer)
+        reading = _Reading(lambda data: self._take(peer, link, data))
         reason = "closed by the peer"
         try:
-            while data := await link.reader.read(_READ_SIZE):
-                if self._links.get(peer) is not link:
-                    break
-                self._heard[peer] = self._runtime.now()
-                frames = link.parser.feed(data)
-                if frames:
-                    self._events.frames(peer, frames)
+            link.writer.transport.set_protocol(reading)
+            link.reader.feed_eof()
+            reading.data_received(await link.reader.read())  # what came with the end of the handshake
+            await reading.over
         except OSError as error:
             reason = str(error) or type(error).__name__
         except LinkError as error:
@@ -428,3 +459,10 @@ class Links:
         finally:
             link.cut()
             self.cut(peer, link, reason)
+
+    def _take(self, peer: str, link: _Link, data: bytes) -> None:
+        if self._links.get(peer) is link:
+            self._heard[peer] = self._runtime.now()
+            frames = link.parser.feed(data)
+            if frames:
+                self._events.frames(peer, frames)

@@ -22,6 +22,7 @@ from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined,
 from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
 from nodes.reference.links import Complaints, FrameParser, Handshake, LinkError, encode_frame, read_hello
 from nodes.reference.outside import Outside
+from nodes.timeouts import within
 
 PROTOCOL = "stormproof-network/3"
 WINDOW = 256
@@ -189,7 +190,7 @@ class Networks:
                 wanted.clear()
             await wanted.wait()
             try:
-                async with asyncio.timeout(self._silence / 2):
+                async with within(self._silence / 2):
                     connection = await self._dial(server, known[place % len(known)])
             except _Refused as refusal:
                 reason, elsewhere = refusal.args
@@ -285,7 +286,7 @@ class Networks:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                       replicas: Sequence[Address]) -> None:
-        async with asyncio.timeout(self._silence):
+        async with within(self._silence):
             server = self._named[await self._handshake.accept(reader, writer, self._named)]
             first, last = _stamps(await read_hello(reader))
         connection = _Connection(reader, writer, self._runtime.now())

@@ -11,6 +11,7 @@ import termios
 from collections.abc import Callable
 
 from nodes.reference.limits import Limits
+from nodes.timeouts import within
 
 
 class Outlet:
@@ -113,7 +114,7 @@ class Outlet:
         while self._watching:
             taken = self._written - self.waiting()
             try:
-                async with asyncio.timeout(self._limits.output_timeout):
+                async with within(self._limits.output_timeout):
                     await self._writer.drain()
             except TimeoutError:
                 if self._written - self.waiting() == taken and self._watching:

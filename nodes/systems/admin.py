@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from nodes.stomp import Frame, Parser, ProtocolError, encode
+from nodes.timeouts import within
 
 ADD_REPLICA = "/admin/add-replica"
 
@@ -53,7 +54,7 @@ class AdminConnection:
     async def _ask(self, question: Frame, answer: str, timeout: float) -> Frame:
         async with self._lock:
             try:
-                async with asyncio.timeout(timeout):
+                async with within(timeout):
                     if self._writer is None:
                         await self._connect()
                     self._write(question)

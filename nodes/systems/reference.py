@@ -183,7 +183,7 @@ IceStorm = ReferenceSystem(
 def node_files() -> Mapping[str, bytes]:
     """The code that runs on a node: paths and contents."""
     root = Path(nodes.__file__).parent
-    files = [root / "__init__.py", root / "stomp.py", *sorted((root / "reference").rglob("*.py"))]
+    files = [*sorted(root.glob("*.py")), *sorted((root / "reference").rglob("*.py"))]
     return {str(Path("nodes") / file.relative_to(root)): file.read_bytes() for file in files}
 
 

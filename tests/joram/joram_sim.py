@@ -89,6 +89,7 @@ class Pipe:
     def __init__(self, network: Network, source: str, target: str) -> None:
         self.reader = asyncio.StreamReader()
         self.transport = self
+        self._receiver: Any = None
         self._network, self._source, self._target = network, source, target
         self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         self._closing = False
@@ -108,12 +109,21 @@ class Pipe:
     def abort(self) -> None:
         if not self._closing:
             self._closing = self.other._closing = True
-            self.other.reader.feed_eof()
+            self.other.end()
             self._put(b"")
             self.other._pump.cancel()
 
     def is_closing(self) -> bool:
         return self._closing
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.other._receiver = protocol
+
+    def end(self) -> None:
+        if self._receiver is None:
+            self.reader.feed_eof()
+        else:
+            asyncio.get_running_loop().call_soon(self._receiver.connection_lost, None)
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -124,9 +134,12 @@ class Pipe:
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
             await self._network.passable(self._source, self._target)
             if not data:
-                self.reader.feed_eof()
+                self.end()
                 return
-            self.reader.feed_data(data)
+            if self._receiver is None:
+                self.reader.feed_data(data)
+            else:
+                self._receiver.data_received(data)
 
 
 class SimRuntime(RealRuntime):

@@ -30,7 +30,6 @@ from nodes.reference.joram.messages import (
     Ack,
     Append,
     Canvass,
-    Heartbeat,
     Message,
     Opinion,
     Promise,
@@ -496,23 +495,6 @@ async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master():
     assert alone.replica.order == FOUNDERS
     alone.election._finish_if_complete()
     assert not alone.design.leads()
-
-
-async def test_only_the_heartbeat_that_is_due_anyway_is_saved_for_one_that_got_an_answer():
-    alone = Alone()
-    alone.design._answered.add("n2")
-
-    def told() -> list[str]:
-        peers = [peer for peer, message in alone.said if isinstance(message, Heartbeat)]
-        alone.said.clear()
-        return peers
-
-    alone.replica.tell_peers()
-    assert told() == FOUNDERS
-    alone.design._tick(True)
-    assert told() == ["n1", "n3"]
-    alone.design._tick(True)
-    assert told() == FOUNDERS
 
 
 def grow_in_simulation(seed: int, form: str, spares: int, folder: Path) -> None:

@@ -203,7 +203,7 @@ async def spoken(world: World, condition: Condition, count: int = 100) -> tuple[
         (Condition(delay=0.5, jitter=0.1), 1.4, 100),
         (Condition(duplicate=0.5), 1.0, 30),
         (Condition(reorder=0.5), 1.0, 30),
-        (Condition(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 50),
+        (Condition(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 40),
     ],
 )
 def test_tcp_hides_what_packets_suffer_but_for_the_time_it_takes(

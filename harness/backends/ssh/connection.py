@@ -27,6 +27,7 @@ import paramiko
 from harness.backends.ssh.hosts import Host, own_key
 from harness.errors import BackendError
 from harness.slowness import SLOW
+from nodes.timeouts import within
 
 CONNECT_LIMIT = 10.0 * SLOW
 """Seconds that a connection may take, from the first packet to an open shell."""
@@ -313,7 +314,7 @@ async def open_root_shell(
     old = " ".join(f"{orphan.pid}:{orphan.born}" for orphan in orphans)
     become = shlex.join(["sh", "-c", f"exec 2>&1; {_BECOME}", "sh", _BEGIN, nonce, old])
     try:
-        async with asyncio.timeout(CONNECT_LIMIT):
+        async with within(CONNECT_LIMIT):
             transport = await in_thread(hang_up, dial, host, known_hosts)
             try:
                 channel = await in_thread(paramiko.Channel.close, _start, transport, become)

@@ -18,6 +18,7 @@ from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RE
 from nodes.reference.icestorm.options import DISCARDED, Options
 from nodes.reference.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.stomp import Frame, ProtocolError
+from nodes.timeouts import within
 
 COST = "x-cost"
 MAX_WAITING = 100_000
@@ -179,7 +180,7 @@ class _Outbox:
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        async with asyncio.timeout(self._options.delivery_timeout):
+        async with within(self._options.delivery_timeout):
             reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None

@@ -39,6 +39,7 @@ from nodes.reference.icestorm.decisions import (
 from nodes.reference.icestorm.options import CHECKED, Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.topics import Database
+from nodes.timeouts import within
 
 INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
 
@@ -293,7 +294,7 @@ class Election:
                 self._issued.pop(name, None)
         if any(name not in self.up for name in self._issued):
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.election_timeout):
+                async with within(self._options.election_timeout):
                     await self._accepted.wait()
         if self.group == group and self.state == ELECTION:
             await self._reorganize(group)

@@ -12,6 +12,7 @@ from nodes.reference.icestorm.options import Options
 from nodes.reference.icestorm.requests import is_answer, is_request
 from nodes.reference.icestorm.topics import is_change, is_dump
 from nodes.reference.links import LinkError, Links, encode_frame
+from nodes.timeouts import within
 
 _ASK, _ANSWER = "ask", "answer"
 _BROKEN = object()
@@ -119,7 +120,7 @@ class Peers:
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
         try:
             limit = self._timeout if timeout is None else timeout
-            async with asyncio.timeout(None if patient else limit):
+            async with within(None if patient else limit):
                 answer = await future
             if answer is _BROKEN:
                 raise PeerFailed(f"the link to {peer} broke", sent=True)

@@ -63,8 +63,8 @@ class Joram:
         self._intake: Intake | None = None
         self._supply: dict[str, tuple[int, Feeder]] = {}
         self._reports: dict[str, Heartbeat] = {}
-        self._answered: set[str] = set()
-        """Who got a heartbeat as an answer, and so needs none when the next ones are due."""
+        self._spoken: dict[str, float] = {}
+        """When a master whom this node follows was last told that it does."""
         self._ticker: asyncio.Task[None] | None = None
         self.started = False
         self._handlers: dict[type[Message], Callable[[str, Any], None]] = {
@@ -207,7 +207,8 @@ class Joram:
             message = unpack(frame)
             self._handlers[type(message)](peer, message)
         if self._intake is not None and self._intake.source == peer:
-            self._intake.settle()
+            if self._intake.settle():
+                self._spoken[peer] = self._replica.now()
             self._election.adopted(self._intake)
 
     # Messages.
@@ -239,7 +240,7 @@ class Joram:
             intake.echo = max(intake.echo, beat.sent)
             intake.commit(beat.commit)
             self._send_heartbeat(peer)
-            self._answered.add(peer)
+            self._spoken[peer] = replica.now()
         elif verdict == "reject":
             replica.send(peer, Reject(replica.log.promised))
         elif verdict == "raise":
@@ -399,11 +400,21 @@ class Joram:
         else:
             self._election.tick()
         if beat:
-            self._send_heartbeats(but=self._answered)
-            self._answered.clear()
+            self._send_heartbeats(but=self._informed())
         # What has been applied is in the log on disk, and gets written with the next entry.
         if replica.log.has_unwritten or (replica.log.dirty and replica.unpersisted_for() >= QUIET):
             replica.persist()
+
+    def _informed(self) -> Collection[str]:
+        """Who needs no heartbeat now, since what was said lately tells the same.
+
+        Everybody still hears something in every half of the detection time-out. Commitment that no heartbeat tells
+        is told with the next entries, or by the next one.
+        """
+        if self._leader is not None:
+            return self._leader.in_touch(self._options.heartbeat_interval / 2)
+        oldest = self._replica.now() - self._options.detection_timeout / 2 + self._options.heartbeat_interval
+        return [peer for peer, stamp in self._spoken.items() if peer == self._master and stamp > oldest]
 
     def _send_heartbeats(self, but: Collection[str] = ()) -> None:
         for peer in self._replica.peers:

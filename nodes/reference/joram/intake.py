@@ -94,10 +94,10 @@ class Intake:
         for each in undelivered:
             self.append(each)
 
-    def settle(self) -> None:
-        """Acknowledge, once, what the frames just read have brought; it is made durable first."""
+    def settle(self) -> bool:
+        """Acknowledge, once, what the frames just read have brought, if anything; it is made durable first."""
         if not self._owes_ack:
-            return
+            return False
         self._owes_ack = False
         replica = self._replica
         if replica.log.has_unwritten:
@@ -106,3 +106,4 @@ class Intake:
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
         replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
+        return True

@@ -1,0 +1,40 @@
+"""``asyncio.timeout`` that can be relied on while a task that was cancelled cleans up.
+
+Python 3.11.0 to 3.11.3 (Debian 12 has 3.11.2) raise CancelledError there when the time is over, instead of
+TimeoutError, and so end the clean-up in the middle: https://github.com/python/cpython/issues/102780.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import TracebackType
+from typing import Self
+
+
+class _Timeout(asyncio.Timeout):  # type: ignore[misc]  # final, for types; these few versions of Python don't change
+    """Tells its own cancellation from those that the task had been asked for before."""
+
+    async def __aenter__(self) -> Self:
+        self._asked_before = _cancelling()
+        await super().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await super().__aexit__(exc_type, exc_val, exc_tb)
+        if self.expired() and exc_type is asyncio.CancelledError and _cancelling() <= self._asked_before:
+            raise TimeoutError from exc_val
+
+
+def _cancelling() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def within(seconds: float | None) -> asyncio.Timeout:
+    """As ``asyncio.timeout``: raises TimeoutError when what is inside takes longer; None is for ever."""
+    if sys.version_info >= (3, 11, 4):
+        return asyncio.timeout(seconds)
+    return _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)

@@ -1,0 +1,76 @@
+"""Heartbeats are sent where nothing else tells the same, and nobody falls silent because of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from joram_sim import Group, VirtualLoop
+
+from nodes.reference.joram.messages import Heartbeat, unpack
+from nodes.reference.wire import decode
+
+SLOWEST = 0.01
+LENGTH_BYTES = 4
+
+
+async def said(busy: bool, **options: Any) -> list[tuple[str, str, float, bool]]:
+    """(from, to, time, whether it is a heartbeat) of what three replicas say in 10 s, with or without load."""
+    group = Group(1, 3, **options)
+    group.network.slowest = SLOWEST
+    for name in group.names:
+        await group.start(name)
+    await group.until(group.settled, "one group")
+    loop, found = asyncio.get_running_loop(), []
+
+    def watched(source: str, send: Callable[[str, bytes], bool]) -> Callable[[str, bytes], bool]:
+        def record(target: str, frame: bytes) -> bool:
+            beat = isinstance(unpack(decode(frame[LENGTH_BYTES:])), Heartbeat)
+            found.append((source, target, loop.time(), beat))
+            return send(target, frame)
+
+        return record
+
+    for name, node in group.nodes.items():
+        links: Any = node.design._replica.links
+        links.send = watched(name, links.send)
+    for number in range(400):
+        if busy:
+            group.serving()[0].send(f"m{number}")
+        await asyncio.sleep(0.025)
+    assert group.settled() or busy
+    assert not any("suspected" in log.getvalue() for logs in group.logs.values() for log in logs)
+    group.end()
+    await asyncio.sleep(0.01)
+    return found
+
+
+def run(busy: bool, **options: Any) -> list[tuple[str, str, float, bool]]:
+    with closing(VirtualLoop()) as loop:
+        return loop.run_until_complete(said(busy, **options))
+
+
+@pytest.mark.requirement("J9")
+def test_entries_and_acknowledgements_of_a_busy_group_are_its_heartbeats():
+    idle, busy = run(busy=False), run(busy=True)
+    for source, target in (("n1", "n2"), ("n1", "n3"), ("n2", "n1"), ("n3", "n1")):
+        idle_beats, busy_beats = (sum(beat for a, b, _, beat in found if (a, b) == (source, target))
+                                  for found in (idle, busy))
+        assert idle_beats >= 45, f"{source} to {target}: one in every 0.2 s"
+        assert busy_beats <= 5, f"{source} to {target}"
+
+
+@pytest.mark.requirement("J9")
+@pytest.mark.parametrize("interval", [0.2, 0.5], ids=["default", "longest"])
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_nobody_is_silent_for_longer_than_a_heartbeat_more_than_its_interval(interval: float, busy: bool):
+    found = run(busy, heartbeat_interval=interval)
+    for source in ("n1", "n2", "n3"):
+        for target in {"n1", "n2", "n3"} - {source}:
+            times = [time for a, b, time, _ in found if (a, b) == (source, target)]
+            longest = max(later - earlier for earlier, later in pairwise(times))
+            assert longest <= interval + max(interval / 2, 0.5 - interval) + 2 * SLOWEST, f"{source} to {target}"
