@@ -219,6 +219,11 @@ class StompClient:
                     raise Unanswered("nobody could tell whether anything is left")
                 return None
 
+    @property
+    def closed_for_idleness(self) -> bool:
+        """Whether the broker has closed the connection for idleness."""
+        return self._connection.closed_for_idleness
+
     async def leave(self) -> None:
         """Give the connection up without a word, with all that was begun on it."""
         await self._connection.abort()
@@ -246,5 +251,8 @@ async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str =
         await client.request("ACK", {"id": message.headers["ack"]})
     except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
         # The message has been delivered; only the fate of its acknowledgement is unknown.
+        if client.closed_for_idleness:
+            # It was on its way since before the broker closed the connection, and gave it to somebody else.
+            waited = " (buffered by the network)"
         return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)
     return op.ok(value)

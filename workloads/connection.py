@@ -239,6 +239,11 @@ class Connection:
         """Whether it is closed for good, or was never opened."""
         return self._task is None or self._task.done()
 
+    @property
+    def closed_for_idleness(self) -> bool:
+        """Whether the broker closed it since it heard nothing, and gave to others what it had sent here (5.1.3)."""
+        return isinstance(self._broken, _Idle)
+
     async def _run(self) -> None:
         """Connect, serve the connection until it fails, connect again: for as long as that makes sense."""
         loop = asyncio.get_running_loop()
@@ -343,8 +348,9 @@ class Connection:
         if "x-received" in headers:
             self._state.final = int(headers["x-received"])
             self._safe(self._state.final)
-        idle = headers["x-closed"] == "idle"
-        return ConnectionBroken(f"{reason} for idleness: high availability is broken" if idle else reason)
+        if headers["x-closed"] == "idle":
+            return _Idle(f"{reason} for idleness: high availability is broken")
+        return ConnectionBroken(reason)
 
     def _replicas(self, text: str) -> None:
         """Take over the server's list of replicas (J17), keeping our place in it."""
@@ -465,6 +471,10 @@ class _Watch:
             self._limit.reschedule(due)
         else:
             self._timer = self._loop.call_at(due, self._look)
+
+
+class _Idle(ConnectionBroken):
+    """The broker has closed it for idleness."""
 
 
 class _Refused(Exception):

@@ -1,14 +1,18 @@
-"""What a drain says when it gets no message: silence is emptiness only where a broker confirms it."""
+"""What a client makes of silence, which is emptiness only where a broker confirms it, and of what comes too late."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.op import FAIL, INVOKE, OK, Op
+from checkers.checks.repeats import BUFFERED
+from harness.op import FAIL, INFO, INVOKE, OK, Op
 from harness.spec import Test
+from nodes.stomp import Frame
+from workloads.connection import NotSent
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient
 
@@ -34,6 +38,42 @@ class Silent:
         """Nothing comes."""
 
 
+class Late(Silent):
+    """A connection that gives a message and then turns out to be closed."""
+
+    def __init__(self, closed_for_idleness: bool) -> None:
+        super().__init__(connected=True)
+        self.closed_for_idleness = closed_for_idleness
+
+    async def request(self, command: str, *_: Any) -> None:
+        if command == "ACK":
+            raise NotSent("it is closed")
+
+    async def next_message(self, timeout: float) -> Frame:
+        return Frame("MESSAGE", {"ack": "1"}, b"1/4")
+
+
+def client_on(connection: Silent, depths: Callable[[], Awaitable[dict[str, int] | None]]) -> QueueClient:
+    cluster: Any = SimpleNamespace(
+        test=Test("joram", "queue", nodes=1, options=OPTIONS), login="", passcode="", depths=depths,
+        node_names=("n1",), client_addresses=lambda: [("127.0.0.1", 1)],
+        backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
+    )  # fmt: skip
+    client = QueueClient(cluster, "c1", 0)
+    client._connection = connection  # type: ignore[assignment]
+    return client
+
+
+@pytest.mark.parametrize("idle", [False, True])
+async def test_what_comes_late_on_a_connection_closed_for_idleness_was_sent_before(idle: bool) -> None:
+    async def ask() -> None:
+        return None
+
+    done = await client_on(Late(closed_for_idleness=idle), ask).invoke(DRAIN._replace(f="dequeue"))
+    assert (done.type, done.value) == (INFO, (1, 4))
+    assert (BUFFERED in (done.error or "")) == idle
+
+
 @pytest.mark.parametrize(
     ("depths", "connected", "error"),
     [
@@ -51,12 +91,7 @@ async def test_a_queue_is_empty_only_if_a_broker_was_there(
     async def ask() -> dict[str, int] | None:
         return depths
 
-    cluster: Any = SimpleNamespace(
-        test=Test("joram", "queue", nodes=1, options=OPTIONS), login="", passcode="", depths=ask, node_names=("n1",),
-        client_addresses=lambda: [("127.0.0.1", 1)], backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
-    )  # fmt: skip
-    client = QueueClient(cluster, "c1", 0)
-    client._connection = Silent(connected)  # type: ignore[assignment]
+    client = client_on(Silent(connected), ask)
     done = await client.invoke(DRAIN)
     assert (done.type, done.error) == (FAIL, error)
     assert (await client.invoke(DRAIN._replace(f="depth"))).type == (OK if depths is not None else "info")
