@@ -51,6 +51,7 @@ class Process:
         """What the operating system takes back when the process ends."""
         self._loop = loop
         self._held: list[Handle] = []
+        self._deferred: deque[tuple[float, Callable[..., object], tuple[Any, ...]]] = deque()
         self._tasks: list[asyncio.Task[Any]] = []
         self.ended = asyncio.Event()
         self._tidy_at = 64
@@ -82,6 +83,10 @@ class Process:
         self.busy_until = max(self._loop.now, self.busy_until) + seconds
         self._loop.at(self.busy_until, self._release)
 
+    def defer(self, function: Callable[..., object], *args: Any) -> None:
+        """Let something happen once it has waited for its disk so far, unless it is killed before."""
+        self._deferred.append((self.busy_until, function, args))
+
     def pause(self) -> None:
         """From now on nothing of it runs."""
         if self.state == RUNNING:
@@ -94,11 +99,15 @@ class Process:
             self._release()
 
     def _release(self) -> None:
+        while self._deferred and self._deferred[0][0] <= self._loop.now:
+            _, function, args = self._deferred.popleft()
+            function(*args)
         if self.state != RUNNING or self.busy_until > self._loop.now:
             return
         held, self._held = self._held, []
         held.sort(key=lambda handle: handle.timed)
-        self._loop.ready.extend(held)
+        # Before everything else, as what arrives from now on may be read at once.
+        self._loop.ready.extendleft(reversed(held))
 
     def kill(self, powerless: bool = False) -> None:
         """End it: none of its code runs any more. The system, unless ``powerless`` too, closes its connections."""
@@ -107,6 +116,7 @@ class Process:
         self.state = DEAD
         self.busy_until = 0.0
         self._held.clear()
+        self._deferred.clear()
         self.ended.set()
         for task in self._tasks:
             if not task.done():

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from harness.sim.loop import DEAD, Handle, Process, Resource
+from harness.sim.loop import DEAD, Handle, Process, Resource, SimulationError
 
 if TYPE_CHECKING:
     from harness.sim.network import Network
@@ -169,12 +169,8 @@ class Endpoint(Resource):
         assert self.pipe is not None
         owner, loop = self.owner, self.network.loop
         if owner is not None and owner.busy_until > loop.now:
-            loop.at(owner.busy_until, self._send_if_alive, data)
+            owner.defer(self.pipe.send, data)
         else:
-            self.pipe.send(data)
-
-    def _send_if_alive(self, data: bytes) -> None:
-        if self.pipe is not None and self.owner is not None and self.owner.state != DEAD:
             self.pipe.send(data)
 
     def finish(self) -> None:
@@ -389,8 +385,14 @@ class SimTransport(asyncio.Transport):
         """The network has brought something: a process that is idle reads it at once."""
         if self._read_due or not self._loop.enter(self._endpoint.owner):
             self.readable()
-        else:
+            return
+        try:
             self._context.run(self._read)
+        except SimulationError:
+            raise
+        except Exception as error:  # as asyncio does; the network, which called this, has more to do
+            self._loop.call_exception_handler({"message": "reading failed", "exception": error, "transport": self})
+            self._fail(error)
 
     def readable(self) -> None:
         """There is something to read: let the process do it when it runs."""

@@ -448,10 +448,12 @@ class Links:
         reading = _Reading(lambda data: self._take(peer, link, data))
         reason = "closed by the peer"
         try:
+            over = link.reader.at_eof() or link.writer.transport.is_closing()
             link.writer.transport.set_protocol(reading)
             link.reader.feed_eof()
             reading.data_received(await link.reader.read())  # what came with the end of the handshake
-            await reading.over
+            if not over:
+                await reading.over
         except OSError as error:
             reason = str(error) or type(error).__name__
         except LinkError as error:

@@ -74,3 +74,36 @@ def test_nobody_is_silent_for_longer_than_a_heartbeat_more_than_its_interval(int
             times = [time for a, b, time, _ in found if (a, b) == (source, target)]
             longest = max(later - earlier for earlier, later in pairwise(times))
             assert longest <= interval + max(interval / 2, 0.5 - interval) + 2 * SLOWEST, f"{source} to {target}"
+
+
+async def after_bursts(delay: float, **options: Any) -> str:
+    """What the logs of three replicas say that are loaded in bursts and can't hear each other any faster."""
+    group = Group(1, 3, **options)
+    for name in group.names:
+        await group.start(name)
+    await group.until(group.settled, "one group")
+    group.network.slowest = delay
+    uniform, group.network.rng.uniform = group.network.rng.uniform, lambda _, high: high  # type: ignore[method-assign]
+    await asyncio.sleep(3)
+    for burst in range(20):
+        for number in range(40):
+            for node in group.serving():
+                node.send(f"m{burst}-{number}")
+            await asyncio.sleep(0.025)
+        await asyncio.sleep(1.5)
+    group.network.rng.uniform = uniform  # type: ignore[method-assign]
+    said = "".join(log.getvalue() for logs in group.logs.values() for log in logs)
+    group.end()
+    await asyncio.sleep(0.01)
+    return said
+
+
+@pytest.mark.requirement("J9")
+@pytest.mark.parametrize(
+    ("delay", "options"),
+    [(0.1, {}), (0.3, {}), (0.2, {"propagation": "asynchronous"}), (0.2, {"heartbeat_interval": 0.5})],
+)
+def test_a_master_whose_load_ends_keeps_its_majority_over_slow_links(delay: float, options: dict[str, Any]):
+    with closing(VirtualLoop()) as loop:
+        said = loop.run_until_complete(after_bursts(delay, **options))
+    assert not [line for line in said.splitlines() if "stepped down" in line or "suspected" in line]

@@ -408,8 +408,9 @@ class Joram:
     def _informed(self) -> Collection[str]:
         """Who needs no heartbeat now, since what was said lately tells the same.
 
-        Everybody still hears something in every half of the detection time-out. Commitment that no heartbeat tells
-        is told with the next entries, or by the next one.
+        A master still sends something in every one and a half intervals, the others in every half of the detection
+        time-out (or in every interval, if that is longer). Commitment that no heartbeat tells is told with the next
+        entries, or by the next heartbeat.
         """
         if self._leader is not None:
             return self._leader.in_touch(self._options.heartbeat_interval / 2)

@@ -46,7 +46,6 @@ class Leader:
         self._feeders: dict[str, Feeder] = {}
         self._acked: dict[str, int] = {}
         self._echoes: dict[str, float] = {}
-        self._acked_at: dict[str, float] = {}
         self._patient_from = replica.now()
         self._seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
@@ -141,7 +140,6 @@ class Leader:
         self.epoch = epoch
         self._close_feeders()
         self._acked.clear()
-        self._acked_at.clear()
         self._epoch_start = 0
         self._install(self.members, "epoch raised")
         self._epoch_start = self._replica.log.last
@@ -154,7 +152,6 @@ class Leader:
         if feeder is not None:
             feeder.close()
         self._acked.pop(peer, None)
-        self._acked_at.pop(peer, None)
 
     def heard(self, peer: str, echo: float) -> None:
         """The peer follows this master, and had heard what was sent at ``echo``."""
@@ -182,14 +179,13 @@ class Leader:
         feeder.acked(message.match)
         if feeder.in_step:
             self._acked[peer] = feeder.match
-            self._acked_at[peer] = self._replica.now()
         self.heard(peer, message.echo)
         self._wake.set()
 
     def in_touch(self, seconds: float) -> list[str]:
-        """Peers in step that have acknowledged something within so many seconds."""
+        """Peers in step that have acknowledged something that was sent within so many seconds."""
         oldest = self._replica.now() - seconds
-        return [peer for peer, stamp in self._acked_at.items() if stamp > oldest]
+        return [peer for peer in self._acked if self._echoes.get(peer, float("-inf")) > oldest]
 
     def acked_chunks(self, peer: str, message: StateAck) -> None:
         """The peer has received a part of the state."""
