@@ -219,10 +219,14 @@ class StompClient:
                     raise Unanswered("nobody could tell whether anything is left")
                 return None
 
-    @property
-    def closed_for_idleness(self) -> bool:
-        """Whether the broker has closed the connection for idleness."""
-        return self._connection.closed_for_idleness
+    def outdated(self, arrived: float) -> bool:
+        """Whether what arrived at that time of the loop had been sent before the broker gave it to others.
+
+        It had if the broker has closed the connection for idleness and we heard so soon afterwards: the network held
+        both back. A connection that was in use when it arrived is not idle before ``idle_timeout`` has passed.
+        """
+        learnt = self._connection.closed_for_idleness
+        return learnt is not None and learnt - arrived < float(self._options.get("idle_timeout", 0)) / 2
 
     async def leave(self) -> None:
         """Give the connection up without a word, with all that was begun on it."""
@@ -247,12 +251,12 @@ async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str =
     """Take a message for good; ``waited`` goes into the error of an ACK that was not confirmed, ``read`` tells the
     operation's value from the body."""
     value = read(message.body)
+    arrived = asyncio.get_running_loop().time()
     try:
         await client.request("ACK", {"id": message.headers["ack"]})
     except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
         # The message has been delivered; only the fate of its acknowledgement is unknown.
-        if client.closed_for_idleness:
-            # It was on its way since before the broker closed the connection, and gave it to somebody else.
+        if client.outdated(arrived):
             waited = " (buffered by the network)"
         return op.info(f"ack unconfirmed{waited}: {error or 'no receipt in time'}", value)
     return op.ok(value)

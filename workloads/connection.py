@@ -240,9 +240,9 @@ class Connection:
         return self._task is None or self._task.done()
 
     @property
-    def closed_for_idleness(self) -> bool:
-        """Whether the broker closed it since it heard nothing, and gave to others what it had sent here (5.1.3)."""
-        return isinstance(self._broken, _Idle)
+    def closed_for_idleness(self) -> float | None:
+        """When, on the loop's clock, we learnt that the broker closed it since it had heard nothing (5.1.3)."""
+        return self._broken.learnt if isinstance(self._broken, _Idle) else None
 
     async def _run(self) -> None:
         """Connect, serve the connection until it fails, connect again: for as long as that makes sense."""
@@ -349,7 +349,7 @@ class Connection:
             self._state.final = int(headers["x-received"])
             self._safe(self._state.final)
         if headers["x-closed"] == "idle":
-            return _Idle(f"{reason} for idleness: high availability is broken")
+            return _Idle(f"{reason} for idleness: high availability is broken", asyncio.get_running_loop().time())
         return ConnectionBroken(reason)
 
     def _replicas(self, text: str) -> None:
@@ -474,7 +474,11 @@ class _Watch:
 
 
 class _Idle(ConnectionBroken):
-    """The broker has closed it for idleness."""
+    """The broker has closed it for idleness, which we have ``learnt`` at that time of the loop."""
+
+    def __init__(self, reason: str, learnt: float) -> None:
+        super().__init__(reason)
+        self.learnt = learnt
 
 
 class _Refused(Exception):

@@ -45,8 +45,10 @@ class Process:
         self.state = RUNNING
         self.offset = offset
         self.rate = rate
+        self.busy = False
+        """Whether it waits for its disk: meanwhile it runs no further callback."""
         self.busy_until = 0.0
-        """Simulated time until which it waits for its disk: until then it runs no further callback."""
+        """The simulated time when that is over."""
         self.resources: dict[Resource, None] = {}
         """What the operating system takes back when the process ends."""
         self._loop = loop
@@ -80,6 +82,7 @@ class Process:
 
     def stall(self, seconds: float) -> None:
         """It waits for its disk: the callback that runs now takes so much longer."""
+        self.busy = True
         self.busy_until = max(self._loop.now, self.busy_until) + seconds
         self._loop.at(self.busy_until, self._release)
 
@@ -102,7 +105,9 @@ class Process:
         while self._deferred and self._deferred[0][0] <= self._loop.now:
             _, function, args = self._deferred.popleft()
             function(*args)
-        if self.state != RUNNING or self.busy_until > self._loop.now:
+        if self.busy_until <= self._loop.now:
+            self.busy = False
+        if self.state != RUNNING or self.busy:
             return
         held, self._held = self._held, []
         held.sort(key=lambda handle: handle.timed)
@@ -114,6 +119,7 @@ class Process:
         if self.state == DEAD:
             return
         self.state = DEAD
+        self.busy = False
         self.busy_until = 0.0
         self._held.clear()
         self._deferred.clear()
@@ -270,7 +276,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def enter(self, process: Process | None) -> bool:
         """Let a callback of the network go on as this process (or the harness), if it can run now."""
-        if process is not None and (process.state != RUNNING or process.busy_until > self.now):
+        if process is not None and (process.state != RUNNING or process.busy):
             return False
         self._owner = process
         return True
@@ -343,7 +349,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 if handle._cancelled:
                     continue
                 owner = self._owner = handle.owner
-                if owner is not None and (owner.state != RUNNING or owner.busy_until > self.now):
+                if owner is not None and (owner.state != RUNNING or owner.busy):
                     owner.hold(handle)
                     continue
                 try:

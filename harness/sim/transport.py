@@ -167,8 +167,8 @@ class Endpoint(Resource):
     def send(self, data: bytes) -> None:
         """Hand bytes to the kernel; a process that waits for its disk comes to that later, or never."""
         assert self.pipe is not None
-        owner, loop = self.owner, self.network.loop
-        if owner is not None and owner.busy_until > loop.now:
+        owner = self.owner
+        if owner is not None and owner.busy:
             owner.defer(self.pipe.send, data)
         else:
             self.pipe.send(data)
@@ -385,14 +385,8 @@ class SimTransport(asyncio.Transport):
         """The network has brought something: a process that is idle reads it at once."""
         if self._read_due or not self._loop.enter(self._endpoint.owner):
             self.readable()
-            return
-        try:
+        else:
             self._context.run(self._read)
-        except SimulationError:
-            raise
-        except Exception as error:  # as asyncio does; the network, which called this, has more to do
-            self._loop.call_exception_handler({"message": "reading failed", "exception": error, "transport": self})
-            self._fail(error)
 
     def readable(self) -> None:
         """There is something to read: let the process do it when it runs."""
@@ -429,7 +423,13 @@ class SimTransport(asyncio.Transport):
             data = bytes(endpoint.buffer[:count])
             del endpoint.buffer[:count]
             endpoint.taken(count)
-            self._protocol.data_received(data)
+            try:
+                self._protocol.data_received(data)
+            except SimulationError:
+                raise
+            except Exception as error:  # as asyncio does
+                self._loop.call_exception_handler({"message": "reading failed", "exception": error, "transport": self})
+                self._fail(error)
             if endpoint.buffer or endpoint.ended:
                 self.readable()
         elif endpoint.ended:

@@ -9,8 +9,9 @@ import pytest
 from simulated import N1, N2, World, in_world
 
 from harness.protocols import Condition
+from harness.sim.loop import TURN
 from harness.sim.network import Weather
-from harness.sim.transport import WINDOW
+from harness.sim.transport import WINDOW, Endpoint
 
 CUT = frozenset({("n1", "n2"), ("n2", "n1")})
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -312,6 +313,30 @@ def test_a_process_that_waits_for_its_disk_sends_later_and_nothing_once_it_is_ki
     before, during, after = in_world(work)
     assert before == pytest.approx(0.0, abs=1e-3) and during == pytest.approx(0.5, abs=1e-3)
     assert 0.5 <= after < 0.6
+
+
+def test_what_arrives_just_before_a_disk_has_answered_is_answered_after_what_was_written_before() -> None:
+    class Answering(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            writer.write(data)
+
+    writer: asyncio.StreamWriter
+
+    async def work(world: World) -> bytes:
+        nonlocal writer
+        (_, writer), (reader, _) = await connected(world)
+
+        def speak() -> None:
+            writer.transport.set_protocol(Answering())
+            world.n1.stall(0.5)
+            writer.write(b"first, ")
+            endpoint: Endpoint = writer.transport._endpoint  # type: ignore[attr-defined]
+            world.loop.at(world.n1.busy_until - TURN / 2, endpoint.arrived, b"second")
+
+        world.n1.call(speak)
+        return await reader.readexactly(13)
+
+    assert in_world(work) == b"first, second"
 
 
 @pytest.mark.parametrize("seed", range(20))

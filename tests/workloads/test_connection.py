@@ -243,7 +243,7 @@ async def test_a_connection_closed_for_idleness_is_an_error(tmp_path: Path) -> N
     proxy.refusing = False
     with pytest.raises((ConnectionBroken, NotSent), match="high availability is broken"):
         await send(connection, b"1")
-    assert connection.closed_for_idleness
+    assert connection.closed_for_idleness is not None
     await connection.abort()
     await proxy.stop()
     broker.end()
