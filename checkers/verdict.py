@@ -28,6 +28,11 @@ def worst(verdicts: Iterable[str]) -> str:
     return max(verdicts, key=LATTICE.index, default=VALID)
 
 
+def amount(count: int, one: str, more: str = "") -> str:
+    """A number with its noun (and verb), as a person would write them: ``more`` is ``one`` with an s unless given."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 @dataclass(frozen=True)
 class Anomaly:
     """One thing that should not have happened; ``ops`` are the rows of the history that prove it.

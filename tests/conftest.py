@@ -15,12 +15,12 @@ from harness.bench.farm import Farm, running_farm, why_not
 OUTCOMES = "stormproof/outcomes"
 
 # Tests that one process of `make test` takes, one after the other, while the others do the rest. Runs of whole clusters
-# wait more than they compute, and are at their best when no other cluster runs beside them; the other two share what is
-# dear to start.
+# wait more than they compute, and are at their best when no other cluster runs beside them; the others share what is
+# dear to start, and what they do with this machine.
 TOGETHER = {
-    "tests/backends/test_backends_real": "clusters",
+    "tests/backends/test_backends_real": "hosts",
     "tests/e2e/": "clusters",
-    "tests/ssh/test_ssh_backend": "clusters",
+    "tests/ssh/test_ssh_backend": "hosts",
     "tests/checkers/test_check_spark": "spark",
     "tests/checkers/test_linearizable.py::test_spark": "spark",
     "tests/reports/test_report_browser": "browser",

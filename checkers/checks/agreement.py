@@ -6,7 +6,7 @@ from checkers import kernels_topic
 from checkers.kernels import Int64s
 from checkers.run import Run
 from checkers.topics import Topics
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 TWO = "seen-in-two-orders"
 NO_ORDER = "no-common-order"
@@ -35,7 +35,8 @@ def check(run: Run) -> Outcome:
                 examples.append(_pair(run, t, place_of, one, other, place, earlier))
     figures = {"pairs": pairs}
     if count:
-        text = f"{count:,} messages came to two subscriptions in different orders ({pairs:,} pairs disagree)"
+        text = (f"{amount(count, 'message')} came to two subscriptions in different orders "
+                f"({amount(pairs, 'pair')} in disagreement)")
         return Outcome(INVALID, count, text, tuple(examples), figures)
     cycle = kernels_topic.find_cycle(t.codes, t.start, t.message, t.messages)
     if len(cycle):

@@ -8,7 +8,7 @@ import numpy as np
 
 from checkers.run import Run
 from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, UNSURE, Transactions
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 
 TORN = "torn"
 WHOLE = "lost-whole"
@@ -44,11 +44,12 @@ def check(run: Run) -> Outcome:
         told = [(kind, n) for kind, group in ((TORN, torn), (WHOLE, whole), (REVIVED, revived)) for n in group.tolist()]
         examples = tuple(_anomaly(run, t, kind, number) for kind, number in told[:MAX_EXAMPLES])
         listed = ", ".join(f"{found:,} {kind}" for kind, found in kinds.most_common() if found)
-        text = f"{count:,} transactions did not happen as a whole ({listed})"
+        text = f"{amount(count, 'transaction')} did not happen as a whole ({listed})"
         return Outcome(INVALID, count, text, examples, figures)
     if undecided:
         queue, reason = next(iter(t.undrained.items()))
-        text = f"{undecided:,} transactions have parts that did not come, but queue {queue} was not drained: {reason}"
+        some = amount(int(undecided), "transaction")
+        text = f"{some} with parts that did not come, but queue {queue} was not drained: {reason}"
         return Outcome(UNKNOWN, 0, text, (), figures)
     return Outcome(VALID, 0, f"all {int(sends.sum()):,} transactions happened as a whole or not at all", (), figures)
 

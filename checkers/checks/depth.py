@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checkers.run import Run, noun_of
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 
 
 def check(run: Run) -> Outcome:
@@ -19,7 +19,8 @@ def check(run: Run) -> Outcome:
             Anomaly("left-in-queue", run.rows_of(row), queue, None, {"messages": depth})
             for queue, (depth, row) in list(stuck.items())[:MAX_EXAMPLES]
         )
-        return Outcome(INVALID, count, f"{count:,} messages were left in drained {noun}s", examples, figures)
+        text = f"{amount(count, 'message was', 'messages were')} left in drained {noun}s"
+        return Outcome(INVALID, count, text, examples, figures)
     unread = [queue for queue in run.queues if queue not in run.depths]
     if unread:
         return Outcome(UNKNOWN, 0, f"the depth of {noun} {_list(unread)} was not read", (), figures)

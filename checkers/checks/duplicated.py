@@ -7,7 +7,7 @@ import numpy as np
 from checkers import kernels_delivery
 from checkers.checks import repeats
 from checkers.run import Run
-from checkers.verdict import INVALID, VALID, Outcome
+from checkers.verdict import INVALID, VALID, Outcome, amount
 
 
 def check(run: Run) -> Outcome:
@@ -19,5 +19,6 @@ def check(run: Run) -> Outcome:
     figures = {"after_receipt": int(after.sum()), "acknowledged_twice": int(twice.sum())}
     if not len(places):
         return Outcome(VALID, 0, "no message came again after the receipt of its ACK", (), figures)
-    text = f"{len(places):,} deliveries came after the receipt of their message's ACK or were confirmed a second time"
+    text = (f"{amount(len(places), 'delivery', 'deliveries')} came after the receipt of the message's ACK or got "
+            "confirmed a second time")
     return Outcome(INVALID, len(places), text, repeats.examples(run, codes, shown_by, places), figures)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from checkers.run import SECOND, Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 from harness.history.ledger import FaultWindow
 from harness.history.moments import read_moments
 from nodes.reference.coverage import Line, events
@@ -84,7 +84,7 @@ def check(run: Run) -> Outcome:
         found += _minorities(run, account, margin)
     figures: dict[str, object] = {"groups": len(account.groups), "replicating": len(replicating)}
     if found:
-        text = f"{len(found):,} breaches of the election's rules: {found[0].detail['reason']}"
+        text = f"{amount(len(found), 'breach', 'breaches')} of the election's rules: {found[0].detail['reason']}"
         return Outcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]), figures)
     return Outcome(VALID, 0, f"{len(replicating):,} groups that replicated kept the election's rules", (), figures)
 

@@ -8,7 +8,7 @@ from checkers import kernels
 from checkers.kernels import Int64s
 from checkers.run import Run
 from checkers.topics import Subscription
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 
 ENDLESS = 1_000
 """A retry count that no run uses up."""
@@ -53,7 +53,7 @@ def check(run: Run) -> Outcome:
         return Outcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
-        text = f"{undecided:,} events did not come, but subscription {key} was not drained: {reason}"
+        text = f"{amount(undecided, 'event')} did not come, but subscription {key} was not drained: {reason}"
         return Outcome(UNKNOWN, 0, text, (), figures)
     return Outcome(VALID, 0, f"every event that was promised came ({owed_in_all:,} owed){aside}", (), figures)
 

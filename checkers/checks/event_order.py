@@ -8,7 +8,7 @@ from checkers import kernels, kernels_topic
 from checkers.checks.event_lost import ENDING
 from checkers.kernels import Int64s
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 from harness.history.schema import PAIR_SHIFT
 
 
@@ -39,7 +39,8 @@ def check(run: Run) -> Outcome:
                   "replica": run.history.node.at(confirmed)}  # fmt: skip
         rows = run.rows_of(int(t.sent[message]), int(t.sent[later]), int(t.rows[witness]), int(t.rows[place]))
         examples.append(Anomaly("event-out-of-order", rows, None, t.name(message), detail))
-    text = f"{len(late):,} events came to a subscriber after a later one, though their publisher had not moved{aside}"
+    events = amount(len(late), "event")
+    text = f"{events} came to a subscriber after a later one, though the publisher had not moved{aside}"
     return Outcome(INVALID, len(late), text, tuple(examples), figures)
 
 

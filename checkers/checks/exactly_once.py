@@ -11,7 +11,7 @@ import numpy as np
 from checkers.kernels import Int64s
 from checkers.run import Run
 from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, Transactions, find, name
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 
 LOST = "lost"
 TWICE = "moved-twice"
@@ -53,10 +53,11 @@ def check(run: Run) -> Outcome:
     count = found.kinds.total()
     if count:
         listed = ", ".join(f"{n:,} {kind}" for kind, n in found.kinds.most_common())
-        text = f"{count:,} messages were not moved exactly once ({listed})"
+        text = f"{amount(count, 'message was', 'messages were')} not moved exactly once ({listed})"
         return Outcome(INVALID, count, text, tuple(found.examples), figures)
     if found.undecided:
-        text = f"{found.undecided:,} messages were not seen to be moved, but not every queue on their way was drained"
+        messages = amount(found.undecided, "message was", "messages were")
+        text = f"{messages} not seen to be moved, but not every queue on the way was drained"
         return Outcome(UNKNOWN, 0, text, (), figures)
     return Outcome(VALID, 0, f"all {found.messages:,} confirmed messages were moved exactly once", (), figures)
 

@@ -10,7 +10,7 @@ from checkers.history import History
 from checkers.kernels import Int64s
 from checkers.run import Run
 from checkers.topics import Connection, Topics
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 BY_TIME = "missed-by-time"
 BY_ORDER = "missed-by-order"
@@ -73,9 +73,9 @@ def check(run: Run) -> Outcome:
     if excused:
         figures["not_promised"] = unpromised
     if not count:
-        text = f"no gap in what {len(t.connections):,} connections of transient subscriptions got"
+        text = f"no gap in what {amount(len(t.connections), 'connection')} of transient subscriptions got"
         return Outcome(VALID, 0, text, (), figures)
-    text = f"{count:,} messages were missing in what a connected transient subscription got"
+    text = f"{amount(count, 'message was', 'messages were')} missing in what a connected transient subscription got"
     return Outcome(INVALID, count, text, tuple(examples), figures)
 
 

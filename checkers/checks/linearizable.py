@@ -21,7 +21,7 @@ from checkers import kernels
 from checkers.folder import picture_name
 from checkers.kernels import Int64s
 from checkers.run import Bools, Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 
 MODEL = "unordered-queue"
 QUEUE_SECONDS = 1.0
@@ -75,11 +75,12 @@ def check(run: Run) -> Outcome:
         return Outcome(UNKNOWN, 0, "no operation put a message into a queue or took one out", (), figures)
     whole = columns.check(run.history.rows)
     if whole.verdict is CheckResult.OK:
-        text = f"{_queues(len(queues))} linearizable, messages in any order"
+        text = f"{amount(len(queues), 'queue')} linearizable, messages in any order"
         return Outcome(VALID, 0, text, (), figures)
     illegal, unknown = _by_queue(run, columns, queues)
     if not illegal:
-        text = f"{len(unknown):,} of {_queues(len(queues))} could not be decided within the limits of time and memory"
+        some = f"{len(unknown):,} of {amount(len(queues), 'queue')}"
+        text = f"{some} could not be decided within the limits of time and memory"
         return Outcome(UNKNOWN, 0, text, (), {**figures, "undecided": len(unknown)})
     examples = tuple(
         _anomaly(run, key, result, operations, pictured=place < MAX_PICTURES)
@@ -89,7 +90,7 @@ def check(run: Run) -> Outcome:
              for key, operations, result in illegal[:MAX_PICTURES]}  # fmt: skip
     first = examples[0]
     where = f" (message {first.value} of queue {first.key})" if first.value else f" (queue {first.key})"
-    text = f"{len(illegal):,} of {_queues(len(queues))} not linearizable: {first.detail['reason']}{where}"
+    text = f"{len(illegal):,} of {amount(len(queues), 'queue')} not linearizable: {first.detail['reason']}{where}"
     return Outcome(INVALID, len(illegal), text, examples, {**figures, "undecided": len(unknown)}, pages)
 
 
@@ -143,7 +144,3 @@ def _page(run: Run, operations: Columns, result: ColumnsResult) -> str:
     from checkers.pictures import picture
 
     return picture(run, MODEL, operations, result.rows)
-
-
-def _queues(count: int) -> str:
-    return "1 queue" if count == 1 else f"{count:,} queues"

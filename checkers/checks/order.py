@@ -6,7 +6,7 @@ import numpy as np
 
 from checkers import kernels_delivery
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 from harness.history.schema import PAIR_SHIFT
 
 _KINDS = {kernels_delivery.BY_CONSUMER: "seen-by-one-consumer", kernels_delivery.OVERALL: "seen-overall"}
@@ -40,5 +40,6 @@ def check(run: Run) -> Outcome:
         detail = {"came_after": messages.name(later)}
         key, name = int(messages.key[message]), messages.name(message)
         examples.append(Anomaly(_KINDS[int(codes[message])], ops, key, name, detail))
-    text = f"{len(late):,} messages came after a later one of the same producer ({by_consumer:,} at one consumer)"
+    text = (f"{amount(len(late), 'message')} came after a later one of the same producer "
+            f"({by_consumer:,} at one consumer)")
     return Outcome(INVALID, len(late), text, tuple(examples), figures)

@@ -9,7 +9,7 @@ import numpy as np
 from checkers import kernels
 from checkers.kernels import Int64s
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
@@ -45,7 +45,7 @@ def check(run: Run) -> Outcome:
     if not kinds:
         return Outcome(VALID, 0, "everything delivered had been sent")
     count = kinds.total()
-    text = f"{count:,} messages were delivered that had not been sent ({_list(kinds)})"
+    text = f"{amount(count, 'message was', 'messages were')} delivered that had not been sent ({_list(kinds)})"
     return Outcome(INVALID, count, text, tuple(found), {"kinds": dict(kinds)})
 
 

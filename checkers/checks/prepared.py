@@ -6,7 +6,7 @@ import numpy as np
 
 from checkers.run import Run
 from checkers.transactions import name
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 REFUSED = "refused when prepared"
 """Words in the error of a completion: COMMIT or ABORT of a prepared branch was refused."""
@@ -25,5 +25,5 @@ def check(run: Run) -> Outcome:
         detail = {"error": h.error.at(row), "refused_by": h.node.at(row), "faults": run.faults_at(row)}
         examples.append(Anomaly(REFUSED.replace(" ", "-"), run.rows_of(row), None, name(value) if value >= 0 else None,
                                 detail))  # fmt: skip
-    text = f"{len(rows):,} prepared transactions were refused their end"
+    text = f"{amount(len(rows), 'prepared transaction was', 'prepared transactions were')} refused an end"
     return Outcome(INVALID, len(rows), text, tuple(examples))

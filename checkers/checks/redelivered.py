@@ -7,7 +7,7 @@ import numpy as np
 from checkers import kernels_delivery
 from checkers.checks import repeats
 from checkers.run import Run
-from checkers.verdict import VALID, Outcome
+from checkers.verdict import VALID, Outcome, amount
 
 
 def check(run: Run) -> Outcome:
@@ -17,5 +17,5 @@ def check(run: Run) -> Outcome:
     places = np.flatnonzero(codes == kernels_delivery.UNCONFIRMED)
     if not len(places):
         return Outcome(VALID, 0, "no message was delivered again")
-    text = f"{len(places):,} deliveries repeated a message whose ACK was not confirmed (permitted)"
+    text = f"{amount(len(places), 'delivery', 'deliveries')} repeated a message whose ACK was not confirmed (permitted)"
     return Outcome(VALID, len(places), text, repeats.examples(run, codes, shown_by, places))

@@ -6,7 +6,7 @@ import numpy as np
 
 from checkers import kernels_topic
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 
 def check(run: Run) -> Outcome:
@@ -29,5 +29,6 @@ def check(run: Run) -> Outcome:
         }
         name = t.name(int(t.message[place]))
         examples.append(Anomaly("delivered-after-receipt", run.rows_of(witness, row), None, name, detail))
-    text = f"{len(places):,} deliveries to a subscription came after the receipt of their message's ACK"
+    deliveries = amount(len(places), "delivery", "deliveries")
+    text = f"{deliveries} to a subscription came after the receipt of the message's ACK"
     return Outcome(INVALID, len(places), text, tuple(examples), figures)

@@ -7,7 +7,7 @@ import numpy as np
 from checkers import kernels
 from checkers.run import Run
 from checkers.topics import Subscription
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
 
 
 def check(run: Run) -> Outcome:
@@ -44,7 +44,8 @@ def check(run: Run) -> Outcome:
         return Outcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
-        text = f"{undecided:,} confirmed messages did not come, but subscription {key} was not drained: {reason}"
+        messages = amount(undecided, "confirmed message")
+        text = f"{messages} did not come, but subscription {key} was not drained: {reason}"
         return Outcome(UNKNOWN, 0, text, (), figures)
     return Outcome(VALID, 0, f"all {owed_in_all:,} messages owed to durable subscriptions came", (), figures)
 

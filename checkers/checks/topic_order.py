@@ -6,7 +6,7 @@ import numpy as np
 
 from checkers import kernels_topic
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 from harness.history.schema import PAIR_SHIFT
 
 
@@ -29,5 +29,5 @@ def check(run: Run) -> Outcome:
         detail = {"subscription": t.subscriptions[int(t.which[place])].key, "came_after": t.name(later)}
         rows = run.rows_of(int(t.sent[message]), int(t.sent[later]), int(t.rows[witness]), int(t.rows[place]))
         examples.append(Anomaly("producer-out-of-order", rows, None, t.name(message), detail))
-    text = f"{len(late):,} messages came to a subscription after a later one of the same producer"
+    text = f"{amount(len(late), 'message')} came to a subscription after a later one of the same producer"
     return Outcome(INVALID, len(late), text, tuple(examples))

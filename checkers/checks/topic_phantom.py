@@ -11,7 +11,7 @@ from checkers import kernels, kernels_topic
 from checkers.excuses import near_fault
 from checkers.kernels import Int64s
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 NEVER = "never-published"
 EARLY = "delivered-before-published"
@@ -66,7 +66,7 @@ def check(run: Run) -> Outcome:
         return Outcome(VALID, 0, text, figures=aside)
     shown = {kind: n for kind, n in kinds.items() if n}
     listed = ", ".join(f"{n:,} {kind}" for kind, n in Counter(shown).most_common())
-    text = f"{count:,} messages came to a subscription that could not have got them ({listed})"
+    text = f"{amount(count, 'delivery', 'deliveries')} to a subscription could not have been for it ({listed})"
     return Outcome(INVALID, count, text, tuple(found[:MAX_EXAMPLES]), {"kinds": shown, **aside})
 
 

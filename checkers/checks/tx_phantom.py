@@ -9,7 +9,7 @@ import numpy as np
 from checkers import kernels
 from checkers.run import Run
 from checkers.transactions import find, name
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome
+from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
 
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
@@ -47,5 +47,6 @@ def check(run: Run) -> Outcome:
     if not kinds:
         return Outcome(VALID, 0, "everything delivered had been sent by a transaction")
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-    text = f"{kinds.total():,} deliveries were of what no transaction had sent there ({listed})"
+    deliveries = amount(kinds.total(), "delivery was", "deliveries were")
+    text = f"{deliveries} of what no transaction had sent there ({listed})"
     return Outcome(INVALID, kinds.total(), text, tuple(found), {"kinds": dict(kinds)})
