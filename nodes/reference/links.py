@@ -452,7 +452,7 @@ class Links:
             link.writer.transport.set_protocol(reading)
             link.reader.feed_eof()
             reading.data_received(await link.reader.read())  # what came with the end of the handshake
-            if not over:
+            if not over or reading.over.done():
                 await reading.over
         except OSError as error:
             reason = str(error) or type(error).__name__
