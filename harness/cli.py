@@ -98,6 +98,7 @@ def test(
     stormproof test --design standalone --nemesis kill --rate 1000 --json
     """
     from harness.backends.probe import choose_backend
+    from harness.repeat import check_repeat, repeat_test
     from harness.run import run_test
     from harness.settings import make_test, parse_assignments, read_config
     from nemesis.api import supported_families
@@ -132,11 +133,11 @@ def test(
     chosen, why = choose_backend(wanted)
     plan = make_test(backend=chosen, **draft)
     supported_families(BACKENDS.load(chosen), plan)  # complain about a fault that it can't inject before making a run
+    if repeat is not None:
+        check_repeat(plan, repeat)
     print(f"backend {chosen}: {why}; seed {plan.seed}", file=sys.stderr if as_json else sys.stdout, flush=True)
     place = Path(pick("store", store, DEFAULT_STORE))
     if repeat is not None:
-        from harness.repeat import repeat_test
-
         raise typer.Exit(repeat_test(plan, why, place, repeat, as_json=as_json))
     outcome = run_test(plan, why, place, quiet=as_json)
     if as_json:
@@ -377,6 +378,7 @@ def recover(
 
 @app.command(short_help="Run one reference broker, for any STOMP client.")
 def broker(
+    context: typer.Context,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(help="with --descriptor: id of the server, folder for its data, id of the replica"),
@@ -390,7 +392,7 @@ def broker(
         str, typer.Option(envvar="STORMPROOF_PASSCODE", help="password that clients give", show_default=False)
     ] = "guest",
     descriptor: Annotated[
-        Path | None, typer.Option(help="XML descriptor of servers and clusters (a3servers.xml); it replaces the rest")
+        Path | None, typer.Option(help="XML descriptor of servers and clusters (a3servers.xml), instead of the above")
     ] = None,
     nb_cluster_expected: Annotated[
         int | None, typer.Option(help="replicas that must have joined before a cluster starts  [default: all]")
@@ -411,6 +413,10 @@ def broker(
     from harness.single import run_described, run_single
 
     if descriptor is not None:
+        for name in ("design", "data", "host", "port", "login", "passcode"):
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--{name} does not go with --descriptor, which says that itself")
         raise typer.Exit(run_described(descriptor, arguments or [], nb_cluster_expected, join, secret_file))
     if arguments or nb_cluster_expected is not None or join or secret_file is not None:
         raise UsageError("a server, a replica, --nb-cluster-expected, --join and --secret-file need a --descriptor")

@@ -286,7 +286,7 @@ def _defaults(design: str) -> dict[str, Any]:
     """The defaults of all settings that tests of the design's workloads have."""
     found: dict[str, Any] = {}
     for workload in DESIGNS.load(design).trial.workloads:
-        test = make_test(design=design, workload=workload, nemesis="", backend="sim", nodes=None, time_limit=10.0,
+        test = make_test(design=design, workload=workload, nemesis="none", backend="sim", nodes=None, time_limit=10.0,
                          rate=10.0, seed=1, settings={})  # fmt: skip
         found |= test.options
     return found

@@ -17,18 +17,25 @@ from harness.run import Outcome, run_test
 from harness.spec import Test
 
 
+def check_repeat(test: Test, count: int) -> None:
+    """Whether it makes sense to run this test so many times.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if count < 1:
+        raise UsageError(f"--repeat {count}: at least 1")
+    if BACKENDS.load(test.backend).in_process:
+        instead = f"stormproof simulate --seeds {count}"
+        raise UsageError(f"--repeat: backend {test.backend} would do the same each time; use `{instead}`")
+
+
 def repeat_test(test: Test, why: str, store: Path, count: int, *, as_json: bool) -> int:
     """Run the test ``count`` times and tell how many runs failed, and how; returns the exit status of the worst.
 
     Raises:
-        UsageError: the count or the backend makes no sense.
         StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; what the runs before it gave has been told.
     """
-    if count < 1:
-        raise UsageError("--repeat: at least 1")
-    if BACKENDS.load(test.backend).in_process:
-        instead = f"stormproof simulate --seeds {count}"
-        raise UsageError(f"--repeat: backend {test.backend} would do the same each time; use `{instead}`")
     warm = SparkWarmup()
     outcomes: list[Outcome] = []
     try:

@@ -121,7 +121,11 @@ def _record_and_check(
     test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup
 ) -> None:
     if BACKENDS.load(test.backend).in_process:
-        simulate(run_dir, show)
+        try:
+            simulate(run_dir, show)
+        except KeyboardInterrupt:
+            print("\ninterrupted: the history is kept", file=sys.stderr)
+            raise
         show({"event": "phase", "name": "check"})
         check_runs(warm.session(), [run_dir])
         return

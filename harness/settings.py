@@ -19,6 +19,7 @@ from nodes.reference.bugs import switched_on
 from nodes.systems.reference import ha_servers, local_servers
 
 DEFAULT_NODES = 3
+NO_FAULTS = "none"
 
 # Keys of a configuration file, which are the long options of `stormproof test`, with the types they take.
 CONFIG_KEYS: Mapping[str, tuple[type, ...]] = {
@@ -56,7 +57,7 @@ def read_config(path: Path) -> dict[str, Any]:
             names = " or ".join(kind.__name__ for kind in CONFIG_KEYS[key])
             raise UsageError(f"{path}: {key} must be {names}, not {value!r}")
     if isinstance(data.get("nemesis"), list):
-        data["nemesis"] = ",".join(map(str, data["nemesis"]))
+        data["nemesis"] = ",".join(map(str, data["nemesis"])) or NO_FAULTS
     return data
 
 
@@ -100,13 +101,17 @@ def make_test(
     Raises:
         UsageError: a name, a number or a combination makes no sense.
     """
-    families = tuple(name.strip() for name in nemesis.split(",") if name.strip() not in ("", "none"))
+    families = () if nemesis.strip() == NO_FAULTS else tuple(name.strip() for name in nemesis.split(","))
+    if not all(families) or NO_FAULTS in families:
+        raise UsageError(f"--nemesis {nemesis}: families joined by commas, or {NO_FAULTS}")
     if len(set(families)) != len(families):
         raise UsageError(f"--nemesis {nemesis}: a family is named twice")
     work = WORKLOADS.load(workload)
     _check_fits(DESIGNS.load(design), work)
     for name in families:
         NEMESES.entry(name)
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: at least 0")
     if not 1 <= time_limit <= 86400:
         raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
     if not 0 < rate <= 1e6:

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -120,6 +121,22 @@ def write_json(path: Path, data: Any) -> None:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             partial.unlink()
         raise StormproofError(f"can't write {path}: {error.strerror}") from error
+
+
+def make_store(path: Path) -> bool:
+    """Make sure that runs can be put there; tells whether the folder had to be made.
+
+    Raises:
+        UsageError: they can't.
+    """
+    made = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=path):
+            pass
+    except OSError as error:
+        raise UsageError(f"--store {path}: can't be written ({error.strerror}); choose another folder") from error
+    return made
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,9 @@ def window_of(test: Test, count: int) -> Window:
         raise UsageError(f"{DURATION.name} and {GAP.name} must not be negative")
     needed = count * duration + (count - 1) * gap
     if needed > length:
+        need = f"{count} of them need" if count > 1 else "one needs"
         raise UsageError(
-            f"a time limit of {test.time_limit:g} s leaves {length:.1f} s for faults, but {count} of them need "
+            f"a time limit of {test.time_limit:g} s leaves {length:.1f} s for faults, but {need} "
             f"{needed:.1f} s; raise --time-limit or lower {DURATION.name}"
         )
     return Window(start, end, duration, gap, min(STRETCH, length / needed - 1))

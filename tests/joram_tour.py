@@ -197,7 +197,7 @@ async def idle(cluster: ReferenceCluster) -> None:
 
 async def tour(backend_name: str, descriptor: Path, run_dir: Path) -> None:
     """Both, one after the other, on the same nodes."""
-    test = make_test(design="joram", workload="queue", nemesis="", backend=backend_name, nodes=3, time_limit=60.0,
+    test = make_test(design="joram", workload="queue", nemesis="none", backend=backend_name, nodes=3, time_limit=60.0,
                      rate=1.0, seed=1, settings={"idle_timeout": 0.8})  # fmt: skip
     backend = BACKENDS.load(backend_name)()
     cluster = Joram.cluster(test, backend, "between client and broker")

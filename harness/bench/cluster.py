@@ -55,8 +55,9 @@ def measure(backend: str, design: str, nodes: int) -> ClusterFigures:
 
 
 async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -> ClusterFigures:
-    test = make_test(design=design, workload="queue", nemesis="", backend=backend_name, nodes=nodes, time_limit=SECONDS,
-                     rate=1e6, seed=1, settings={"producers": IN_FLIGHT, "consumers": 1})  # fmt: skip
+    test = make_test(design=design, workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
+                     time_limit=SECONDS, rate=1e6, seed=1,
+                     settings={"producers": IN_FLIGHT, "consumers": 1})  # fmt: skip
     backend = BACKENDS.load(backend_name)()
     cluster = DESIGNS.load(design).cluster(test, backend, "bench-passcode")
     try:

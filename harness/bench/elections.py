@@ -144,7 +144,7 @@ async def _until_normal(cluster: ReferenceCluster, nodes: Any, without: str | No
 
 def _test(backend: str, nodes: int, seed: int, timeout: float) -> Test:
     settings = {"election_timeout": timeout, "master_timeout": timeout, "response_timeout": timeout / 2}
-    return make_test(design="icestorm", workload="subscriptions", nemesis="", backend=backend, nodes=nodes,
+    return make_test(design="icestorm", workload="subscriptions", nemesis="none", backend=backend, nodes=nodes,
                      time_limit=5.0, rate=100.0, seed=seed, settings=settings)  # fmt: skip
 
 

@@ -133,7 +133,7 @@ async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: f
 
 
 async def _measured(backend_name: str, run_dir: Path, cases: Sequence[Case] = CASES) -> list[Rates]:
-    test = make_test(design="icestorm", workload="events", nemesis="", backend=backend_name, nodes=REPLICAS,
+    test = make_test(design="icestorm", workload="events", nemesis="none", backend=backend_name, nodes=REPLICAS,
                      time_limit=SECONDS, rate=100.0, seed=1, settings={"topics": len(cases), "links": 0})  # fmt: skip
     backend: Any = BACKENDS.load(backend_name)()
     cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")

@@ -75,8 +75,9 @@ def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, 
 
 @asynccontextmanager
 async def _cluster(backend_name: str, nodes: int, settings: Mapping[str, Any]) -> AsyncIterator[ReferenceCluster]:
-    test = make_test(design="joram", workload="queue", nemesis="", backend=backend_name, nodes=nodes, time_limit=60.0,
-                     rate=1e6, seed=1, settings={"producers": IN_FLIGHT, "consumers": 1, **settings})  # fmt: skip
+    test = make_test(design="joram", workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
+                     time_limit=60.0, rate=1e6, seed=1,
+                     settings={"producers": IN_FLIGHT, "consumers": 1, **settings})  # fmt: skip
     backend = BACKENDS.load(backend_name)()
     cluster = Joram.cluster(test, backend, "bench-passcode")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:

@@ -179,10 +179,16 @@ def campaign(
     Stops at the first failure unless ``collect`` is set.
 
     Raises:
-        StormproofError: a worker process died.
+        StormproofError: a worker process died, or the store can't be written.
     """
     with workshop(jobs) as (workers, scratch):
         for result in workers.each(run_seed, ((plan, seed, store, scratch) for seed in seeds for plan in plans)):
-            report(_kept(result, store))
+            try:
+                kept = _kept(result, store)
+            except OSError as error:
+                report(replace(result, run_dir=None))
+                raise StormproofError(f"{store}: can't keep a run ({error.strerror}); repeat it with another --store"
+                                      ) from error
+            report(kept)
             if result.failed and not collect:
                 break

@@ -18,6 +18,7 @@ from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, U
 from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
 from harness.sim.shrink import shrink
 from harness.sim.tally import Tally
+from harness.store import make_store
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
@@ -50,10 +51,10 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     Raises:
         UsageError: a number makes no sense. StormproofError: a worker process died.
     """
-    if count < 1 or start < 0:
-        raise UsageError("--seeds: at least 1; --start: at least 0")
-    if jobs is not None and jobs < 1:
-        raise UsageError("--jobs: at least 1")
+    for name, number, least in (("seeds", count, 1), ("start", start, 0), ("jobs", jobs, 1)):
+        if number is not None and number < least:
+            raise UsageError(f"--{name} {number}: at least {least}")
+    made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(plans))
     view = _View(_console(as_json), plans, count)
     tally = view.tally
@@ -74,6 +75,10 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
         if as_json:
             print(json.dumps(tally.to_json(interrupted=True)), flush=True)
         raise
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # there are runs in it
+                store.rmdir()
     kept = [result.run_dir for result in tally.failures if result.run_dir is not None]
     if kept or master is not None:
         from reports.index_page import write_index
@@ -101,7 +106,11 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int) -> None:
         view.print("nothing to shrink: no run broke a promise, the harness failed")
         return
     with view.shrinking() as tell:
-        shrunk = shrink(failure.plan, failure.seed, jobs=jobs, progress=tell)
+        try:
+            shrunk = shrink(failure.plan, failure.seed, jobs=jobs, progress=tell)
+        except KeyboardInterrupt:
+            view.print(f"interrupted: not shrunk; the run as it was is in {failure.run_dir}")
+            raise
     path = failure.run_dir / SCENARIO
     path.write_text(shrunk.scenario(), encoding="utf-8")
     view.print(f"shrunk to {len(shrunk.faults)} fault(s) in {shrunk.runs} runs: {shrunk.result.sentence}")
@@ -126,12 +135,17 @@ class _View:
             self._status.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
         if self.tally.runs:
             self._console.print(self.tally.coverage_table())
-        self.print(self.tally.line())
+            for line in self.tally.never():
+                self.print(line)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.print(f"interrupted after {self.tally.line(self._total)}")
+        else:
+            self.print(self.tally.line())
 
     @contextlib.contextmanager
     def shrinking(self) -> Iterator[Callable[[SeedResult, int], None]]:
@@ -165,7 +179,7 @@ class _View:
             if result.run_dir is not None:
                 self.print(f"  kept in     {result.run_dir}")
             self.print(f"  repeat with {result.command}")
-        line = f"{self.tally.line()} (of {self._total})"
+        line = self.tally.line(self._total)
         if self._status is not None:
             self._status.update(line)
         elif time.monotonic() - self._last > _LOG_INTERVAL:
@@ -175,7 +189,7 @@ class _View:
     def under_way(self, done: int, total: int) -> None:
         """So many runs of a Spark job are done, whose results are not known yet."""
         if self._status is not None:
-            self._status.update(f"{self.tally.line()} (of {self._total}; {done} of the next {total} done)")
+            self._status.update(f"{self.tally.line(self._total)} ({done} of the next {total} done)")
 
     def print(self, text: str) -> None:
         """A line that stays."""

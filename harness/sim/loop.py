@@ -274,6 +274,10 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self._ended:
             self.ready.append(Handle(callback, args, context, owner, False, 0.0))
 
+    def interrupt(self, callback: Callable[[], object]) -> None:
+        """Call something that belongs to no process in the next turn; for signal handlers, whatever runs now."""
+        self.ready.append(Handle(callback, (), None, None, False, 0.0))
+
     def enter(self, process: Process | None) -> bool:
         """Let a callback of the network go on as this process (or the harness), if it can run now."""
         if process is not None and (process.state != RUNNING or process.busy):

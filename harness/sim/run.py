@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,20 +27,47 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
 
     Raises:
         StormproofError: the run broke; the history so far is sealed.
-        KeyboardInterrupt: Ctrl-C; likewise.
+        KeyboardInterrupt: Ctrl-C; likewise. A second one ends the run as it is.
     """
     test = Test.from_json(read_run(run_dir)["test"])
     lifeline = Lifeline()
     lifeline.teardown.set()
     with simulation() as loop:
         lab = loop.create_task(_lab(run_dir, test, loop, lifeline, emit), name="lab")
-        try:
-            loop.run_until_complete(lab)
-        except KeyboardInterrupt:
-            lifeline.interrupted.set()
-            with suppress(Interrupted):
+        with _interrupts(lambda: loop.interrupt(lifeline.interrupted.set)):
+            try:
                 loop.run_until_complete(lab)
-            raise
+            except Interrupted:
+                raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM calls ``tell`` instead of what it does otherwise.
+
+    An exception in the middle of a callback would be some simulated node's, which would deal with it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # What is ignored, or ends the process, goes on to do so: a campaign's workers leave it to their parent.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def first(*_: object) -> None:
+        restore()
+        tell()
+
+    for number in before:
+        signal.signal(number, first)
+    try:
+        yield
+    finally:
+        restore()
 
 
 async def _lab(run_dir: Path, test: Test, loop: SimLoop, lifeline: Lifeline, emit: Emit) -> None:

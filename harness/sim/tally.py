@@ -65,23 +65,32 @@ class Tally:
         """Real seconds so far."""
         return max(time.monotonic() - self.started, 1e-9)
 
-    def line(self) -> str:
-        """All in one line."""
+    def line(self, total: int | None = None) -> str:
+        """All in one line; ``total`` is how many runs there are to be."""
         seconds = self.seconds
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
-        return (f"{self.runs} runs: {counts or 'none yet'}; {seconds:.0f} s, {self.runs / seconds * 60:.0f} runs a "
+        runs = f"{self.runs}{f' of {total}' if total else ''} run{'s' if (total or self.runs) != 1 else ''}"
+        return (f"{runs}{': ' if counts else ''}{counts}; {seconds:.0f} s, {self.runs / seconds * 60:.0f} runs a "
                 f"minute, {self.simulated / seconds:.0f} simulated seconds a second")
 
     def coverage_table(self) -> Table:
-        """The states by design: in how many runs each was reached, and how often in all; never reached ones last."""
+        """The states by design that were reached: in how many runs, and how often in all."""
         table = Table("state", "runs", "times", "", box=None)
         for design, states in self.coverage.items():
             summaries = {state.name: state.summary for state in states_of(design)}
-            for name, state in sorted(states.items(), key=lambda item: item[1].runs, reverse=True):
+            reached = [item for item in states.items() if item[1].runs]
+            for name, state in sorted(reached, key=lambda item: item[1].runs, reverse=True):
                 label = f"{design}: {name}" if len(self.coverage) > 1 else name
-                runs = str(state.runs) if state.runs else "never"
-                table.add_row(label, runs, str(state.times) if state.runs else "", summaries.get(name, ""))
+                table.add_row(label, str(state.runs), str(state.times), summaries.get(name, ""))
         return table
+
+    def never(self) -> list[str]:
+        """A line for each design with the states that were never reached."""
+        missed = {
+            design: ", ".join(name for name, state in states.items() if not state.runs)
+            for design, states in self.coverage.items()
+        }
+        return [f"never reached, {design}: {names}" for design, names in missed.items() if names]
 
     def to_json(self, interrupted: bool = False) -> dict[str, Any]:
         """What ``--json`` prints."""

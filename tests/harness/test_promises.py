@@ -73,7 +73,7 @@ def test_what_joram_promises_in_each_mode():
     plain = described(propagation="asynchronous", reliable="false")
     assert standings(plain) == everything | {"lost": OPEN}
     assert promises_of(plain, WANTED)[0] == ["phantom", "duplicated", "depth"]
-    assert standings(described("", propagation="asynchronous", reliable="false")) == everything
+    assert standings(described("none", propagation="asynchronous", reliable="false")) == everything
     apart = described(partitions="unspecified")
     assert standings(apart) == dict.fromkeys(["lost", "duplicated", "depth"], GAP) | {"phantom": KEPT}
     assert promises_of(apart, WANTED)[0] == WANTED, "a gap is judged, so that it shows"
@@ -167,8 +167,8 @@ def test_no_run_is_shown_under_two_modes(design: str):
     assert all(every.count(test) == 1 for test in every)
     defaults: dict[str, Any] = {}
     for workload in DESIGNS.load(design).trial.workloads:
-        defaults |= make_test(design=design, workload=workload, nemesis="", backend="sim", nodes=None, time_limit=10.0,
-                              rate=10.0, seed=1, settings={}).options  # fmt: skip
+        defaults |= make_test(design=design, workload=workload, nemesis="none", backend="sim", nodes=None,
+                              time_limit=10.0, rate=10.0, seed=1, settings={}).options  # fmt: skip
     assert all(mode_of(modes, test.options, defaults) == mode for mode, of_mode in tests.items() for test in of_mode)
 
 

@@ -85,8 +85,8 @@ def test_what_was_found_is_told_when_a_run_breaks(
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 runs invalid with lost (1) (5 were asked for)"
 
 
-def test_what_can_not_differ_is_not_repeated(runs: list[Any]) -> None:
+def test_what_can_not_differ_is_not_repeated() -> None:
     with pytest.raises(UsageError, match="simulate --seeds 3"):
-        repeat.repeat_test(plan("sim"), "why", Path("s"), 3, as_json=False)
+        repeat.check_repeat(plan("sim"), 3)
     with pytest.raises(UsageError, match="at least 1"):
-        repeat.repeat_test(plan(), "why", Path("s"), 0, as_json=False)
+        repeat.check_repeat(plan(), 0)

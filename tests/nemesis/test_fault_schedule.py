@@ -126,7 +126,7 @@ def test_options_are_declared_once() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fault_duration": 50.0}, "leaves 39.0 s for faults, but 1 of them need 50.0 s"),
+        ({"fault_duration": 50.0}, "leaves 39.0 s for faults, but one needs 50.0 s"),
         ({"quiet_before": 0.5, "quiet_after": 0.5}, "leave no time for faults"),
         ({"quiet_after": 1.5}, "quiet_after must be at least 0 and below 1, not 1.5"),
         ({"fault_duration": -1.0}, "must not be negative"),

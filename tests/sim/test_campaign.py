@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import StormproofError
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.store import read_run
 
@@ -74,6 +75,15 @@ def test_the_command_line_names_the_failing_seed_and_the_command_repeats_it(tmp_
     answer = json.loads(repeated.stdout)
     assert answer["anomalies"] == failure["anomalies"]
     assert read_run(store / answer["run"])["history_sha256"] == read_run(kept)["history_sha256"]
+
+
+def test_a_failure_is_told_even_if_its_run_can_not_be_kept(tmp_path: Path) -> None:
+    results: list[SeedResult] = []
+    store = tmp_path / "file"
+    store.touch()
+    with pytest.raises(StormproofError, match="can't keep a run"):
+        campaign([UNSAFE], range(3, 6), store, jobs=1, collect=True, report=results.append)
+    assert [(result.seed, result.verdict, result.run_dir) for result in results] == [(3, "invalid", None)]
 
 
 def test_nonsense_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from simulated import simulated, small_test, stormy_test, traces
 
@@ -16,6 +19,8 @@ from harness.history.ledger import read_ledger
 from harness.history.moments import read_moments
 from harness.registry import NEMESES
 from harness.sim.clock import EPOCH
+from harness.store import read_run
+from nodes.reference.engine import StoreEngine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -76,6 +81,32 @@ def test_two_masters_lose_messages_where_the_settings_allow_two(tmp_path: Path) 
     ]
     assert all(verdict.verdict == "invalid" for verdict in verdicts)
     assert all(verdict.anomalies.get("lost") or verdict.anomalies.get("duplicated") for verdict in verdicts)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_a_broker_writes_ends_the_run_early_and_keeps_its_history(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flush, writes = StoreEngine.flush, itertools.count(1)
+
+    def interrupted(engine: StoreEngine) -> None:
+        if next(writes) == 300:
+            signal.raise_signal(number)
+        flush(engine)
+
+    monkeypatch.setattr(StoreEngine, "flush", interrupted)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulated(small_test(3), tmp_path)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (run_dir,) = tmp_path.iterdir()
+    assert read_run(run_dir)["history_sha256"]
+    assert 50 < pq.read_metadata(run_dir / "history.parquet").num_rows < 500
+    assert "Traceback" not in capfd.readouterr().err
+    assert "broker failed" not in "".join(log.read_text() for log in (run_dir / "logs").iterdir())
 
 
 def test_other_seeds_give_other_runs(tmp_path: Path) -> None:
