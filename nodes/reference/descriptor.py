@@ -330,6 +330,9 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
                           "nbClusterExpected, and nothing joins it")
     if found.replicated and replica not in [machine.id for machine in found.machines]:
         raise ConfigError(f"{descriptor.path}: name one of the replicas of server {server}: {ids}")
+    if expected is not None and not 1 <= expected <= len(found.machines):
+        raise ConfigError(f"nbClusterExpected: {expected}, but server {server} of {descriptor.path} has "
+                          f"{len(found.machines)} replicas")
     me = next((machine for machine in found.machines if machine.id == replica), found.machines[0])
     login, passcode = me.args_of(CONNECTION_MANAGER)
     config: dict[str, Any] = {

@@ -121,7 +121,8 @@ def test_entities_and_files_named_by_a_descriptor_are_never_read(tmp_path: Path)
         (["5", "s0", "1"], "there is no server 5 (there are: 0)"),
         (["s0", "s0", "1"], "id of the server: 's0' is not a number"),
         (["0"], "id of the server, storage path and, in a cluster, id of the replica"),
-        (["--nb-cluster-expected", "4", "0", "s0", "1"], "options.nb_cluster_expected: 4, but peers has 3"),
+        (["--nb-cluster-expected", "4", "0", "s0", "1"], "nbClusterExpected: 4, but server 0 of"),
+        (["--nb-cluster-expected", "0", "0", "s0", "1"], "nbClusterExpected: 0, but server 0 of"),
         (["--nb-cluster-expected", "x", "0", "s0", "1"], "invalid int value: 'x'"),
     ],
 )
