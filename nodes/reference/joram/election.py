@@ -31,6 +31,9 @@ from nodes.reference.joram.messages import (
 )
 from nodes.reference.joram.replica import Replica
 
+_ASK_AGAIN = 0.1
+"""Detection time-outs, at least, between a canvass that all have answered in vain and the next."""
+
 IDLE, CANVASSING, PROPOSING, ADOPTING = "idle", "canvassing", "proposing", "adopting"
 
 
@@ -191,6 +194,10 @@ class Election:
             willing = [peer for peer in self._asked if self._answers.get(peer) == ""]
             if self._is_enough(len(willing), len(self._answers)):
                 self._propose(willing)
+            elif len(self._answers) >= len(self._asked):
+                # Most often somebody has heard the master a moment longer than this node: asking again costs nothing.
+                self.cancel()
+                self._back_off(_ASK_AGAIN * (1 + self._replica.runtime.random.random()))
         elif self.phase == PROPOSING and self._is_enough(
             len(self._promises) - 1, len(self._promises) - 1 + len(self._answers)
         ):
