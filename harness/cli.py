@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from harness import admin
 from harness.errors import EXIT_ERROR, StormproofError, UsageError
+from harness.progress import console
 from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
 
 DEFAULT_STORE = Path("runs")
-_PIPE_WIDTH = 250
 
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
@@ -233,7 +232,7 @@ def promises(
         raise UsageError(f"--store {store}: there is no such folder")
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
         raise UsageError(f"--page {page}: not a file in a folder that is there")
-    report = Console(stderr=True, highlight=False).print
+    report = console(errors=True).print
     if store is not None:
         sections = {name: read_store(name, store) for name in designs}
     else:
@@ -275,7 +274,7 @@ def list_names(
     if as_json:
         print(json.dumps(data))
         return
-    console = _console()
+    to = console()
     for title, entries in data.items():
         table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
         for entry in entries:
@@ -283,7 +282,7 @@ def list_names(
             for option in entry["options"]:
                 choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
                 table.add_row("", escape(f"--set {option['name']}={option['default']}{choices}: {option['help']}"))
-        console.print(table)
+        to.print(table)
 
 
 @app.command(short_help="Write reports and the index again.")
@@ -438,13 +437,8 @@ def doctor(as_json: JsonOption = False) -> None:
         mark = "[green]yes[/]" if item.available else "[red]no[/]"
         mend = f"\n-> {item.mend}" if item.mend and not item.available else ""
         table.add_row(mark, item.name, escape(item.detail + mend))
-    _console().print(table)
+    console().print(table)
     print(f"backend: {chosen}: {why}")
-
-
-def _console() -> Console:
-    """Standard output: as wide as the terminal; a file or a pipe has no width to wrap or crop at."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _one_line(message: str) -> str:

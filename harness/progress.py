@@ -25,16 +25,23 @@ PHASES = {
     "report": "writing the report",
 }
 _LOG_INTERVAL = 5.0
+_PIPE_WIDTH = 250
+
+
+def console(errors: bool = False) -> Console:
+    """Standard output, or error: as wide as the terminal; a file or a pipe has no width to wrap or crop at."""
+    stream = sys.stderr if errors else sys.stdout
+    return Console(stderr=errors, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
 @contextlib.contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[Event], None]]:
     """A function that shows the lab's events; ``quiet`` keeps standard output free for a result."""
-    console = Console(stderr=quiet, highlight=False)
-    if not console.is_terminal:
+    to = console(quiet)
+    if not to.is_terminal:
         yield _plain(sys.stderr if quiet else sys.stdout)
         return
-    with console.status("", spinner="dots") as status:
+    with to.status("", spinner="dots") as status:
         yield _live(status)
 
 

@@ -16,6 +16,7 @@ from checkers.spark import SparkWarmup
 from checkers.verdict import worst
 from harness.errors import EXIT_OF, UsageError
 from harness.history.seal import HISTORY
+from harness.progress import console
 from harness.store import Store, is_alive
 from reports.index_page import write_index
 from reports.run_page import write_report
@@ -31,9 +32,9 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     """
     runs = _chosen(Store(store_dir), names)
     warm = SparkWarmup(master)
-    console = Console(stderr=as_json, highlight=False)
+    to = console(as_json)
     try:
-        with console.status(f"checking {len(runs)} runs") as status:
+        with to.status(f"checking {len(runs)} runs") as status:
             rows = check_runs(
                 warm.session(), runs, lambda done, total: status.update(f"checked {done} of {total} runs")
             )
@@ -50,7 +51,7 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
         found = [_json(row) for row in rows]
         print(json.dumps(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found}))
     else:
-        _show(console, rows, summary)
+        _show(to, rows, summary)
     return EXIT_OF[verdict]
 
 
@@ -79,17 +80,17 @@ def _json(row: VerdictRow) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, rows: Sequence[VerdictRow], summary: Sequence[SummaryRow]) -> None:
+def _show(to: Console, rows: Sequence[VerdictRow], summary: Sequence[SummaryRow]) -> None:
     for row in rows[:_SHOWN]:
-        console.print(f"{row.verdict:8} {row.run}  {row.sentence}", soft_wrap=True, markup=False)
+        to.print(f"{row.verdict:8} {row.run}  {row.sentence}", soft_wrap=True, markup=False)
     if len(rows) > _SHOWN:
-        console.print(f"... and {len(rows) - _SHOWN} more")
+        to.print(f"... and {len(rows) - _SHOWN} more")
     counts = Counter(row.verdict for row in rows)
     if len(rows) > 1:
-        console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("valid", "unknown", "invalid")))
+        to.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("valid", "unknown", "invalid")))
     if summary:
         table = Table("design", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
         for line in summary:
             counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
             table.add_row(line.design, line.nemesis or "none", line.check, *map(str, counted))
-        console.print(table)
+        to.print(table)

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
+from harness.progress import console
 from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
 from harness.sim.shrink import shrink
 from harness.sim.tally import Tally
@@ -22,7 +22,6 @@ from harness.store import make_store
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
-_PIPE_WIDTH = 250
 SCENARIO = "scenario.toml"
 
 
@@ -56,7 +55,7 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
             raise UsageError(f"--{name} {number}: at least {least}")
     made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(plans))
-    view = _View(_console(as_json), plans, count)
+    view = _View(console(as_json), plans, count)
     tally = view.tally
     try:
         with view:
@@ -94,11 +93,6 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     return EXIT_INVALID if tally.failures else EXIT_UNKNOWN if tally.unknown else EXIT_VALID
 
 
-def _console(as_json: bool) -> Console:
-    stream = sys.stderr if as_json else sys.stdout
-    return Console(stderr=as_json, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
-
-
 def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int) -> None:
     """Shrink the first run that broke a promise and lay the scenario into its folder."""
     failure = next((result for result in failures if result.verdict == "invalid"), None)
@@ -122,12 +116,12 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int) -> None:
 class _View:
     """Progress: a live line on a terminal, a line now and then in a log; failures as they come."""
 
-    def __init__(self, console: Console, plans: Sequence[Plan], seeds: int) -> None:
+    def __init__(self, to: Console, plans: Sequence[Plan], seeds: int) -> None:
         self.tally = Tally([plan.design for plan in plans])
-        self._console = console
+        self._console = to
         self._several = len(plans) > 1
         self._total = seeds * len(plans)
-        self._status = console.status("simulating") if console.is_terminal else None
+        self._status = to.status("simulating") if to.is_terminal else None
         self._last = time.monotonic()
 
     def __enter__(self) -> _View:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
+from harness.progress import console
 from harness.settings import declared_options
 from harness.sim.campaign import BROKEN, NONE, Plan, run_seed
 from harness.sim.pool import workshop
@@ -86,21 +86,21 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
             raise UsageError(f"there is no bug {name!r} (there are: {', '.join(BUGS)})")
     if budget < 1 or rounds < 1 or start < 0:
         raise UsageError("--seeds and --rounds: at least 1; --start: at least 0")
-    console = Console(stderr=as_json, highlight=False)
+    to = console(as_json)
     bugs = list(names or BUGS)
     catches: dict[str, list[Catch]] = {bug: [] for bug in bugs}
     for catch in _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1):
         catches[catch.bug].append(catch)
         how = f"{', '.join(catch.anomalies)} after {catch.seeds} seeds" if catch.caught else "NOT CAUGHT"
-        console.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
+        to.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
                           for bug, found in catches.items()}))
     else:
-        console.print(_table(catches))
+        to.print(_table(catches))
     escaped = [bug for bug, found in catches.items() if not any(catch.caught for catch in found)]
     for bug in escaped:
-        console.print(f"gap: nothing caught {bug} ({BUGS[bug].summary}) within {budget} seeds", markup=False)
+        to.print(f"gap: nothing caught {bug} ({BUGS[bug].summary}) within {budget} seeds", markup=False)
     return EXIT_INVALID if escaped else EXIT_VALID
 
 
