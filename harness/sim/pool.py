@@ -26,6 +26,7 @@ _MEMORY = Path("/dev/shm")
 _PREFIX = "stormproof-sim-"
 _NEWBORN = 60.0
 """Seconds in which a campaign that has made its scratch folder has its lock, too."""
+_TUNABLES = "GLIBC_TUNABLES"
 _AHEAD = 3
 _RECYCLE = 2000
 """Runs after which a worker process is replaced, so that no leak can add up."""
@@ -36,7 +37,7 @@ def workshop(jobs: int) -> Iterator[tuple[Workers, Path]]:
     """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch_place()))
     try:
-        with Lock(scratch):  # tells `remove_left` that we live
+        with Lock(scratch), _huge_pages():  # the lock tells `remove_left` that we live
             workers = Workers(jobs)
             try:
                 yield workers, scratch
@@ -46,6 +47,22 @@ def workshop(jobs: int) -> Iterator[tuple[Workers, Path]]:
     finally:
         with _undisturbed():
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _huge_pages() -> Iterator[None]:
+    """Let processes that start meanwhile ask for huge pages, which saves a simulation a tenth of its time.
+
+    It works with glibc from 2.35 on, where the kernel gives them to those that ask; elsewhere it does nothing.
+    """
+    if _TUNABLES in os.environ:
+        yield
+        return
+    os.environ[_TUNABLES] = "glibc.malloc.hugetlb=1"
+    try:
+        yield
+    finally:
+        del os.environ[_TUNABLES]
 
 
 def remove_left() -> list[str]:
