@@ -204,7 +204,7 @@ async def spoken(world: World, condition: Condition, count: int = 100) -> tuple[
         (Condition(delay=0.5, jitter=0.1), 1.4, 100),
         (Condition(duplicate=0.5), 1.0, 30),
         (Condition(reorder=0.5), 1.0, 30),
-        (Condition(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 40),
+        (Condition(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 50),
     ],
 )
 def test_tcp_hides_what_packets_suffer_but_for_the_time_it_takes(
@@ -214,9 +214,13 @@ def test_tcp_hides_what_packets_suffer_but_for_the_time_it_takes(
         data, end = await spoken(world, condition)
         return data, end, sum(world.network.disturbed().values())
 
-    data, end, count = in_world(work)
-    assert data == b"".join(b"%d," % number for number in range(100))
-    assert end > at_least and count > disturbed
+    counts = []
+    for seed in range(1, 5):
+        data, end, count = in_world(work, seed)
+        assert data == b"".join(b"%d," % number for number in range(100))
+        assert end > at_least
+        counts.append(count)
+    assert sum(counts) / len(counts) > disturbed
 
 
 def test_a_slow_link_is_shared_by_all_its_connections_and_lets_go_at_the_heal() -> None:
