@@ -45,12 +45,23 @@ class GrowingCluster(Cluster, Protocol):
         ...
 
 
+@runtime_checkable
+class GroupedCluster(Cluster, Protocol):
+    """A cluster of several servers, each a group of nodes."""
+
+    @property
+    def servers(self) -> list[tuple[str, ...]]:
+        """The nodes of each server."""
+        ...
+
+
 @dataclass(frozen=True)
 class Facts:
     """What a family plans on: the state of the system at the moment of injection.
 
     ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on each
     node's broker. ``master`` is only asked for when the kind needs it. ``spares`` don't belong to the group at first.
+    ``groups`` are the nodes that hold the same data, where not all do.
     """
 
     nodes: tuple[str, ...]
@@ -60,6 +71,7 @@ class Facts:
     max_down: int
     options: Mapping[str, Any]
     spares: tuple[str, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""
@@ -120,6 +132,15 @@ class Fault(Protocol):
 
     async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
         """Undo it; must be harmless when the fault was applied only in part. The proof is of the fault."""
+        ...
+
+
+@runtime_checkable
+class Looking(Protocol):
+    """A fault family that must find something out before it plans."""
+
+    async def look(self, cluster: Cluster) -> None:
+        """Find it out, and remember it; must not change anything."""
         ...
 
 
@@ -212,7 +233,12 @@ def option_value(options: Mapping[str, Any], option: Option) -> Any:
 
 def max_down_of(test: Test) -> int:
     """The most nodes that may be down at once under a test's options."""
-    return int(option_value(test.options, MAX_DOWN)) or max(1, (test.nodes - 1) // 2)
+    return int(option_value(test.options, MAX_DOWN)) or minority(test.nodes)
+
+
+def minority(nodes: int) -> int:
+    """The most of so many nodes that leave a majority (one, if there are too few for that)."""
+    return max(1, (nodes - 1) // 2)
 
 
 def pick_node(kind: str, facts: Facts, nodes: Sequence[str], rng: random.Random) -> tuple[str, str | None]:
@@ -239,6 +265,7 @@ async def gather_facts(cluster: Cluster, kind: str) -> Facts:
         max_down=max_down_of(test),
         options=test.options,
         spares=tuple(cluster.spares()) if isinstance(cluster, GrowingCluster) else (),
+        groups=tuple(cluster.servers) if isinstance(cluster, GroupedCluster) else (),
     )
 
 

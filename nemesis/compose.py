@@ -15,7 +15,7 @@ from harness.op import Op
 from harness.protocols import Cluster
 from harness.spec import Test
 from harness.undo import UndoJournal
-from nemesis.api import Fault, Infeasible, Plan, Proof, families_of, gather_facts
+from nemesis.api import Fault, Infeasible, Looking, Plan, Proof, families_of, gather_facts
 from nemesis.schedule import HEAL, INJECT
 
 LEDGER = "ledger.jsonl"
@@ -109,6 +109,8 @@ class NemesisClient:
     async def _inject(self, op: Op, family: Fault) -> Op:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
         try:
+            if isinstance(family, Looking):
+                await family.look(self._cluster)
             facts = await gather_facts(self._cluster, kind)
             plan = family.plan(kind, facts, random.Random(seed))
         except Infeasible as error:

@@ -12,7 +12,18 @@ import random
 
 from harness.protocols import DISK_TROUBLES, Cluster, DiskTrouble, Option
 from harness.undo import DISK
-from nemesis.api import DEAD, MAX_DOWN, RUNNING, Facts, Plan, Proof, await_state, kind_option
+from nemesis.api import (
+    DEAD,
+    MAX_DOWN,
+    RUNNING,
+    Facts,
+    Infeasible,
+    Plan,
+    Proof,
+    await_state,
+    kind_option,
+    minority,
+)
 from nemesis.process import plan_nodes
 
 KINDS = DISK_TROUBLES
@@ -21,6 +32,8 @@ WHEN_IT_DIES = ("lose-unsynced", "torn")
 """Troubles that show when the broker is killed."""
 WHEN_DEAD = ("corrupt", "empty")
 """Troubles that befall what is stored, while nobody uses it."""
+LOOK_SECONDS = 0.3
+"""How long to ask whether all is well: the first question after a node's restart may meet its old connection."""
 REFUSAL_SECONDS = 2.0
 """How long a broker has to find out that its data is damaged."""
 
@@ -35,9 +48,30 @@ class Disk:
     kinds: tuple[str, ...] = KINDS
     options: tuple[Option, ...] = (kind_option("disk", KINDS), MAX_DOWN)
 
+    def __init__(self) -> None:
+        self._bare: dict[str, None] = {}
+        """Nodes that lost what they had stored, and may not have been given it back by the others yet."""
+
+    async def look(self, cluster: Cluster) -> None:
+        """Whether those that had lost their data have it again: all nodes are up and agree."""
+        if self._bare and await cluster.await_healthy(LOOK_SECONDS):
+            self._bare.clear()
+
     def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
-        """Choose a running node, if one more may go down: that is what a failing disk does to a broker."""
+        """Choose a running node, if one more may go down: that is what a failing disk does to a broker.
+
+        Raises:
+            Infeasible: none may, or its group would lose the data of more than a minority (or ``max_down``) of its
+                nodes before the others have given it back.
+        """
         node = plan_nodes("one", facts, rng).targets
+        if kind in WHEN_DEAD:
+            group = next((group for group in facts.groups if node[0] in group), facts.nodes)
+            members = sum(each not in facts.spares for each in group)
+            most = int(facts.options.get(MAX_DOWN.name, 0)) or minority(members)
+            bare = [each for each in self._bare if each in group and each not in node]
+            if len(bare) >= most:
+                raise Infeasible(f"{', '.join(bare)} may not have got back yet what was lost, {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
         return Plan(kind, node, trouble=DiskTrouble(kind, seconds))
 
@@ -45,6 +79,7 @@ class Disk:
         """Bring the trouble about, with the broker's end where it takes that."""
         backend, (node,), kind = cluster.backend, plan.targets, plan.kind
         if kind in WHEN_DEAD:
+            self._bare[node] = None
             await backend.kill(node)
             await await_state(backend, node, DEAD)
         await backend.set_disk(node, plan.trouble)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harness import generator as gen
 from harness.errors import UsageError
-from harness.generator import Generator
+from harness.generator import SECOND, Answer, Context, Generator, Pending
 from harness.op import INFO, Op
 from harness.protocols import Option
 from harness.spec import Test
@@ -30,6 +31,8 @@ SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER, GIVEN)
 
 LONGEST_FITTING = 6.0
 STRETCH = 0.5
+ON_TIME = 50_000_000
+"""Nanoseconds by which a fault may be late and still count as on time."""
 
 
 @dataclass(frozen=True)
@@ -76,34 +79,122 @@ def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
     Raises:
         UsageError: the options leave no room for one fault of each family, or the given schedule can't be read.
     """
-    given = str(option_value(test.options, GIVEN))
-    if given:
-        chosen = [(f.start, f.end, f.family, f.kind, f.seed) for f in read_schedule(given, families, test.time_limit)]
-        return _steps(chosen)
-    lanes: dict[str, list[Fault]] = {}
-    for family in families:
-        lanes.setdefault(family.lane, []).append(family)
-    faults = [fault for lane, members in lanes.items() for fault in _lane(test, lane, members)]
-    faults.sort(key=lambda fault: fault[0])
-    return _steps(faults)
-
-
-def _steps(faults: Sequence[tuple[float, float, str, str, int]]) -> tuple[Step, ...]:
     steps = []
-    for ident, (start, end, name, kind, seed) in enumerate(faults):
+    for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
         steps.append(Step(start, name, INJECT, ident, kind, seed))
         steps.append(Step(end, name, HEAL, ident, kind, seed))
     return tuple(sorted(steps, key=lambda step: (step.at, step.phase == INJECT, step.id)))
 
 
+def _faults(test: Test, families: Sequence[Fault]) -> list[tuple[float, float, str, str, int]]:
+    """(start, end, family, kind, seed) of all faults, in order of their starts."""
+    given = str(option_value(test.options, GIVEN))
+    if given:
+        return [(f.start, f.end, f.family, f.kind, f.seed) for f in read_schedule(given, families, test.time_limit)]
+    faults = [fault for lane, members in _lanes(families).items() for fault in _lane(test, lane, members)]
+    return sorted(faults, key=lambda fault: fault[0])
+
+
+def _lanes(families: Sequence[Fault]) -> dict[str, list[Fault]]:
+    lanes: dict[str, list[Fault]] = {}
+    for family in families:
+        lanes.setdefault(family.lane, []).append(family)
+    return lanes
+
+
 def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
-    """The schedule as operations for the nemesis, at times from the moment that it is first asked."""
-    return gen.nemesis(
-        gen.timeline(
-            (step.at, Op(INFO, f"{step.fault}.{step.phase}", {"id": step.id, "kind": step.kind, "seed": step.seed}))
-            for step in schedule(test, families)
-        )
-    )
+    """The schedule as operations for the nemesis, at times from the moment that it is first asked.
+
+    The nemesis does one thing at a time, and some take long (a machine boots). A fault that is late is healed late, so
+    that it is in effect for ``fault_duration`` at least, and the next one in its lane begins ``fault_gap`` after that
+    at the earliest. Where these are not set, it keeps what even the longest of drawn faults must have: two thirds of
+    its length, and half of that before it. What is late and would not be over when the load is, is left out, but for
+    the first fault of each family as long as it begins before.
+    """
+    shortest, gap = (float(option_value(test.options, option)) for option in (DURATION, GAP))
+    lane_of = {family.name: family.lane for family in families}
+    planned: dict[str, list[_Planned]] = {}
+    seen: set[str] = set()
+    for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
+        lane = planned.setdefault(lane_of[name], [])
+        begin, over = round(start * SECOND), round(end * SECOND)
+        least = min(round((shortest or (end - start) / (1 + STRETCH)) * SECOND), over - begin)
+        pause = min(round(gap * SECOND) or least // 2, begin - lane[-1].end) if lane else 0
+        op = Op(INFO, name, {"id": ident, "kind": kind, "seed": seed})
+        lane.append(_Planned(op, begin, over, least, pause, name not in seen))
+        seen.add(name)
+    limit = round(test.time_limit * SECOND)
+    return gen.nemesis(_Faults(tuple(_Lane(tuple(faults), faults[0].start) for faults in planned.values()), limit))
+
+
+class _Planned(NamedTuple):
+    """A fault, times in nanoseconds: when it is to begin and to end, how long it must last, how long after the one
+    before it in its lane it must begin, and whether it is its family's first. ``op`` lacks the phase."""
+
+    op: Op
+    start: int
+    end: int
+    shortest: int
+    gap: int
+    first: bool
+
+
+class _Lane(NamedTuple):
+    """Faults that are left; ``due`` is when the first of them begins, or ends if it is in effect."""
+
+    faults: tuple[_Planned, ...]
+    due: int
+    in_effect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Faults(Generator):
+    """Lanes of faults. ``running`` is the lane of the step that the nemesis is carrying out, if it comes back to it."""
+
+    lanes: tuple[_Lane, ...]
+    limit: int
+    start: int | None = None
+    running: int | None = None
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        start = ctx.time if self.start is None else self.start
+        if not ctx.free:
+            return Pending(), replace(self, start=start)
+        now, lanes = ctx.time - start, list(self.lanes)
+        while lanes:
+            i = min(range(len(lanes)), key=lambda i: (lanes[i].due, not lanes[i].in_effect, lanes[i].faults[0].start))
+            lane, fault = lanes[i], lanes[i].faults[0]
+            if lane.due > now:
+                return Pending(start + lane.due), _Faults(tuple(lanes), self.limit, start)
+            if lane.in_effect:
+                left = fault.op._replace(f=f"{fault.op.f}.{HEAL}")
+                lanes[i] = _Lane(lane.faults[1:], 0)
+            elif self._may_begin(fault, now):
+                left = fault.op._replace(f=f"{fault.op.f}.{INJECT}")
+                lanes[i] = _Lane(lane.faults, 0, in_effect=True)
+            else:
+                lanes[i : i + 1] = [_Lane(rest, rest[0].start)] if (rest := lane.faults[1:]) else []
+                continue
+            op = ctx.fill(left)
+            if lanes[i].faults:
+                return op, _Faults(tuple(lanes), self.limit, start, i)
+            del lanes[i]
+            return op, _Faults(tuple(lanes), self.limit, start) if lanes else None
+        return None
+
+    def _may_begin(self, fault: _Planned, now: int) -> bool:
+        in_time = now <= fault.start + ON_TIME or now + fault.shortest <= self.limit
+        return in_time or (fault.first and now < self.limit)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        if self.running is None or self.start is None or not ctx.free:
+            return self
+        now, lanes = ctx.time - self.start, list(self.lanes)
+        lane = lanes[self.running]
+        fault = lane.faults[0]
+        due = max(fault.end, now + fault.shortest) if lane.in_effect else max(fault.start, now + fault.gap)
+        lanes[self.running] = lane._replace(due=due)
+        return _Faults(tuple(lanes), self.limit, self.start)
 
 
 def window_of(test: Test, count: int) -> Window:

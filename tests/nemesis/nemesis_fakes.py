@@ -85,6 +85,7 @@ class FakeCluster:
         self.test = test
         self.backend = FakeBackend(test)
         self.leader: str | None = test.node_names[0]
+        self.healthy = True
 
     async def status(self, node: str) -> NodeStatus:
         return NodeStatus(node, reachable=self.backend.states[node] == "running")
@@ -99,4 +100,4 @@ class FakeCluster:
         self.backend.start(node)
 
     async def await_healthy(self, timeout: float) -> bool:
-        return True
+        return self.healthy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.generator import any_of, clients, delay, limit, repeat
-from harness.generator.simulate import invocations, simulate
-from harness.op import INFO, INVOKE, Op
+from harness.generator.simulate import Outcome, invocations, simulate
+from harness.op import INFO, INVOKE, NEMESIS, OK, Op
 from harness.spec import Test
 from nemesis.api import NoFault, families_of, max_down_of
 from nemesis.partition import KINDS as PARTITION_KINDS
@@ -156,10 +157,87 @@ def test_a_minority_may_be_down_unless_told_otherwise(nodes: int, most: int) -> 
     assert max_down_of(Test("joram", "queue", nodes=nodes, options={"max_down": 4})) == 4
 
 
+def quick_nemesis(op: Op, number: int) -> Outcome:
+    return Outcome(INFO, 0) if op.process == NEMESIS else Outcome(OK, 10)
+
+
+def carried_out(test: Test, seconds: Sequence[float]) -> list[tuple[int, str, float, float, float, float]]:
+    """Each fault, when the nemesis takes so long for its steps in turn: id, family, and the seconds of injection,
+    injected, heal and healed."""
+
+    def model(op: Op, number: int) -> Outcome:
+        return Outcome(INFO, round(seconds[number % len(seconds)] * 1e9))
+
+    rows = simulate(fault_generator(test, families_of(test)), model, test=test)
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    times = {(op.value["id"], op.f): (op.time / 1e9, done.time / 1e9) for op, done in pairs}
+    faults = []
+    for (ident, name), (start, done) in times.items():
+        family, phase = name.split(".")
+        if phase == "inject":
+            faults.append((ident, family, start, done, *times[ident, f"{family}.heal"]))
+    return faults
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**31), time_limit=st.floats(6, 60), shortest=st.sampled_from([0.3, 0.6]),
+    gap=st.sampled_from([0.1, 0.5]), quiet_after=st.sampled_from([0.0, 0.2]),
+    seconds=st.lists(st.sampled_from([0.0, 0.004, 0.5, 3.0]), min_size=1, max_size=7),
+)  # fmt: skip
+def test_faults_and_gaps_keep_their_length_however_slow_the_nemesis_is(
+    seed: int, time_limit: float, shortest: float, gap: float, quiet_after: float, seconds: list[float]
+) -> None:
+    test = a_test("partition", "pause", "kill", seed=seed, time_limit=time_limit, fault_duration=shortest,
+                  fault_gap=gap, quiet_after=quiet_after)
+    faults = carried_out(test, seconds)
+    ends = {step.id: step.at for step in planned(test) if step.phase == "heal"}
+    starts = {step.id: step.at for step in planned(test) if step.phase == "inject"}
+    firsts: set[str] = set()
+    for ident, family, start, injected, heal, _ in faults:
+        assert start >= starts[ident] - 1e-6
+        assert heal - injected >= shortest - 1e-6
+        assert heal <= max(time_limit, injected + shortest) + max(seconds) + 1e-6, "only what the nemesis does keeps it"
+        assert start < time_limit, "the load is still on"
+        assert family not in firsts or start + shortest <= time_limit + 1e-6
+        if not any(seconds):
+            assert (start, heal) == pytest.approx((starts[ident], ends[ident]), abs=1e-6)
+        firsts.add(family)
+    for lane in (["partition"], ["pause", "kill"]):
+        spans = [fault for fault in faults if fault[1] in lane]
+        assert all(first[5] + gap <= second[2] + 1e-6 for first, second in pairwise(spans))
+    assert faults, "something fits always"
+
+
+def test_what_does_not_fit_any_more_is_left_out_but_not_a_family_s_first_fault_under_load() -> None:
+    test = a_test("pause", "kill", seed=1, time_limit=20, fault_duration=2, fault_gap=1)
+    assert [family for _, family, *_ in carried_out(test, [0.0])] == ["kill", "pause", "pause"]
+    slow = carried_out(test, [6.0])
+    assert [family for _, family, *_ in slow] == ["kill", "pause"]
+    _, _, start, injected, heal, _ = slow[1]
+    assert 18 < start < 20, "too late for a second one, not for the first"
+    assert heal == pytest.approx(injected + 2)
+    assert [family for _, family, *_ in carried_out(test, [8.0])] == ["kill"], "the load is over"
+
+
+def test_a_given_schedule_keeps_what_was_asked_for() -> None:
+    schedule = {"schedule": "pause:one:1-2:7 kill:one:8-10:8 pause:one:3-4.5:9"}
+
+    def lengths(seconds: float, **options: object) -> list[tuple[int, float]]:
+        faults = carried_out(a_test("pause", "kill", time_limit=10, **schedule, **options), [seconds])
+        return [(fault, round(heal - injected, 6)) for fault, _, _, injected, heal, _ in faults]
+
+    assert lengths(0.0) == [(0, 1.0), (1, 1.5), (2, 2.0)]
+    assert lengths(0.9) == [(0, 0.666667), (1, 1.0), (2, 1.333333)], "two thirds at least"
+    assert lengths(0.9, fault_duration=1.2) == [(0, 1.0), (1, 1.2), (2, 1.2)]
+    assert lengths(9.0) == [(0, 0.666667)], "the load is over"
+    assert lengths(3.8) == [(0, 0.666667), (2, 1.333333)], "no room for the second pause, but for the first kill"
+
+
 def test_the_generator_injects_and_heals_at_the_planned_times_beside_the_clients() -> None:
     test = a_test("partition", time_limit=30, partition_kind="one")
     load = clients(limit(20, delay(1, repeat(Op(INVOKE, "enqueue")))))
-    ops = invocations(simulate(any_of(load, fault_generator(test, families_of(test)))))
+    ops = invocations(simulate(any_of(load, fault_generator(test, families_of(test))), quick_nemesis))
     faults = [op for op in ops if op.process == -1]
     assert [(op.time, op.f, op.value["id"]) for op in faults] == [
         (round(step.at * 1e9), f"partition.{step.phase}", step.id) for step in planned(test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from nemesis_fakes import FakeBackend, FakeCluster
@@ -13,7 +14,7 @@ from harness.protocols import Condition, DiskTrouble, Link
 from harness.spec import Test
 from nemesis.api import Facts, Infeasible
 from nemesis.clock import Clock
-from nemesis.disk import Disk
+from nemesis.disk import WHEN_DEAD, Disk
 from nemesis.machine import Power, Reboot
 from nemesis.packets import KINDS, Packets, condition_of
 
@@ -103,6 +104,41 @@ async def test_a_fault_that_did_nothing_is_not_proven(family: type, kind: str, i
     await asyncio.sleep(0.05)
     healed = await fault.heal(nodes, plan, injected)
     assert (injected.proven or healed.proven) is not idle
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("kind", WHEN_DEAD)
+async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(kind: str) -> None:
+    disk, nodes = Disk(), cluster(idle=False)
+    lost = disk.plan("empty", facts(), random.Random(1))
+    (first,) = lost.targets
+    await disk.inject(nodes, lost)
+    nodes.backend.states[first] = "running"
+
+    def chosen(kind: str, now: Facts) -> set[str]:
+        found = set()
+        for seed in range(30):
+            try:
+                found.update(disk.plan(kind, now, random.Random(seed)).targets)
+            except Infeasible as error:
+                assert str(error) == f"{first} may not have got back yet what was lost, 1 may lack it"
+        return found
+
+    three, five = facts(), facts(5, max_down=2)
+    assert chosen(kind, three) == {first}, "that one has nothing to lose"
+    assert chosen("full", three) == set(three.nodes)
+    assert chosen(kind, five) == set(five.nodes)
+    assert chosen(kind, replace(five, spares=("n4", "n5"))) == {first}, "three hold the data"
+    assert chosen(kind, replace(three, max_down=2, options={"max_down": 2})) == set(three.nodes), "as was asked for"
+    others = ("n4", "n5", "n6")
+    assert chosen(kind, replace(facts(6, max_down=2), groups=(three.nodes, others))) == {first, *others}
+
+    nodes.healthy = False
+    await disk.look(nodes)
+    assert chosen(kind, three) == {first}
+    nodes.healthy = True
+    await disk.look(nodes)
+    assert chosen(kind, three) == set(three.nodes)
 
 
 def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_beside_it() -> None:
