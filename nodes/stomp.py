@@ -146,6 +146,8 @@ class Parser:
             if item is None:
                 break
             items.append(item)
+            if position == len(self._buffer):
+                break
         if position:
             del self._buffer[:position]
             self._scanned -= position

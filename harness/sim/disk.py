@@ -40,24 +40,27 @@ class SimFile:
         self.data = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """What was done since the last sync: (offset, bytes) written, or (size, None) cut off."""
-        self._undo: list[tuple[int, int, bytearray]] = []
-        """For each of them: the size before, where it changed something, and what had been there."""
+        self._undo: list[tuple[int, bytearray | None]] = []
+        """For each of them: the size before, and what had been there; None for nothing."""
 
     def write(self, offset: int, data: bytes) -> None:
         """Write into the page cache."""
         image = self.data
         size, end = len(image), offset + len(data)
-        self._undo.append((size, offset, image[offset:end]))
-        if end <= size:
-            with memoryview(image) as view:  # a bytearray's own slice would copy the data first
-                view[offset:end] = data
+        if offset == size:
+            self._undo.append((size, None))
+            image += data
+        elif end <= size:
+            self._undo.append((size, image[offset:end]))
+            image[offset:end] = data
         else:
+            self._undo.append((size, image[offset:]))
             _apply(image, (offset, data))
         self.pending.append((offset, data))
 
     def truncate(self, size: int) -> None:
         """Cut it off."""
-        self._undo.append((len(self.data), size, self.data[size:]))
+        self._undo.append((len(self.data), self.data[size:]))
         del self.data[size:]
         self.pending.append((size, None))
 
@@ -69,8 +72,9 @@ class SimFile:
     def durable(self) -> bytearray:
         """What a power loss leaves at least."""
         image = bytearray(self.data)
-        for size, offset, before in reversed(self._undo):
-            image[offset : offset + len(before)] = before
+        for (size, before), (offset, _) in zip(reversed(self._undo), reversed(self.pending), strict=True):
+            if before is not None:
+                image[offset : offset + len(before)] = before
             del image[size:]
         return image
 

@@ -170,13 +170,15 @@ class Handle(asyncio.TimerHandle):
                  context: contextvars.Context | None, owner: Process | None, timed: bool, when: float) -> None:
         # The parent's constructor would do work that is not needed here, for each of very many callbacks.
         self.callback = callback
-        self._callback = self._repr = self._source_traceback = None
         self._args = args
         self._context = context
         self._cancelled = False
         self._when = when
         self.owner = owner
         self.timed = timed
+
+    def __repr__(self) -> str:
+        return f"<{self.callback!r} of {self.owner.name if self.owner is not None else 'nobody'}>"
 
     def cancel(self) -> None:
         """Never run it."""

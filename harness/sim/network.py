@@ -115,12 +115,15 @@ class Network:
         self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
         self._dark: dict[str, None] = {}
         self._delays: dict[Link, float] = {}
+        self.calm = True
+        """Whether no link is cut or under a condition, and no host without power."""
         self._next_port = FIRST_PORT
         loop.network = self
 
     def set_cut(self, cut: Iterable[Link]) -> None:
         """Lose every packet on exactly these links from now on."""
         self._cut = frozenset(cut)
+        self._note_calm()
         self._dropped = {link: self._dropped.get(link, 0) for link in sorted(self._cut)}
 
     def dropped(self) -> dict[Link, int]:
@@ -130,6 +133,7 @@ class Network:
     def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
         """Let exactly these links suffer from now on; what waits for a slow link that is slow no more goes on."""
         self._conditions = dict(conditions)
+        self._note_calm()
         self._disturbed = {link: self._disturbed.get(link, 0) for link in conditions}
         queues, self._queues = self._queues, {}
         for waiting in queues.values():
@@ -146,6 +150,10 @@ class Network:
             self._dark.pop(host, None)
         else:
             self._dark[host] = None
+        self._note_calm()
+
+    def _note_calm(self) -> None:
+        self.calm = not (self._cut or self._conditions or self._dark)
 
     def passes(self, link: Link) -> bool:
         """Whether a packet on the link arrives now; a lost one is counted."""
@@ -167,8 +175,9 @@ class Network:
 
     def delay(self, link: Link) -> float:
         """How long the next packet on the link takes."""
+        usual = self._usual_delay(link)
         condition = self._conditions.get(link) if self._conditions else None
-        return self._usual_delay(link) + (0.0 if condition is None else self._extra_delay(link, condition))
+        return usual if condition is None else usual + self._extra_delay(link, condition)
 
     def _extra_delay(self, link: Link, condition: Condition) -> float:
         seconds = condition.delay

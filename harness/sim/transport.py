@@ -69,33 +69,38 @@ class Pipe:
             self._waiting.append((self._sent, chunk))
             return
         self._flying.append(self._sent)
-        if not self._network.shaped(self, self._link, chunk):
+        network = self._network
+        if network.calm or not network.shaped(self, self._link, chunk):
             self.depart(chunk)
 
     def depart(self, chunk: bytes) -> None:
         """The chunk is on its way."""
         if self._sender.forgotten:
             return
-        loop = self._network.loop
-        arrival = max(loop.now + self._network.delay(self._link), self._last)
+        network = self._network
+        loop = network.loop
+        arrival = loop.now + network.delay(self._link)
+        if arrival < self._last:
+            arrival = self._last  # TCP keeps the order
         self._last = arrival
         loop.at(arrival, self._arrived, chunk)
 
     def _arrived(self, chunk: bytes) -> None:
-        number = self._flying.popleft()
-        if self._network.refuses(self._link):
-            self._sender.reset_by_peer()
-            return
-        if not self._network.passes(self._link):
-            insort(self._waiting, (number, chunk))
-            self._try_later()
-            return
+        number, network = self._flying.popleft(), self._network
+        if not network.calm:
+            if network.refuses(self._link):
+                self._sender.reset_by_peer()
+                return
+            if not network.passes(self._link):
+                insort(self._waiting, (number, chunk))
+                self._try_later()
+                return
         if self._waiting and self._waiting[0][0] < number:
             # An earlier chunk is missing: the receiver waits for that.
             insort(self._waiting, (number, chunk))
             return
         self.target.arrived(chunk)
-        if not self._network.passes(self._back):
+        if not (network.calm or network.passes(self._back)):
             self._try_later()
 
     def _try_later(self) -> None:

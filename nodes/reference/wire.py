@@ -16,8 +16,9 @@ MAX_DEPTH = 32
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
 _INT_LIMIT = 1 << 63
-_INT_TAG = bytes([_INT])
+_INT_TAG, _STR_TAG = bytes([_INT]), bytes([_STR])
 _SMALL = 64  # numbers below take one byte
+_SHORT = 0x80  # lengths below take one byte
 _VARINT_BYTES = 10
 
 
@@ -31,6 +32,8 @@ def encode(value: Any) -> bytes:
     Raises:
         WireError: the value holds anything else, or is nested deeper than MAX_DEPTH.
     """
+    if type(value) is bytes and len(value) < _SHORT:  # most frames are of this kind
+        return bytes((_BYTES, len(value))) + value
     out = bytearray()
     _write(out, value, 0)
     return bytes(out)
@@ -43,6 +46,8 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
         WireError: ``data`` is cut short, too long, too deep, or not the encoding of a value.
     """
     raw = bytes(data)
+    if len(raw) > 1 and raw[0] == _BYTES and raw[1] == len(raw) - 2 < _SHORT:
+        return raw[2:]
     value, position = _read(raw, 0, 0)
     if position != len(raw):
         raise WireError(f"{len(raw) - position} bytes follow the value")
@@ -134,7 +139,7 @@ def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def _read_slice(raw: bytes, position: int) -> tuple[bytes, int]:
-    if position < len(raw) and raw[position] < 0x80:
+    if position < len(raw) and raw[position] < _SHORT:
         size = raw[position]
         position += 1
     else:
@@ -145,7 +150,11 @@ def _read_slice(raw: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _read_text(raw: bytes, position: int) -> tuple[str, int]:
-    piece, position = _read_slice(raw, position)
+    # As _read_slice does, without a call for each of very many short texts.
+    if position < len(raw) and raw[position] < _SHORT and (end := position + 1 + raw[position]) <= len(raw):
+        piece, position = raw[position + 1 : end], end
+    else:
+        piece, position = _read_slice(raw, position)
     try:
         return piece.decode(), position
     except UnicodeDecodeError as error:
@@ -202,5 +211,8 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
         key, position = _read_text(raw, position)
         if key in mapping:
             raise WireError(f"a dict has the key {key!r} twice")
-        mapping[key], position = _read(raw, position, depth)
+        if raw[position : position + 1] == _STR_TAG:
+            mapping[key], position = _read_text(raw, position + 1)
+        else:
+            mapping[key], position = _read(raw, position, depth)
     return mapping, position

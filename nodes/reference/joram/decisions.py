@@ -65,12 +65,13 @@ def committed_index(
         view: the members of the current view.
         replicas: number of all configured replicas.
     """
-    of_view = sorted((acked.get(name, 0) for name in view), reverse=True)
-    of_all = sorted(acked.values(), reverse=True) + [0] * replicas
+    of_view = [acked.get(name, 0) for name in view]
     if primary:
-        by_majority = of_all[majority(replicas) - 1]
-        return by_majority if ack == "majority" else min(by_majority, of_view[-1])
-    return of_view[majority(len(of_view)) - 1] if ack == "majority" else of_view[-1]
+        of_all = sorted(acked.values(), reverse=True)
+        needed = majority(replicas)
+        by_majority = of_all[needed - 1] if len(of_all) >= needed else 0
+        return by_majority if ack == "majority" else min(by_majority, *of_view)
+    return sorted(of_view, reverse=True)[majority(len(of_view)) - 1] if ack == "majority" else min(of_view)
 
 
 def best_log(positions: Mapping[str, Position], me: str) -> str:

@@ -29,6 +29,8 @@ class Replica:
         self.options = options
         self.bugs = switched_on(config.options)
         self.runtime = broker.runtime
+        self.now = broker.runtime.now
+        """Monotonic seconds."""
         self.name = config.node
         self.configured = [
             Member(name, host, port, config.client_addresses.get(name, ""))
@@ -114,10 +116,6 @@ class Replica:
         """Whether this replica has ever been part of the group."""
         return self.log.last > 0
 
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self.runtime.now()
-
     def send(self, peer: str, message: Message) -> None:
         """Send to a peer; lost when there is no link."""
         self.links.send(peer, pack(message))
@@ -152,8 +150,11 @@ class Replica:
 
         The engine keeps changes in memory until ``persist``; after a crash the entries are applied again.
         """
-        self.committed = max(self.committed, committed)
+        if committed > self.committed:
+            self.committed = committed
         effects: list[Effect] = []
+        if self.log.applied >= self.committed:
+            return effects
         for _, _, brought in self.apply(self.committed):
             effects.extend(brought)
         return effects
