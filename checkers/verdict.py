@@ -79,6 +79,7 @@ class CheckResult:
         found = self.outcome
         return {
             "check": self.check,
+            "anomaly": self.anomaly,
             "decides": self.decides,
             "verdict": found.verdict,
             "count": found.count,

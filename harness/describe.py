@@ -10,18 +10,24 @@ from pathlib import Path
 
 from harness.promises import excused_of, promises_of
 from harness.registry import BACKENDS, WORKLOADS
+from harness.settings import declared_options
 from harness.spec import Test
 from harness.store import Store
 
 
-def command_line(test: Test, store: Path) -> str:
-    """The command that runs this test again: the same plan, from the same seed."""
+def command_line(test: Test, store: Path, brief: bool = False) -> str:
+    """The command that runs this test again: the same plan, from the same seed.
+
+    All options are in it, since defaults may change; ``brief`` leaves out those that are at their defaults now.
+    """
+    declared = declared_options(test.design, test.workload, test.nemesis, test.backend) if brief else []
+    usual = {option.name: option.default for option in declared}
     words = ["stormproof", "test", "--design", test.design, "--workload", test.workload]
     words += ["--nemesis", ",".join(test.nemesis) or "none", "--backend", test.backend]
     words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
     words += ["--seed", str(test.seed), "--store", str(store)]
     for name, value in sorted(test.options.items()):
-        if value == "":
+        if value in ("", usual.get(name)):
             continue
         words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return shlex.join(words)

@@ -39,7 +39,7 @@ def fault_matrix() -> list[tuple[str, str, str]]:
 
 def _entries(kind: str) -> list[dict[str, Any]]:
     if kind == "bugs":
-        return [{"name": bug.name, "summary": bug.summary, "options": []} for bug in BUGS.values()]
+        return [{"name": bug.name, "summary": f"{bug.summary} [{bug.test}]", "options": []} for bug in BUGS.values()]
     if kind == "checks":
         return [{"name": check.name, "summary": check.summary, "options": []} for check in CHECKS]
     if kind == "states":

@@ -18,7 +18,7 @@ from typing import Any
 from checkers.job import check_runs
 from checkers.spark import SparkWarmup
 from harness.backends.cleanup import cleanup
-from harness.describe import create_run
+from harness.describe import command_line, create_run
 from harness.errors import EXIT_OF, StormproofError
 from harness.healing import clean_hosts
 from harness.history.seal import HISTORY
@@ -27,11 +27,10 @@ from harness.registry import BACKENDS
 from harness.sim.run import simulate
 from harness.slowness import SLOW
 from harness.spec import Test
-from harness.store import Lock, Store, read_run, recover, update_run
+from harness.store import HARNESS_LOG, Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
 
-LAB_LOG = "harness.log"
 _LAB_EXIT_TIMEOUT = 30.0 * SLOW
 
 
@@ -42,6 +41,8 @@ class Outcome:
     run_dir: Path
     verdict: Mapping[str, Any]
     report: Path
+    command: str = ""
+    """What runs the same test again."""
 
     @property
     def exit_code(self) -> int:
@@ -50,7 +51,7 @@ class Outcome:
 
     def lines(self) -> list[str]:
         """What a person is told."""
-        promised = {check["check"] for check in self.verdict["checks"] if check["decides"]}
+        promised = {check["anomaly"] for check in self.verdict["checks"] if check["decides"]}
         broken: list[str] = []
         permitted: list[str] = []
         for name, count in self.verdict["anomalies"].items():
@@ -61,6 +62,7 @@ class Outcome:
             *([f"  permitted  {', '.join(permitted)} (reported, but not promised)"] if permitted else []),
             f"  run        {self.run_dir}",
             f"  report     {self.report}",
+            *([f"  again      {self.command}"] if self.command else []),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class Outcome:
             "anomalies": self.verdict["anomalies"],
             "sentence": self.verdict["sentence"],
             "report": str(self.report),
+            "command": self.command,
         }
 
 
@@ -114,7 +117,7 @@ def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> 
         report = write_report(run_dir)
         write_index(store.path)
     verdict = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
-    return Outcome(run_dir, verdict, report)
+    return Outcome(run_dir, verdict, report, command_line(test, store.path, brief=True))
 
 
 def _record_and_check(
@@ -177,7 +180,7 @@ class LabProcess:
         prefix = BACKENDS.load(test.backend).launch_prefix()
         self._run_dir = run_dir
         # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on the lifeline.
-        with (run_dir / LAB_LOG).open("ab") as log:
+        with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "harness.lab", str(run_dir)],
                 stdin=subprocess.PIPE,
@@ -220,7 +223,7 @@ class LabProcess:
         if status:
             raise StormproofError(
                 f"the harness's child process ended with status {status}{self._last_words()}; "
-                f"its log is {self._run_dir / LAB_LOG}; `stormproof check {self._run_dir}` checks what it recorded"
+                f"its log is {self._run_dir / HARNESS_LOG}; `stormproof check {self._run_dir}` checks what it recorded"
             )
 
     def end(self) -> None:
@@ -242,5 +245,5 @@ class LabProcess:
             self._process.wait()
 
     def _last_words(self) -> str:
-        lines = (self._run_dir / LAB_LOG).read_text(errors="replace").strip().splitlines()
+        lines = (self._run_dir / HARNESS_LOG).read_text(errors="replace").strip().splitlines()
         return f" ({lines[-1]})" if lines else ""

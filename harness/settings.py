@@ -15,10 +15,12 @@ from harness.spec import Test
 from nemesis.api import families_of
 from nemesis.schedule import options_of, schedule
 from nodes.reference.api import ConfigError
-from nodes.reference.bugs import switched_on
+from nodes.reference.bugs import BUGS, switched_on
 from nodes.systems.reference import ha_servers, local_servers
 
 DEFAULT_NODES = 3
+SEEDS = 1 << 63
+"""How many there are: a seed is a column of tables."""
 NO_FAULTS = "none"
 
 # Keys of a configuration file, which are the long options of `stormproof test`, with the types they take.
@@ -110,8 +112,8 @@ def make_test(
     _check_fits(DESIGNS.load(design), work)
     for name in families:
         NEMESES.entry(name)
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: at least 0")
+    if not 0 <= seed < SEEDS:
+        raise UsageError(f"--seed {seed}: at least 0 and below 2**63")
     if not 1 <= time_limit <= 86400:
         raise UsageError(f"--time-limit {time_limit:g}: between 1 and 86400 seconds")
     if not 0 < rate <= 1e6:
@@ -131,7 +133,7 @@ def make_test(
         concurrency=work.concurrency(options),
         options=options,
     )
-    _check_bugs(options)
+    _check_bugs(design, options)
     DESIGNS.load(design).check(test)
     schedule(test, families_of(test))  # refuses times that leave no room for the faults
     return test
@@ -181,11 +183,14 @@ def _check_fits(system: Any, work: Any) -> None:
         )
 
 
-def _check_bugs(options: Mapping[str, Any]) -> None:
+def _check_bugs(design: str, options: Mapping[str, Any]) -> None:
     try:
-        switched_on(options)
+        bugs = switched_on(options)
     except ConfigError as error:
         raise UsageError(f"--bug: {str(error).removeprefix('options.bug: ')}") from None
+    for name in sorted(bugs):
+        if design not in (having := BUGS[name].designs):
+            raise UsageError(f"--bug {name}: design {design!r} does not have it, only {' and '.join(having)}")
 
 
 def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from harness.spec import Test
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
+HARNESS_LOG = "harness.log"
+"""What the harness had to say while a run went on, if anything."""
 REMOTE_FILE = "remote.json"
 """In the run's folder for as long as something of the run may be left on hosts that are not ours."""
 RUN_SCHEMA = 1

@@ -131,9 +131,13 @@ def sequence(data: Any) -> Sequence[Any]:
 
 
 def named_options(test: Mapping[str, Any]) -> list[str]:
-    """The options of a test whose values are words (``partitions=unspecified``): those that tell runs apart."""
+    """The options of a test whose values are words (``partitions=unspecified``), which tell runs apart.
+
+    Bugs that are switched on come first: without them a verdict is misunderstood.
+    """
     options = mapping(test.get("options")).items()
-    return [f"{name}={value}" for name, value in options if isinstance(value, str) and value != "any"]
+    words = [(name, value) for name, value in options if isinstance(value, str) and value not in ("any", "none", "")]
+    return [f"{name}={value}" for name, value in sorted(words, key=lambda word: word[0] != "bug")]
 
 
 def number(data: Any) -> float | None:

@@ -201,8 +201,9 @@ class AnyOf(Generator):
 
     @staticmethod
     def _following(parts: list[Generator | None], turn: int) -> Generator | None:
-        left = tuple(part for part in parts if part is not None)
-        turn -= sum(part is None for part in parts[:turn])
+        left = tuple([part for part in parts if part is not None])
+        if len(left) < len(parts):
+            turn -= sum(part is None for part in parts[:turn])
         return AnyOf(left, turn % len(left)) if left else None
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:

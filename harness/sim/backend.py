@@ -177,8 +177,7 @@ class SimBackend:
         await asyncio.sleep(delay)
         try:
             place.program = program(runtime)
-            status = await place.program.run()
-            runtime.write_log(f"(exit status {status})")
+            await place.program.run()
         except ConfigError as error:
             runtime.write_log(f"error: {error}")
         self._loop.after(0.0, self._exited, place, process)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, UsageError
+from checkers.verdict import amount
+from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError, UsageError
 from harness.progress import console
+from harness.registry import BACKENDS
+from harness.settings import SEEDS
 from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
 from harness.sim.shrink import shrink
 from harness.sim.tally import Tally
 from harness.store import make_store
+from nemesis.api import supported_families
+from nemesis.schedule import schedule
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
@@ -32,6 +38,9 @@ def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence
     Raises:
         UsageError: one makes no sense.
     """
+    for what, names in (("design", designs), ("workload", workloads), ("nemesis", nemeses)):
+        if len(set(names)) != len(names):
+            raise UsageError(f"--{what} {' '.join(names)}: one is named twice")
     plans = [
         Plan(design, workload, nemesis, nodes, time_limit, rate, dict(settings))
         for design, workload, nemesis in itertools.product(designs, workloads, nemeses)
@@ -53,6 +62,8 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     for name, number, least in (("seeds", count, 1), ("start", start, 0), ("jobs", jobs, 1)):
         if number is not None and number < least:
             raise UsageError(f"--{name} {number}: at least {least}")
+    if start + count > SEEDS:
+        raise UsageError(f"--start {start}: the last seed must be below 2**63")
     made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(plans))
     view = _View(console(as_json), plans, count)
@@ -69,23 +80,18 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
                     plans, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
                 )
         if shrinking and tally.failures:
-            _shrink(view, tally.failures, jobs)
-    except KeyboardInterrupt:
+            _shrink(view, tally.failures, jobs, store)
+        _report(view, store, indexed=master is not None)
+    except BaseException:
         if as_json:
             print(json.dumps(tally.to_json(interrupted=True)), flush=True)
+        with contextlib.suppress(StormproofError, OSError):  # what has happened matters more
+            _report(view, store, indexed=master is not None and tally.runs > 0)
         raise
     finally:
         if made:
             with contextlib.suppress(OSError):  # there are runs in it
                 store.rmdir()
-    kept = [result.run_dir for result in tally.failures if result.run_dir is not None]
-    if kept or master is not None:
-        from reports.index_page import write_index
-        from reports.run_page import write_report
-
-        for run_dir in kept[:_REPORTS]:
-            write_report(run_dir)
-        write_index(store)
     if as_json:
         print(json.dumps(tally.to_json()))
     if any(result.verdict == BROKEN for result in tally.failures):
@@ -93,7 +99,23 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     return EXIT_INVALID if tally.failures else EXIT_UNKNOWN if tally.unknown else EXIT_VALID
 
 
-def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int) -> None:
+def _report(view: _View, store: Path, indexed: bool) -> None:
+    """Write the reports of the first runs that failed, and the index if there are any, or if ``indexed``."""
+    kept = [result.run_dir for result in view.tally.failures if result.run_dir is not None]
+    if not (kept or indexed) or not store.is_dir():
+        return
+    from reports.index_page import write_index
+    from reports.run_page import write_report
+
+    for run_dir in kept[:_REPORTS]:
+        write_report(run_dir)
+    if len(kept) > _REPORTS:
+        others = f"`stormproof report RUN --store {store}` writes others"
+        view.print(f"reports of the first {_REPORTS} are written; {others}")
+    write_index(store)
+
+
+def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path) -> None:
     """Shrink the first run that broke a promise and lay the scenario into its folder."""
     failure = next((result for result in failures if result.verdict == "invalid"), None)
     if failure is None or failure.run_dir is None:
@@ -107,10 +129,25 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int) -> None:
             raise
     path = failure.run_dir / SCENARIO
     path.write_text(shrunk.scenario(), encoding="utf-8")
-    view.print(f"shrunk to {len(shrunk.faults)} fault(s) in {shrunk.runs} runs: {shrunk.result.sentence}")
+    faults, runs = amount(len(shrunk.faults), "fault"), amount(shrunk.runs, "run")
+    view.print(f"shrunk to {faults} in {runs}: {shrunk.result.sentence}")
     view.print(f"  scenario    {path}")
-    view.print(f"  try it with stormproof test --backend sim --config {path}")
-    view.print(f"  and, on real nodes, stormproof test --backend local --config {path} --repeat 10")
+    files = shlex.join(["--config", str(path), "--store", str(store)])
+    view.print(f"  try it with stormproof test --backend sim {files}")
+    view.print(_on_real_nodes(shrunk.plan, shrunk.seed, files))
+
+
+def _on_real_nodes(plan: Plan, seed: int, files: str) -> str:
+    """How to try a scenario on the simplest backend of real nodes that has its faults."""
+    for name in ("local", "docker", "ssh"):
+        try:
+            test = plan.test(seed)
+            schedule(test, supported_families(BACKENDS.load(name), test))
+        except UsageError:
+            continue
+        hosts = " --hosts FILE" if name == "ssh" else ""
+        return f"  and, on real nodes, stormproof test --backend {name}{hosts} {files} --repeat 10"
+    return "  no backend of real nodes has all of these faults"
 
 
 class _View:
@@ -133,7 +170,9 @@ class _View:
         if self._status is not None:
             self._status.stop()
         if self.tally.runs:
-            self._console.print(self.tally.coverage_table())
+            table = self.tally.coverage_table()
+            if table.row_count:
+                self._console.print(table)
             for line in self.tally.never():
                 self.print(line)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
@@ -151,7 +190,8 @@ class _View:
         def tell(result: SeedResult, runs: int) -> None:
             plan = result.plan
             faults = len(str(plan.settings.get("schedule", "")).split())
-            line = f"shrinking: {runs} runs; {faults} faults, {plan.time_limit:g} s, {plan.rate:g} operations a second"
+            line = f"shrinking: {amount(runs, 'run')}; {amount(faults, 'fault')}, "
+            line += f"{plan.time_limit:g} s, {plan.rate:g} operations a second"
             if self._status is not None:
                 self._status.update(line)
             else:
@@ -169,21 +209,21 @@ class _View:
         if result.verdict != "valid":
             plan = f" {result.plan.label()}" if self._several else ""
             self.print(f"seed {result.seed}{plan}: {result.verdict.upper()}: {result.sentence}")
-        if result.failed:
-            if result.run_dir is not None:
+            if result.failed and result.run_dir is not None:
                 self.print(f"  kept in     {result.run_dir}")
             self.print(f"  repeat with {result.command}")
-        line = self.tally.line(self._total)
+        self._progress(self.tally.line(self._total))
+
+    def under_way(self, done: int, total: int) -> None:
+        """So many runs of a Spark job are done, whose results are not known yet."""
+        self._progress(f"{self.tally.line(self._total)} ({done} of the next {total} done)")
+
+    def _progress(self, line: str) -> None:
         if self._status is not None:
             self._status.update(line)
         elif time.monotonic() - self._last > _LOG_INTERVAL:
             self._last = time.monotonic()
             self.print(line)
-
-    def under_way(self, done: int, total: int) -> None:
-        """So many runs of a Spark job are done, whose results are not known yet."""
-        if self._status is not None:
-            self._status.update(f"{self.tally.line(self._total)} ({done} of the next {total} done)")
 
     def print(self, text: str) -> None:
         """A line that stays."""

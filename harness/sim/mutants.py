@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from checkers.verdict import amount
 from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from harness.progress import console
 from harness.settings import declared_options
@@ -89,18 +90,20 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     to = console(as_json)
     bugs = list(names or BUGS)
     catches: dict[str, list[Catch]] = {bug: [] for bug in bugs}
-    for catch in _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1):
-        catches[catch.bug].append(catch)
-        how = f"{', '.join(catch.anomalies)} after {catch.seeds} seeds" if catch.caught else "NOT CAUGHT"
-        to.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
-    if as_json:
-        print(json.dumps({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
-                          for bug, found in catches.items()}))
-    else:
-        to.print(_table(catches))
+    try:
+        for catch in _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1):
+            catches[catch.bug].append(catch)
+            how = f"{', '.join(catch.anomalies)} after {amount(catch.seeds, 'seed')}" if catch.caught else "NOT CAUGHT"
+            to.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
+    finally:
+        if as_json:
+            print(json.dumps({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
+                              for bug, found in catches.items()}), flush=True)
+        elif any(catches.values()):
+            to.print(_table(catches))
     escaped = [bug for bug, found in catches.items() if not any(catch.caught for catch in found)]
     for bug in escaped:
-        to.print(f"gap: nothing caught {bug} ({BUGS[bug].summary}) within {budget} seeds", markup=False)
+        to.print(f"gap: nothing caught {bug} ({BUGS[bug].summary}) within {amount(budget, 'seed')}", markup=False)
     return EXIT_INVALID if escaped else EXIT_VALID
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from harness.lab import Emit, Interrupted, Lab, Lifeline, Surroundings
 from harness.sim.clock import EPOCH
 from harness.sim.loop import SimLoop, simulation
 from harness.spec import Test
-from harness.store import read_run
+from harness.store import HARNESS_LOG, read_run
 
 
 def ignore(event: Mapping[str, Any]) -> None:
@@ -32,13 +33,39 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
     test = Test.from_json(read_run(run_dir)["test"])
     lifeline = Lifeline()
     lifeline.teardown.set()
-    with simulation() as loop:
+    with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
         lab = loop.create_task(_lab(run_dir, test, loop, lifeline, emit), name="lab")
         with _interrupts(lambda: loop.interrupt(lifeline.interrupted.set)):
             try:
                 loop.run_until_complete(lab)
             except Interrupted:
                 raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _logged(path: Path, loop: SimLoop) -> Iterator[None]:
+    """Write what the harness logs meanwhile to a file, at the simulation's time, if there is anything."""
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(_AtSimulatedTime(loop))
+    logger = logging.getLogger("stormproof")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+class _AtSimulatedTime(logging.Formatter):
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__("%(asctime)s %(name)s %(message)s")
+        self._loop = loop
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return f"{self._loop.now:.6f}"
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from checkers.spark import SparkWarmup
 from harness.errors import StormproofError
 from harness.sim.campaign import ALL, Plan, SeedResult, run_and_judge
 
-RUNS_A_CORE = 64
+RUNS_A_CORE = 16
 """Runs of one Spark job, for each core; between jobs results are told, and a campaign may stop."""
 
 _RESULT = pa.field("result", pa.binary())

@@ -104,10 +104,15 @@ class Tally:
                 design: {name: {"runs": state.runs, "times": state.times} for name, state in states.items()}
                 for design, states in self.coverage.items()
             },
-            "failures": [
-                {"seed": r.seed, "design": r.plan.design, "workload": r.plan.workload, "nemesis": r.plan.nemesis,
-                 "verdict": r.verdict, "sentence": r.sentence, "anomalies": dict(r.anomalies), "command": r.command,
-                 "run": r.run_dir.name if r.run_dir else None}
-                for r in self.failures
-            ],
+            "failures": list(map(_told, self.failures)),
+            "unknown": list(map(_told, self.unknown)),
         }
+
+
+def _told(result: SeedResult) -> dict[str, Any]:
+    plan = result.plan
+    return {
+        "seed": result.seed, "design": plan.design, "workload": plan.workload, "nemesis": plan.nemesis,
+        "verdict": result.verdict, "sentence": result.sentence, "anomalies": dict(result.anomalies),
+        "command": result.command, "run": result.run_dir.name if result.run_dir else None,
+    }  # fmt: skip

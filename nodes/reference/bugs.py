@@ -19,9 +19,9 @@ NONE = "none"
 class Bug:
     """One bug: what goes wrong, and the test that exercises it.
 
-    ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it (for bugs of what all
-    designs share, one of those), ``workload`` the one that shows it, ``nemesis`` the faults that do;
-    ``nodes`` is how many it takes, None: as many as any test.
+    ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it, as have those in
+    ``also``, which share this code; ``workload`` is the one that shows it, ``nemesis`` the faults that do; ``nodes`` is
+    how many it takes, None: as many as any test.
     """
 
     name: str
@@ -31,6 +31,19 @@ class Bug:
     workload: str = "queue"
     nemesis: str = "partition,pause,kill"
     nodes: int | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def test(self) -> str:
+        """Options of ``stormproof test`` and ``simulate`` with which it shows."""
+        words = [f"--design {self.design} --workload {self.workload} --nemesis {self.nemesis}"]
+        words += [] if self.nodes is None else [f"--nodes {self.nodes}"]
+        return " ".join(words + [f"--set {name}={value}" for name, value in self.exercise.items()])
+
+    @property
+    def designs(self) -> tuple[str, ...]:
+        """All designs that have it."""
+        return (self.design, *self.also)
 
 
 CLOSE_DROPS_UNACKED = "close-drops-unacked"
@@ -74,6 +87,9 @@ INVITATION_TWICE = "invitation-twice"
 MAX_KEPT = "max-kept"
 FULL_START_SKIPPED = "full-start-skipped"
 
+_CORE = ("standalone",)
+"""What a broker does for any design that leaves its messages to the engine."""
+_ALL = ("standalone", "icestorm")
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _MAJORITY = {"ack": "majority"}
 
@@ -86,21 +102,24 @@ def _icestorm(name: str, summary: str, workload: str = "subscriptions",
 BUGS: Mapping[str, Bug] = {
     bug.name: bug
     for bug in (
-        Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone"),
-        Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again"),
-        Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again"),
-        Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice"),
+        Bug(CLOSE_DROPS_UNACKED, "messages that a closed connection had not acknowledged are gone", also=_CORE),
+        Bug(NO_DUPLICATE_FILTER, "a frame that a client sends again after a reconnection is applied again", also=_CORE),
+        Bug(FILTER_LOST_AT_FAILOVER, "a frame that is sent again to another node than before is applied again",
+            also=_CORE),
+        Bug(REQUEUED_TWICE, "a message that comes back from a closed connection is put into its queue twice",
+            also=_CORE),
         Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
-            workload="topic"),
+            workload="topic", also=_CORE),
         Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
-            workload="reaction"),
+            workload="reaction", also=_CORE),
         Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
-            workload="reaction", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill"),
+            workload="reaction", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill", also=_CORE),
         Bug(BRANCHES_FORGOTTEN, "a new master rolls back prepared transactions on its own", workload="transaction",
-            exercise={"transactions": "xa", "crash_share": "0.2"}),
-        Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not", exercise=_ALL_DOWN),
-        Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered"),
-        Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed"),
+            exercise={"transactions": "xa", "crash_share": "0.2"}, also=_CORE),
+        Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not",
+            exercise=_ALL_DOWN, also=_CORE),
+        Bug(RECEIPT_ON_ARRIVAL, "a message is confirmed when it arrives, before it is ordered", also=_CORE),
+        Bug(ORPHANS_NEVER_EXPIRE, "connections inherited from the last master are never closed", also=_CORE),
         Bug(RECEIPT_BEFORE_REPLICATION, "a command is confirmed before any other replica has it"),
         Bug(RECEIPT_BEFORE_SYNC, "a command is confirmed and acknowledged before it is on disk",
             exercise={**_ALL_DOWN, "fault_duration": "0.8", "fault_gap": "0.1"}),
@@ -113,12 +132,14 @@ BUGS: Mapping[str, Bug] = {
             exercise={"log_keep": "5", **_MAJORITY}),
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
-        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent", workload="forward"),
+        Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent",
+            workload="forward", also=_CORE),
         Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
-            workload="clustered"),
+            workload="clustered", also=_CORE),
         Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
-            workload="transaction", exercise={"writers": "6", "parts": "8"}),
-        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again", workload="forward"),
+            workload="transaction", exercise={"writers": "6", "parts": "8"}, also=_CORE),
+        Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again",
+            workload="forward", also=_CORE),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
                   exercise=_ALL_DOWN, nemesis="partition,kill"),
@@ -140,7 +161,7 @@ BUGS: Mapping[str, Bug] = {
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
-            exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}),
+            exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}, also=_ALL),
     )
 }
 

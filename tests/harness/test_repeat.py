@@ -17,8 +17,8 @@ from harness.spec import Test
 
 
 def outcome(verdict: str, *broken: str) -> Outcome:
-    checks = [{"check": name, "decides": True, "verdict": "invalid"} for name in broken]
-    checks.append({"check": "order", "decides": False, "verdict": "invalid"})
+    checks = [{"check": name, "anomaly": name, "decides": True, "verdict": "invalid"} for name in broken]
+    checks.append({"check": "order", "anomaly": "order", "decides": False, "verdict": "invalid"})
     return Outcome(Path("run"), {"verdict": verdict, "checks": checks, "anomalies": {}, "sentence": verdict}, Path("r"))
 
 

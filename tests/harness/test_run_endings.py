@@ -97,10 +97,13 @@ async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) ->
 
 
 def test_what_is_permitted_is_told_apart_from_what_is_broken() -> None:
-    checks = [{"check": "lost", "decides": True}, {"check": "order", "decides": False}]
-    verdict = {"sentence": "Invalid: ...", "anomalies": {"lost": 2, "order": 1}, "checks": checks}
-    lines = Outcome(Path("r"), verdict, Path("r/report.html")).lines()
-    assert lines[1:3] == ["  anomalies  lost 2", "  permitted  order 1 (reported, but not promised)"]
+    checks = [{"check": "lost", "anomaly": "lost", "decides": True},
+              {"check": "recovery", "anomaly": "not-recovered", "decides": True},
+              {"check": "order", "anomaly": "order", "decides": False}]  # fmt: skip
+    verdict = {"sentence": "Invalid: ...", "anomalies": {"lost": 2, "not-recovered": 1, "order": 1}, "checks": checks}
+    lines = Outcome(Path("r"), verdict, Path("r/report.html"), "stormproof test").lines()
+    assert lines[1:3] == ["  anomalies  lost 2, not-recovered 1", "  permitted  order 1 (reported, but not promised)"]
+    assert lines[-1] == "  again      stormproof test"
     lines = Outcome(Path("r"), verdict | {"anomalies": {}}, Path("r/report.html")).lines()
     assert lines[1] == "  anomalies  none" and not any("permitted" in line for line in lines)
 

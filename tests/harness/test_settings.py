@@ -69,6 +69,11 @@ def test_the_printed_command_names_everything(tmp_path: Path) -> None:
     given = parse_assignments(words[i + 1] for i, word in enumerate(words) if word == "--set")
     assert make_test(**{**PLAIN, "settings": given}) == test
 
+    brief = command_line(test, tmp_path, brief=True).split()
+    assert brief[:4] == words[:4] and [word for word in brief if "=" in word] == ["partitions=unspecified"]
+    usual = command_line(make_test(**PLAIN), tmp_path, brief=True)
+    assert "--set" not in usual and f"--store {tmp_path}" in usual
+
 
 @pytest.mark.parametrize(
     ("text", "message"),

@@ -16,7 +16,7 @@ from harness.history.ledger import FaultWindow
 from harness.history.moments import write_moments
 from harness.history.schema import encode_value
 from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
-from reports.folder import History, read_run
+from reports.folder import History, named_options, read_run
 from reports.nodelogs import LogLine, parse_lines, read_lines, select_lines
 from reports.pack import COLUMNS, choose_spans, inert_json, pack_spans, shorten
 from reports.series import bucket_quantiles, bucket_width, run_series
@@ -260,3 +260,9 @@ def test_lines_near_anomalies_are_kept_first() -> None:
     assert sum(497 <= time <= 503 for time in times) == 61
     assert sum(799 <= time <= 801 for time in times) == 21
     assert kept[-1].number == 10_000
+
+
+def test_a_bug_that_is_switched_on_is_told_first() -> None:
+    options = {"ack": "all", "producers": 4, "bug": "own-log-wins", "kill_kind": "any", "schedule": ""}
+    assert named_options({"options": options}) == ["bug=own-log-wins", "ack=all"]
+    assert named_options({"options": {**options, "bug": "none"}}) == ["ack=all"]

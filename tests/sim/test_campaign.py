@@ -7,12 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.errors import StormproofError
+from harness.sim import command
 from harness.sim.campaign import Plan, SeedResult, campaign
+from harness.sim.command import run_campaign
 from harness.store import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,8 +90,52 @@ def test_a_failure_is_told_even_if_its_run_can_not_be_kept(tmp_path: Path) -> No
     assert [(result.seed, result.verdict, result.run_dir) for result in results] == [(3, "invalid", None)]
 
 
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), StormproofError("a worker process died")])
+def test_what_was_found_before_an_end_is_reported(
+    trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken_off(plans: list[Plan], seeds: range, store: Path, *, report: Callable[[SeedResult], None], **_: object
+                   ) -> None:  # fmt: skip
+        campaign(plans, seeds[:2], store, jobs=1, collect=True, report=report)
+        raise trouble
+
+    monkeypatch.setattr(command, "campaign", broken_off)
+    monkeypatch.setattr(command, "_REPORTS", 1)
+    with pytest.raises(type(trouble)):
+        run_campaign([UNSAFE], 3, 5, tmp_path, jobs=1, master=None, collect=True, shrinking=False, as_json=True)
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told["interrupted"] and [failure["seed"] for failure in told["failures"]] == [3, 4]
+    assert (tmp_path / "index.html").exists()
+    first, second = (tmp_path / failure["run"] for failure in told["failures"])
+    assert (first / "report.html").exists() and not (second / "report.html").exists()
+    assert "reports of the first 1 are written; `stormproof report RUN --store" in err
+
+
+def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = replace(SAFE, settings={**COMMON, "min_ok": "100000"})
+    assert run_campaign([plan], 1, 1, tmp_path, jobs=1, master=None, collect=False, shrinking=False, as_json=True) == 2
+    out, err = capsys.readouterr()
+    (unknown,) = json.loads(out)["unknown"]
+    assert unknown["seed"] == 1 and unknown["sentence"].startswith("Unknown")
+    assert f"repeat with {unknown['command']}" in err
+
+
+@pytest.mark.parametrize(("nemesis", "schedule", "told"), [
+    ("kill", "kill:one:1-2:3", "on real nodes, stormproof test --backend local --config s.toml --repeat 10"),
+    ("power", "power:one:1-2:3", "on real nodes, stormproof test --backend ssh --hosts FILE --config s.toml"),
+    ("disk", "disk:corrupt:1-2:3", "no backend of real nodes has all of these faults"),
+    ("packets", "packets:reset:1-2:3", "no backend of real nodes has all of these faults"),
+])  # fmt: skip
+def test_a_scenario_is_recommended_to_a_backend_that_has_its_faults(nemesis: str, schedule: str, told: str) -> None:
+    plan = Plan("joram", "queue", nemesis, 3, 8.0, 30.0, {"schedule": schedule})
+    assert told in command._on_real_nodes(plan, 1, "--config s.toml")
+
+
 def test_nonsense_is_refused(tmp_path: Path) -> None:
     assert stormproof("simulate", "--seeds", "0").returncode == 3
+    assert "below 2**63" in stormproof("simulate", "--seeds", "1", "--start", str(1 << 63)).stderr
+    assert "named twice" in stormproof("simulate", "--design", "joram", "--design", "joram").stderr
     assert "did you mean" in stormproof("simulate", "--design", "jorm").stderr
 
 

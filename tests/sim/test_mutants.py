@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import nodes.reference.bugs
 from harness.errors import UsageError
 from harness.registry import WORKLOADS
 from harness.settings import make_test
+from harness.sim import mutants
 from harness.sim.campaign import run_seed
-from harness.sim.mutants import BASE, hunt, plan_of, run_mutants
+from harness.sim.mutants import BASE, Catch, hunt, plan_of, run_mutants
 from nodes.reference.api import ConfigError
-from nodes.reference.bugs import BUGS, switched_on
+from nodes.reference.bugs import BUGS, Bug, switched_on
 
 BUDGET = 25
 
@@ -61,3 +65,40 @@ def test_bugs_are_off_by_default_and_unknown_ones_are_refused() -> None:
         make_test(design="joram", workload="queue", nemesis="none", backend="sim", nodes=3, time_limit=10.0, rate=10.0,
                   seed=1, settings={"bug": "nonsense"})  # fmt: skip
     assert plan_of("own-log-wins").settings["bug"] == "own-log-wins"
+
+
+@pytest.mark.parametrize(("design", "workload", "bug", "having"), [
+    ("joram", "queue", "max-kept", "icestorm"),
+    ("icestorm", "events", "requeued-twice", "joram and standalone"),
+    ("standalone", "queue", "commit-unsynced,own-log-wins", "joram"),
+])  # fmt: skip
+def test_a_bug_that_the_design_does_not_have_is_refused(design: str, workload: str, bug: str, having: str) -> None:
+    with pytest.raises(UsageError, match=f"{bug.split(',')[-1]}: design '{design}' does not have it, only {having}"):
+        make_test(design=design, workload=workload, nemesis="none", backend="sim", nodes=None, time_limit=10.0,
+                  rate=10.0, seed=1, settings={"bug": bug})  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=lambda bug: bug.name)
+def test_a_bug_s_designs_are_those_whose_code_names_it(bug: Bug) -> None:
+    constant = bug.name.replace("-", "_").upper()
+    folder = Path(nodes.reference.bugs.__file__).parent
+    places = {path.parent.name for path in folder.rglob("*.py") if constant in path.read_text() and path.stem != "bugs"}
+    assert places, "it is nowhere"
+    own = places - {"reference"}
+    assert bug.designs == tuple(own) if own else set(bug.designs) >= {"joram", "standalone"}
+
+
+def test_what_was_caught_so_far_is_told_when_a_hunt_is_interrupted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hunts = iter([Catch("requeued-twice", 0, 1, 0.5, ("duplicated",), "Invalid", "stormproof test")])
+
+    def interrupted(*_: object) -> Iterator[Catch]:
+        yield from hunts
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mutants, "_hunts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_mutants(["requeued-twice", "own-log-wins"], start=1, budget=2, rounds=1, jobs=1, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [catch["seeds"] for catch in told["requeued-twice"]] == [1] and told["own-log-wins"] == []

@@ -13,13 +13,16 @@ from simulated import simulated, small_test
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from harness.errors import UsageError
+from harness.generator.simulate import Outcome, simulate
 from harness.history.ledger import read_ledger
+from harness.op import INFO
 from harness.settings import make_test, read_config
 from harness.sim.campaign import Plan, SeedResult, run_seed
 from harness.sim.shrink import faults_of, shrink, with_faults
 from nemesis.given import GivenFault, read_schedule, write_schedule
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
+from nemesis.schedule import fault_generator
 from workloads.client import StompClient
 from workloads.connection import Connection, ConnectionBroken
 
@@ -95,6 +98,21 @@ def test_the_drawn_schedule_written_down_is_the_same_run(tmp_path: Path) -> None
         GivenFault(f.family, f.kind, float(f"{f.start:g}"), float(f"{f.end:g}"), f.seed) for f in drawn
     )
     assert with_faults(FAILING, ()).nemesis == "none"
+
+
+@pytest.mark.parametrize("settings", [{}, {"fault_duration": "2"}, {"fault_gap": "0.4"}])
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 1.5, 3.0])
+def test_a_slow_nemesis_does_the_same_with_the_schedule_written_down(settings: dict[str, str], seconds: float) -> None:
+    drawn = Plan("joram", "queue", "pause,kill,reboot,partition", 3, 30.0, 30.0, settings)
+    given = with_faults(drawn, faults_of(drawn, 1))
+
+    def carried_out(plan: Plan) -> dict[tuple[int, str], float]:
+        faults = fault_generator(plan.test(1), plan.families(1))
+        rows = simulate(faults, lambda *_: Outcome(INFO, round(seconds * 1e9)))
+        return {(op.value["id"], op.f): op.time / 1e9 for op in rows[::2]}
+
+    assert len(carried_out(given)) >= 6
+    assert carried_out(given) == pytest.approx(carried_out(drawn), abs=1e-3)
 
 
 def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path: Path) -> None:
