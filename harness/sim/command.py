@@ -20,7 +20,7 @@ from harness.progress import console
 from harness.registry import BACKENDS
 from harness.settings import SEEDS
 from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
-from harness.sim.shrink import shrink
+from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
 from harness.store import make_store
 from nemesis.api import supported_families
@@ -68,6 +68,7 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     jobs = min(jobs or os.cpu_count() or 1, count * len(plans))
     view = _View(console(as_json), plans, count)
     tally = view.tally
+    interrupted = True
     try:
         with view:
             seeds = range(start, start + count)
@@ -79,12 +80,13 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
                 spark_campaign(
                     plans, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
                 )
+        interrupted = False
         if shrinking and tally.failures:
             _shrink(view, tally.failures, jobs, store)
         _report(view, store, indexed=master is not None)
     except BaseException:
         if as_json:
-            print(json.dumps(tally.to_json(interrupted=True)), flush=True)
+            print(json.dumps(tally.to_json(interrupted)), flush=True)
         with contextlib.suppress(StormproofError, OSError):  # what has happened matters more
             _report(view, store, indexed=master is not None and tally.runs > 0)
         raise
@@ -121,20 +123,35 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path)
     if failure is None or failure.run_dir is None:
         view.print("nothing to shrink: no run broke a promise, the harness failed")
         return
+    so_far: Shrunk | None = None
+
+    def smaller(result: SeedResult, runs: int) -> None:
+        nonlocal so_far
+        so_far = Shrunk(result, runs)
+        tell(so_far)
+
     with view.shrinking() as tell:
         try:
-            shrunk = shrink(failure.plan, failure.seed, jobs=jobs, progress=tell)
+            _tell_shrunk(view, shrink(failure.plan, failure.seed, jobs=jobs, progress=smaller), failure.run_dir, store)
         except KeyboardInterrupt:
-            view.print(f"interrupted: not shrunk; the run as it was is in {failure.run_dir}")
+            if so_far is None:
+                view.print(f"interrupted: not shrunk; the run as it was is in {failure.run_dir}")
+            else:
+                view.print("interrupted: what follows may not be the smallest")
+                _tell_shrunk(view, so_far, failure.run_dir, store)
             raise
-    path = failure.run_dir / SCENARIO
+
+
+def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> None:
+    """Lay the scenario into the run's folder and say how to try it."""
+    path = run_dir / SCENARIO
     path.write_text(shrunk.scenario(), encoding="utf-8")
     faults, runs = amount(len(shrunk.faults), "fault"), amount(shrunk.runs, "run")
     view.print(f"shrunk to {faults} in {runs}: {shrunk.result.sentence}")
     view.print(f"  scenario    {path}")
     files = shlex.join(["--config", str(path), "--store", str(store)])
     view.print(f"  try it with stormproof test --backend sim {files}")
-    view.print(_on_real_nodes(shrunk.plan, shrunk.seed, files))
+    view.print(_on_real_nodes(shrunk.plan, shrunk.result.seed, files))
 
 
 def _on_real_nodes(plan: Plan, seed: int, files: str) -> str:
@@ -181,17 +198,15 @@ class _View:
             self.print(self.tally.line())
 
     @contextlib.contextmanager
-    def shrinking(self) -> Iterator[Callable[[SeedResult, int], None]]:
+    def shrinking(self) -> Iterator[Callable[[Shrunk], None]]:
         """A function that shows each smaller run that fails."""
         if self._status is not None:
             self._status.update("shrinking")
             self._status.start()
 
-        def tell(result: SeedResult, runs: int) -> None:
-            plan = result.plan
-            faults = len(str(plan.settings.get("schedule", "")).split())
-            line = f"shrinking: {amount(runs, 'run')}; {amount(faults, 'fault')}, "
-            line += f"{plan.time_limit:g} s, {plan.rate:g} operations a second"
+        def tell(shrunk: Shrunk) -> None:
+            line = f"shrinking: {amount(shrunk.runs, 'run')}; {amount(len(shrunk.faults), 'fault')}, "
+            line += f"{shrunk.plan.time_limit:g} s, {shrunk.plan.rate:g} operations a second"
             if self._status is not None:
                 self._status.update(line)
             else:

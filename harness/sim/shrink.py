@@ -1,10 +1,10 @@
 """Shrinking: from a failing seed to the fewest faults and the least load that still fail in the same way.
 
 Delta debugging (Zeller and Hildebrandt 2002): leave faults out, half of them at first, then fewer, as long as what is
-left fails; then shorten the run and thin out the load. A candidate fails in the same way when one of the checks that
-was violated is violated again, with the same seed or one of a few others, since another schedule meets another
-interleaving. Candidates are tried on all cores ahead of their turn, but the first in order that fails is taken, so the
-result does not depend on the number of processes.
+left fails; then shorten faults and the time between them, end the run sooner, and thin out the load. A candidate fails
+in the same way when one of the checks that was violated is violated again, with the same seed or one of a few others,
+since another schedule meets another interleaving. Candidates are tried on all cores ahead of their turn, but the first
+in order that fails is taken, so the result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from nemesis.schedule import INJECT, schedule
 
 SEEDS_TRIED = 3
 _MARGINS = (0.5, 2.0, 4.0)
+_QUIET = (0.2, 1.0)
+"""Seconds without any fault that are left where there were more."""
+_GAIN = 0.1
+"""Seconds by which a schedule must end sooner to be worth a try."""
 _LEAST_RATE = 5.0
 _NO_SCHEDULE = "none"
 
@@ -38,14 +42,18 @@ def _silent(result: SeedResult, runs: int) -> None:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """What is left: a plan with its schedule written down, the seed that fails, what it fails with, and how many
-    runs it took to find."""
+    """What is left: the smallest run that fails, its schedule written down, and how many runs it took to find."""
 
-    plan: Plan
-    seed: int
     result: SeedResult
-    faults: tuple[GivenFault, ...]
     runs: int
+
+    @property
+    def plan(self) -> Plan:
+        return self.result.plan
+
+    @property
+    def faults(self) -> tuple[GivenFault, ...]:
+        return faults_of(self.result.plan, self.result.seed)
 
     def scenario(self) -> str:
         """A configuration file for ``stormproof test --config``, on any backend."""
@@ -58,7 +66,7 @@ class Shrunk:
             f"nodes = {plan.nodes or 3}",
             f"time-limit = {plan.time_limit:g}",
             f"rate = {plan.rate:g}",
-            f"seed = {self.seed}",
+            f"seed = {self.result.seed}",
             "[set]",
             *(f"{name} = {json.dumps(str(value))}" for name, value in plan.settings.items()),
         ]
@@ -97,16 +105,16 @@ class _Shrinker:
         self._wanted = set(result.broken)
         if not self._wanted:
             raise UsageError(f"seed {seed} does not fail ({result.verdict}): there is nothing to shrink")
-        faults = faults_of(plan, seed)
-        found = self._first([with_faults(plan, faults)])
+        found = self._first([with_faults(plan, faults_of(plan, seed))])
         if found is None:
             raise UsageError(f"seed {seed} fails no more when its schedule is written down")
-        while (smaller := self._first(with_faults(plan, fewer) for fewer in _without_some(faults))) is not None:
-            found = smaller
-            faults = faults_of(found.plan, found.seed)
-        for change in (_shorter, _thinner, _fewer_clients):
-            found = self._first(change(found.plan, faults)) or found
-        return Shrunk(found.plan, found.seed, found, faults, self._runs)
+        smallest = None
+        while found is not smallest:
+            smallest = found
+            for change in (_fewer_faults, _tighter, _shorter, _thinner, _fewer_clients):
+                while (smaller := self._first(change(found.plan, faults_of(found.plan, found.seed)))) is not None:
+                    found = smaller
+        return Shrunk(found, self._runs)
 
     def _first(self, plans: Iterable[Plan]) -> SeedResult | None:
         """The first plan that fails in the same way, and its first seed that does."""
@@ -122,10 +130,44 @@ class _Shrinker:
         return plan, seed, Path("runs"), self._scratch, NONE
 
 
+def _fewer_faults(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+    """Without half of them, a quarter..., one; the largest cuts first."""
+    size = (len(faults) + 1) // 2
+    while size >= 1:
+        for start in range(0, len(faults), size):
+            yield with_faults(plan, (*faults[:start], *faults[start + size :]))
+        size = size // 2
+
+
+def _tighter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+    end = max((fault.end for fault in faults), default=0.0)
+    for quiet, scale in itertools.product(_QUIET, (0.5, 1.0)):
+        closer = compressed(faults, quiet, scale)
+        if faults and max(fault.end for fault in closer) <= end - _GAIN:
+            yield with_faults(plan, closer)
+
+
+def compressed(faults: Sequence[GivenFault], quiet: float, scale: float) -> tuple[GivenFault, ...]:
+    """The faults in the same order, none changed in what it overlaps with: time in which there is one is ``scale`` as
+    long, time without at most ``quiet`` seconds, both to hundredths."""
+    moments = sorted({moment for fault in faults for moment in (fault.start, fault.end)})
+    moved: dict[float, float] = {}
+    before = after = 0.0
+    for moment in moments:
+        if any(fault.start <= before and moment <= fault.end for fault in faults):
+            length = max((moment - before) * scale, 0.01)
+        else:
+            length = min(moment - before, quiet)
+        after = moved[moment] = round(after + length, 2)
+        before = moment
+    return tuple(replace(fault, start=moved[fault.start], end=moved[fault.end]) for fault in faults)
+
+
 def _shorter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
     end = max((fault.end for fault in faults), default=0.0)
-    for margin in _MARGINS:
-        limit = max(1.0, round(end + margin, 1))
+    soon = [end + margin for margin in _MARGINS]
+    for limit in (*soon, *(part * plan.time_limit for part in (0.5, 0.75) if part * plan.time_limit > soon[-1])):
+        limit = max(1.0, round(limit, 1))
         if limit < plan.time_limit:
             yield replace(plan, time_limit=limit)
 
@@ -141,17 +183,18 @@ def _fewer_clients(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
     fewer = {name: "1" for name in ("producers", "consumers") if name in declared}
     choices = [fewer, *({name: "1"} for name in fewer)]
     for choice in choices:
-        if choice and (candidate := _sensible(replace(plan, settings={**plan.settings, **choice}))) is not None:
+        candidate = replace(plan, settings={**plan.settings, **choice})
+        if candidate != plan and _sensible(candidate):
             yield candidate
 
 
-def _sensible(plan: Plan) -> Plan | None:
-    """The plan, unless the workload refuses it."""
+def _sensible(plan: Plan) -> bool:
+    """Whether the workload takes it."""
     try:
         plan.test(0)
     except UsageError:
-        return None
-    return plan
+        return False
+    return True
 
 
 def faults_of(plan: Plan, seed: int) -> tuple[GivenFault, ...]:
@@ -181,12 +224,3 @@ def _fitting(plan: Plan, nemesis: str, settings: dict[str, object]) -> dict[str,
     names = [name for name in nemesis.split(",") if name != _NO_SCHEDULE]
     declared = {option.name for option in declared_options(plan.design, plan.workload, names)}
     return {name: value for name, value in settings.items() if name in declared}
-
-
-def _without_some(faults: Sequence[GivenFault]) -> Iterator[tuple[GivenFault, ...]]:
-    """Fewer faults: without half of them, a quarter..., one; the largest cuts first."""
-    size = (len(faults) + 1) // 2
-    while size >= 1:
-        for start in range(0, len(faults), size):
-            yield tuple(itertools.chain(faults[:start], faults[start + size :]))
-        size = size // 2

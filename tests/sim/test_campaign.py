@@ -17,6 +17,7 @@ from harness.errors import StormproofError
 from harness.sim import command
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.sim.command import run_campaign
+from harness.sim.shrink import Progress, Shrunk, shrink
 from harness.store import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +111,38 @@ def test_what_was_found_before_an_end_is_reported(
     first, second = (tmp_path / failure["run"] for failure in told["failures"])
     assert (first / "report.html").exists() and not (second / "report.html").exists()
     assert "reports of the first 1 are written; `stormproof report RUN --store" in err
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_an_interrupted_shrinking_keeps_what_it_had(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[SeedResult] = []
+
+    def broken_off(plan: Plan, seed: int, *, jobs: int, progress: Progress) -> Shrunk:
+        def tell(result: SeedResult, runs: int) -> None:
+            told.append(result)
+            progress(result, runs)
+            if len(told) == steps:
+                raise KeyboardInterrupt
+
+        if not steps:
+            raise KeyboardInterrupt
+        return shrink(plan, seed, jobs=jobs, progress=tell)
+
+    monkeypatch.setattr(command, "shrink", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign([UNSAFE], 3, 1, tmp_path, jobs=1, master=None, collect=False, shrinking=True, as_json=True)
+    out, err = capsys.readouterr()
+    campaign = json.loads(out)
+    assert not campaign["interrupted"]
+    (failure,) = campaign["failures"]
+    scenario = tmp_path / failure["run"] / command.SCENARIO
+    if steps:
+        assert scenario.read_text() == Shrunk(told[-1], 0).scenario()
+        assert "may not be the smallest" in err and str(scenario) in err
+    else:
+        assert not scenario.exists() and "not shrunk" in err
 
 
 def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from simulated import simulated, small_test
 
 from checkers.run_check import check_run
@@ -18,7 +21,7 @@ from harness.history.ledger import read_ledger
 from harness.op import INFO
 from harness.settings import make_test, read_config
 from harness.sim.campaign import Plan, SeedResult, run_seed
-from harness.sim.shrink import faults_of, shrink, with_faults
+from harness.sim.shrink import compressed, faults_of, shrink, with_faults
 from nemesis.given import GivenFault, read_schedule, write_schedule
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
@@ -154,6 +157,30 @@ def test_the_number_of_processes_does_not_change_what_is_left() -> None:
     assert [(fault.family, fault.seed) for fault in alone.faults] == [("partition", 2), ("kill", 3)]
     assert (alone.plan.time_limit, alone.plan.rate) == (10.0, 15.0)
     assert alone.plan.settings["producers"] == alone.plan.settings["consumers"] == "1"
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 9000), st.integers(50, 4000)), min_size=1, max_size=6)
+
+
+@given(SPANS, st.sampled_from([0.5, 1.0]))
+def test_faults_closer_together_meet_the_same_others(spans: list[tuple[int, int]], scale: float) -> None:
+    faults = [GivenFault("kill", "one", at / 100, (at + length) / 100, i) for i, (at, length) in enumerate(spans)]
+    closer = compressed(faults, 0.2, scale)
+
+    def meetings(faults: Sequence[GivenFault]) -> set[tuple[int, int]]:
+        pairs = itertools.permutations(faults, 2)
+        return {(one.seed, other.seed) for one, other in pairs if one.start < other.end and other.start < one.end}
+
+    assert meetings(closer) == meetings(faults)
+    assert [fault.seed for fault in sorted(closer, key=lambda fault: (fault.start, fault.seed))] == [
+        fault.seed for fault in sorted(faults, key=lambda fault: (fault.start, fault.seed))
+    ]
+    for before, after in zip(faults, closer, strict=True):
+        assert after.start <= before.start + 0.005 * 2 * len(faults)
+        assert after.end - after.start == pytest.approx((before.end - before.start) * scale, abs=0.01 * 2 * len(faults))
+    moments = [0.0, *sorted(moment for fault in closer for moment in (fault.start, fault.end))]
+    for since, until in itertools.pairwise(moments):
+        assert until - since <= 0.205 or any(fault.start <= since and until <= fault.end for fault in closer)
 
 
 def test_what_does_not_fail_is_not_shrunk(tmp_path: Path) -> None:
