@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from checkers.verdict import amount
 from harness.coverage import read_coverage
 from harness.errors import EXIT_ERROR, StormproofError
 from harness.generator import any_of
@@ -34,7 +35,7 @@ from harness.spec import Test
 from harness.store import read_run, update_run
 from nemesis.api import supported_families
 from nemesis.compose import NemesisClient
-from nemesis.schedule import fault_generator
+from nemesis.schedule import fault_generator, schedule
 
 logger = logging.getLogger("stormproof.lab")
 
@@ -122,12 +123,14 @@ class Lab:
         self.workload = WORKLOADS.load(self.test.workload)()
         self.backend = BACKENDS.load(self.test.backend)()
         self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, surroundings.passcode)
-        self.clock = RunClock()
-        # Node logs tell the time of day: this is what ties them to the history.
-        update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat())
-        self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
         families = supported_families(self.backend, self.test)
         self.faults = fault_generator(self.test, families)
+        self.planned = len(schedule(self.test, families)) // 2
+        self.clock = RunClock()
+        # Node logs tell the time of day: this is what ties them to the history.
+        update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat(), faults_planned=self.planned)
+        self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
+        self.begun: set[int] = set()
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
@@ -165,6 +168,9 @@ class Lab:
         await self._phase("start", self._start())
         main = any_of(workload.main(test), self.faults)
         await self._phase("main", self._interpret(main))
+        if left_out := self.planned - len(self.begun):
+            why = "what is late must still last and be over with the load; a longer --time-limit helps"
+            self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
         await self._phase("heal", self._heal())
         await self._phase("drain", self._interpret(workload.drain(test)))
         await self.interpreter.close()
@@ -266,6 +272,7 @@ class Lab:
 
     def _fault(self, line: LedgerLine) -> None:
         """Show a fault's step to whoever watches."""
+        self.begun.add(line.id)
         done = {"inject": "injected", "heal": "healed"}[line.phase]
         whom = f" {', '.join(line.targets)}" if line.targets else ""
         trouble = f": {line.error}" if line.error else ""

@@ -86,6 +86,7 @@ def run_report(folder: RunFolder) -> str:
     anomalies = [anomaly for check in checks for anomaly in check.anomalies]
     duration = _duration(folder, anomalies)
     faults = fault_rows(folder.faults, verdict)
+    planned = number(folder.run.get("faults_planned")) or 0
     logs = _logs(folder, anomalies, faults)
     word, sentence = headline(folder)
     context = {
@@ -94,11 +95,13 @@ def run_report(folder: RunFolder) -> str:
         "sentence": sentence,
         "tested": tested(folder),
         "notes": folder.notes,
-        "facts": headline_facts(verdict, faults, duration),
+        "facts": headline_facts(verdict, faults, planned, duration),
         "checks": checks,
         "gates": gate_rows(folder.run, verdict),
         "promises": frozenset(str(name) for name in sequence(folder.run.get("promises"))),
         "faults": faults,
+        "planned": planned,
+        "complete": folder.run.get("status") == "recorded" and not folder.run.get("failure"),
         "duration": duration,
         "command": str(folder.run.get("command") or ""),
         "settings": settings(folder),
@@ -149,7 +152,7 @@ def headline(folder: RunFolder) -> tuple[str, str]:
 
 
 def headline_facts(
-    verdict: Mapping[str, Any], faults: Sequence[FaultRow], duration: float
+    verdict: Mapping[str, Any], faults: Sequence[FaultRow], planned: float, duration: float
 ) -> list[tuple[str, str, str]]:
     """(label, figure, unit or remark) triples for the top of the page; only figures that exist."""
     figures = mapping(verdict.get("figures"))
@@ -169,7 +172,8 @@ def headline_facts(
     proven = sum(row.window.proven for row in faults)
     if faults:
         remark = "all proven" if proven == len(faults) > 1 else f"{proven or 'none'} proven"
-        facts.append(("Faults", str(len(faults)), remark))
+        of = f" of {plain(planned)}" if planned > len(faults) else ""
+        facts.append(("Faults", f"{len(faults)}{of}", remark))
     if duration:
         facts.append(("Duration", f"{duration:,.1f} s", ""))
     return facts

@@ -22,6 +22,7 @@ from harness.registry import NEMESES
 from harness.sim.clock import EPOCH
 from harness.store import HARNESS_LOG, read_run
 from nodes.reference.engine import StoreEngine
+from reports.run_page import write_report
 from workloads.client import StompClient
 
 HERE = Path(__file__).parent
@@ -80,6 +81,18 @@ def test_all_faults_together_are_survived(tmp_path: Path) -> None:
             moments = read_moments(log, len(log.read_text().splitlines()))
             assert moments and moments == sorted(moments), "no clock fault moves them"
             assert 0.0 < moments[0] - EPOCH.timestamp() < 1.0
+
+
+@pytest.mark.requirement("H15", part=True)
+def test_planned_faults_that_had_no_time_are_told(tmp_path: Path) -> None:
+    settings = {"fault_duration": "0.6", "fault_gap": "0.1"}
+    for nemesis, all_took_place in (("power,reboot", False), ("pause", True)):
+        run_dir = simulated(small_test(1, nemesis=nemesis, settings=settings), tmp_path)
+        planned, begun = read_run(run_dir)["faults_planned"], len(read_ledger(run_dir / "ledger.jsonl"))
+        assert begun >= 3 and (begun == planned) == all_took_place and begun <= planned
+        page = write_report(run_dir).read_text()
+        assert (f"{begun} of {planned} planned faults took place" in page) == (not all_took_place)
+        assert (f">{begun} of {planned}<" in page) == (not all_took_place)
 
 
 def test_a_broker_whose_disk_fails_ends_and_says_why(tmp_path: Path) -> None:
