@@ -280,8 +280,9 @@ async def check_unreachable_host_is_healed_later() -> None:
     """A note stays until all hosts are clean."""
     backend = SshBackend()
     await backend.provision(plan(), run_dir("later"))
-    wall = "add table inet wall; add chain inet wall in { type filter hook input priority -20; }; " \
-           "add rule inet wall in ip saddr 10.78.0.12 tcp sport 22 reject with tcp reset"
+    # On the way out: what n2 is told to do must not reach it, or it may be clean although its answer is lost.
+    wall = "add table inet wall; add chain inet wall out { type filter hook output priority -20; }; " \
+           "add rule inet wall out ip daddr 10.78.0.12 tcp dport 22 reject with tcp reset"
     subprocess.run(["nft", wall], check=True)
     try:
         await backend.release()
