@@ -18,6 +18,8 @@ OUTCOMES = "stormproof/outcomes"
 # wait more than they compute, and are at their best when no other cluster runs beside them; the others share what is
 # dear to start, and what they do with this machine.
 TOGETHER = {
+    "tests/backends/test_backends_real.py::test_kill": "clusters",  # `heal` there would clean up before they do
+    "tests/backends/test_backends_real.py::test_owner": "clusters",
     "tests/backends/test_backends_real": "hosts",
     "tests/e2e/": "clusters",
     "tests/ssh/test_ssh_backend": "hosts",

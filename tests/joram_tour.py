@@ -20,6 +20,7 @@ from harness.protocols import Backend, DiskTrouble
 from harness.registry import BACKENDS
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
+from harness.store import Lock
 from nodes.reference.process import BrokerProcess
 from nodes.reference.runtime import prepared
 from nodes.reference.start import start_config
@@ -77,7 +78,7 @@ class Described:
         async def ask(address: tuple[str, int]) -> dict[str, Any]:
             admin = AdminConnection(*address, "root", "root")
             try:
-                return await admin.status(1.0)
+                return await admin.status(5.0)
             except (OSError, TimeoutError, EOFError):
                 return {}
             finally:
@@ -214,4 +215,5 @@ async def tour(backend_name: str, descriptor: Path, run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(tour(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
+    with Lock(Path(sys.argv[3])):
+        asyncio.run(tour(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))

@@ -128,7 +128,7 @@ async def test_unread_payload_is_never_run(tmp_path_factory: pytest.TempPathFact
 async def test_waiting_for_a_slow_command_counts() -> None:
     opener = Opener()
     shell = Shell("n1", opener)
-    slow = asyncio.create_task(shell.run("sleep 0.6; echo slow", 30))
+    slow = asyncio.create_task(shell.run("sleep 2; echo slow", 30))
     await asyncio.sleep(0.05)
     with pytest.raises(BackendError, match=r"no answer within 0\.1 s to: echo fast"):
         await shell.run("echo fast", 0.1)
@@ -148,13 +148,13 @@ async def test_no_shell_to_be_had() -> None:
 async def test_a_silent_shell_that_does_not_answer_is_replaced_before_its_next_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    monkeypatch.setattr("harness.backends.shell._ANSWER_LIMIT", 0.2)
     count = tmp_path_factory.mktemp("shell") / "count"
     opener = Opener()
     shell = Shell("n1", opener, silence=0.0)
     assert (await shell.run("echo one", 10)).text == "one\n"
     assert (await shell.run("echo two", 10)).text == "two\n" and len(opener.channels) == 1, "it answered"
     opener.channels[0].process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr("harness.backends.shell._ANSWER_LIMIT", 0.2)
     assert (await shell.run(f"echo x >> '{count}'; echo three", 10)).text == "three\n" and len(opener.channels) == 2
     assert count.read_text() == "x\n", "the command went to the new one only"
     await shell.close()

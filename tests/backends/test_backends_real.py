@@ -93,13 +93,15 @@ async def test_docker_addresses_without_root(monkeypatch: pytest.MonkeyPatch) ->
         try:
             listener = "nohup python3 -m http.server 7200 >/dev/null 2>/tmp/seen </dev/null &"
             await backend.exec("n1", listener)
-            for _ in range(200):
+            for _ in range(1500):
                 try:
                     _, writer = await asyncio.open_connection(
                         backend.address("n1"), 7200, local_addr=(backend.address("c2"), 0))
                     break
                 except ConnectionRefusedError:
                     await asyncio.sleep(0.02)
+            else:
+                raise AssertionError("nobody listens")
             writer.write(b"GET / HTTP/1.0\r\n\r\n")
             seen = await backend.exec("n1", "until grep GET /tmp/seen; do sleep 0.02; done")
             writer.close()

@@ -76,7 +76,7 @@ async def test_received_is_for_reliable_connections_only(shared_broker: BrokerPr
 
 @pytest.mark.requirement("J16")
 async def test_an_abandoned_connection_is_closed_and_its_client_is_told(start_broker: Start) -> None:
-    broker = start_broker(idle_timeout=0.2)
+    broker = start_broker(idle_timeout=1.0)
     client = await RawClient.connect(broker.port, x_reliable="true")
     identity = client.connected.headers["x-connection-id"]
     await client.confirmed("SEND", {"destination": "/queue/q", "x-seq": "1"}, b"x")

@@ -113,7 +113,11 @@ def children(pid: int) -> list[int]:
     """All descendants of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+        try:
+            names = task.read_text().split()
+        except OSError:  # it has ended
+            continue
+        for child in map(int, names):
             found += [child, *children(child)]
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Where, await_fault, children, docker_works, on, only_run, run_info, stormproof
+from command import Where, await_fault, children, docker_works, on, only_run, processes, run_info, stormproof
 from playwright.sync_api import sync_playwright
 
 from harness.bench.farm import Farm
@@ -208,7 +208,8 @@ def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where
 def test_a_parent_that_is_killed_does_not_take_the_history_along(where: Where, tmp_path: Path) -> None:
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
-    lab = [pid for pid in children(process.pid) if b"harness.lab" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    words = dict(processes())
+    lab = [pid for pid in children(process.pid) if "harness.lab" in words.get(pid, "")]
     process.kill()
     process.wait(10)
     for pid in lab:

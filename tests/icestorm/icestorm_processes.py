@@ -22,7 +22,7 @@ from workloads.connection import Connection, Settings
 from workloads.events import EventsWorkload
 from workloads.events_client import Listener, Publisher
 
-SHORT = {"election_timeout": 0.3, "master_timeout": 0.3, "response_timeout": 0.5}
+SHORT = {"election_timeout": 0.3, "master_timeout": 0.3, "response_timeout": 1.5}
 NAMES = ("n1", "n2", "n3")
 _PATIENCE = 30.0
 
@@ -72,7 +72,7 @@ class Replicas:
     async def status(self, name: str) -> Mapping[str, Any]:
         admin = AdminConnection(*self._address(name), self.login, self.passcode)
         try:
-            return await admin.status(2.0)
+            return await admin.status(10.0)
         except (OSError, TimeoutError, EOFError, ProtocolError) as error:
             return {"error": str(error)}
         finally:

@@ -88,7 +88,7 @@ async def received(listener: Listener, count: int) -> list[Any]:
     return found
 
 
-EVENTS = {"acm_timeout": 1.0, "client_options": {"retry_count": 1, "poll": 0.4, "links": 0}}
+EVENTS = {"acm_timeout": 3.0, "delivery_timeout": 5.0, "client_options": {"retry_count": 1, "poll": 0.4, "links": 0}}
 
 
 @pytest.mark.requirement("I10")
@@ -122,13 +122,13 @@ def test_publishers_of_each_kind_and_subscribers_of_real_replicas(replicas: Repl
             assert mine == [((place, number), "n2") for number in range(3)], "in order"
         assert sorted(await received(linked, 9)) == sorted(came), "over the link"
 
-        await eventually(lambda: closed(idle + 3), "three idle connections closed")
+        await eventually(lambda: closed(idle + 3, publishers), "three idle connections closed")
         done = await publish(publishers, 3)
         assert {kind: (op.type, op.node) for kind, op in done.items()} == {
             REPLICATED: ("ok", "n3"), NON_REPLICATED: ("ok", "n2"), SINGLE: ("ok", "n2")}, "opened again, unnoticed"
 
         replicas.kill("n2")
-        await replicas.normal(3, "n1", "n3")
+        await replicas.until(lambda found: (found.get("state"), found.get("up")) == ("normal", [1]), "n3")
         done = await publish(publishers, 4)
         assert done[REPLICATED].type == "ok"
         assert done[NON_REPLICATED].type == done[SINGLE].type == "fail", "who has one endpoint is told"
@@ -153,8 +153,9 @@ def test_publishers_of_each_kind_and_subscribers_of_real_replicas(replicas: Repl
         for client in (linked, *publishers.values()):
             await client.close()
 
-    async def closed(wanted: int) -> bool:
-        return replicas.log("n2").count("idle client closed") >= wanted
+    async def closed(wanted: int, publishers: dict[str, Publisher]) -> bool:
+        told = all(publisher._proxy is not None and publisher._proxy.over for publisher in publishers.values())
+        return told and replicas.log("n2").count("idle client closed") >= wanted
 
     async def removed(name: str) -> bool:
         return await subscribers(name) == []

@@ -63,7 +63,7 @@ async def test_the_receipt_comes_before_the_replicas_have_it_safety_and_delivery
 async def test_after_a_failover_the_reliable_client_sends_again_what_was_not_safe_and_the_plain_one_has_lost_it(
     tmp_path: Path
 ):
-    async with running(tmp_path, **ASYNCHRONOUS) as cluster:
+    async with running(tmp_path, propagation="asynchronous", detection_timeout=4.0) as cluster:
         master, *others = await cluster.settled()
         plain = await cluster.client(master)
         async with reliable(cluster, master, *others) as connection:
@@ -212,6 +212,6 @@ def test_simulated_plain_clients_lose_what_was_confirmed_and_nothing_else_goes_w
 
 
 def test_the_interval_must_fit_the_detection_timeout(tmp_path: Path):
-    config = Cluster(tmp_path, sync_interval=0.3).config("n1")
+    config = Cluster(tmp_path, detection_timeout=0.4, sync_interval=0.3).config("n1")
     with pytest.raises(ConfigError, match="sync_interval"):
         Options.from_config(config)

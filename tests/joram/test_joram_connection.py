@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joram_cluster import QUEUE, Client, Closed, Cluster, Processes, running, until
+from joram_cluster import QUEUE, Client, Closed, Cluster, Processes, running, status, until
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
@@ -25,7 +25,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
     groups: list[Processes] = []
 
     def make(**options: Any) -> Processes:
-        groups.append(Processes(tmp_path, **{"detection_timeout": 0.6, **options}))
+        groups.append(Processes(tmp_path, **{"detection_timeout": 1.2, **options}))
         groups[-1].start()
         return groups[-1]
 
@@ -70,7 +70,7 @@ async def test_after_the_masters_death_both_sides_emit_again_and_discard_what_th
     await again.confirm("ACK", {"id": third.headers["ack"], "x-seq": "4"})
     await nodes.settled(*others)
     for name in others:
-        assert (await nodes.status(name))["depths"]["q"] == 0
+        assert (await status(nodes.ports[name]))["depths"]["q"] == 0
 
 
 @pytest.mark.requirement("J15")
@@ -136,11 +136,11 @@ def test_simulated_reliable_connections_lose_and_repeat_nothing(seed: int, tmp_p
 @pytest.mark.requirement("J15")
 @pytest.mark.requirement("J16")
 async def test_without_a_keep_alive_the_connection_is_idle_though_its_socket_is_open(tmp_path: Path):
-    async with running(tmp_path, idle_timeout=0.8) as cluster:
+    async with running(tmp_path, idle_timeout=2.0) as cluster:
         master, *others = await cluster.settled()
         await (await cluster.client(master)).publish("given back")
         silent = await cluster.client(master, x_reliable="true")
-        keeping = await cluster.client(master, x_reliable="true", heart_beat="200,0")
+        keeping = await cluster.client(master, x_reliable="true", heart_beat="1000,0")
         await silent.confirm("SUBSCRIBE", {"id": "s", "destination": QUEUE, "ack": "client-individual", "x-seq": "1"})
         assert (await silent.message()).body == b"given back"
         other = await cluster.client(master)
@@ -166,7 +166,7 @@ async def test_without_a_keep_alive_the_connection_is_idle_though_its_socket_is_
 async def test_a_client_that_comes_back_too_late_is_told_that_high_availability_is_broken(
     group: Callable[..., Processes]
 ):
-    nodes = group(idle_timeout=0.8)
+    nodes = group(idle_timeout=3.0)
     master, *others = await nodes.settled()
     connection = Connection(addresses(nodes, [master, *others]), SETTINGS)
     await connection.open(10)

@@ -165,9 +165,9 @@ async def until_roles(ports: list[int], wanted: list[str]) -> list[str]:
 
 
 def with_free_ports(text: str) -> str:
-    """A descriptor with ports that other programs of this machine don't use."""
+    """A descriptor with ports that other programs of this machine don't use, nor those for links."""
     ports = list(dict.fromkeys(re.findall(r'(?:port|args)="(\d+)"', text)))
-    for old, new in zip(ports, free_ports(len(ports)), strict=True):
+    for old, new in zip(ports, free_ports(len(ports), LINK_OFFSET), strict=True):
         text = text.replace(f'"{old}"', f'"{new}"')
     return text
 

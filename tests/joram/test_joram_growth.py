@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joram_cluster import QUEUE, ROOT, Processes, fails
+from joram_cluster import QUEUE, ROOT, Processes, fails, status
 from joram_sim import Group, SimNode, in_virtual_time
 
 from harness.sim.campaign import run_seed
@@ -148,7 +148,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
     groups: list[Processes] = []
 
     def make(**options: Any) -> Processes:
-        groups.append(Processes(tmp_path, **{"newcomers": 1, "detection_timeout": 0.8, "log_keep": 20, **options}))
+        groups.append(Processes(tmp_path, **{"newcomers": 1, "detection_timeout": 1.5, "log_keep": 20, **options}))
         groups[-1].start()
         return groups[-1]
 
@@ -178,7 +178,7 @@ async def test_a_fourth_replica_joins_under_load_and_then_counts(group: Callable
         await publish(5)
     assert f"form={form}" in nodes.log_text(master)
     assert await nodes.settled(*nodes.names) == [master, other, third, "n4"]
-    assert (await nodes.status("n4"))["replicas"] == nodes.names
+    assert (await status(nodes.ports["n4"]))["replicas"] == nodes.names
 
     # Three of four is a majority, two are not: also for those whose configuration knows of three.
     nodes.signal(master, signal.SIGKILL)
@@ -195,7 +195,7 @@ async def test_a_fourth_replica_joins_under_load_and_then_counts(group: Callable
 
 
 async def test_two_join_at_once_and_one_who_was_away_meanwhile_finds_its_way_to_them(group: Callable[..., Processes]):
-    nodes = group(newcomers=2, detection_timeout=0.5)
+    nodes = group(newcomers=2)
     first, second, third = await nodes.settled()
     client = await nodes.client(first)
     await client.publish("before")

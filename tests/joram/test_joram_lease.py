@@ -87,7 +87,7 @@ async def paused_between_acknowledgement_and_release(cluster: Cluster) -> tuple[
 @pytest.mark.requirement("J9")
 @pytest.mark.requirement("J20")
 async def test_master_that_sleeps_before_the_release_neither_delivers_nor_confirms(tmp_path: Path):
-    async with running(tmp_path) as cluster:
+    async with running(tmp_path, detection_timeout=1.5) as cluster:
         assert await paused_between_acknowledgement_and_release(cluster) == ([], [])
 
 

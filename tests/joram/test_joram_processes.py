@@ -17,7 +17,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
     groups: list[Processes] = []
 
     def make(**options: Any) -> Processes:
-        groups.append(Processes(tmp_path, **{"detection_timeout": 0.6, **options}))
+        groups.append(Processes(tmp_path, **{"detection_timeout": 1.2, **options}))
         groups[-1].start()
         return groups[-1]
 

@@ -70,14 +70,14 @@ def client_on(connection: Silent, depths: Callable[[], Awaitable[dict[str, int] 
     return client
 
 
-@pytest.mark.parametrize(("later", "idle", "excused"), [(0.0, True, True), (0.0, False, False), (0.3, True, False)])
+@pytest.mark.parametrize(("later", "idle", "excused"), [(0.0, True, True), (0.0, False, False), (1.5, True, False)])
 async def test_what_comes_just_before_an_end_for_idleness_was_sent_before(
     later: float, idle: bool, excused: bool
 ) -> None:
     async def ask() -> None:
         return None
 
-    client = client_on(Late(later, idle), ask, idle_timeout=0.4)
+    client = client_on(Late(later, idle), ask, idle_timeout=2.0)
     done = await client.invoke(DRAIN._replace(f="dequeue"))
     assert (done.type, done.value) == (INFO, (1, 4))
     assert (BUFFERED in (done.error or "")) == excused
