@@ -30,16 +30,16 @@ from harness.history.seal import seal
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.protocols import Client
 from harness.registry import BACKENDS, DESIGNS, WORKLOADS
-from harness.slowness import SLOW
+from harness.slowness import slowness
 from harness.spec import Test
 from harness.store import read_run, update_run
 from nemesis.api import supported_families
 from nemesis.compose import NemesisClient
-from nemesis.schedule import fault_generator, schedule
+from nemesis.schedule import count_faults, fault_generator
 
 logger = logging.getLogger("stormproof.lab")
 
-HEALTHY_TIMEOUT = 45.0 * SLOW
+HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
 DEAD_POLL = 0.5
 """Seconds between looks for a broker that ended as it started."""
@@ -125,12 +125,11 @@ class Lab:
         self.cluster = DESIGNS.load(self.test.design).cluster(self.test, self.backend, surroundings.passcode)
         families = supported_families(self.backend, self.test)
         self.faults = fault_generator(self.test, families)
-        self.planned = len(schedule(self.test, families)) // 2
+        self.planned = count_faults(self.test, families)
         self.clock = RunClock()
         # Node logs tell the time of day: this is what ties them to the history.
         update_run(run_dir, clock_zero=surroundings.time_of_day().isoformat(), faults_planned=self.planned)
         self.journal = surroundings.make_journal(run_dir / JOURNAL, run_dir.name)
-        self.begun: set[int] = set()
         self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
@@ -168,7 +167,7 @@ class Lab:
         await self._phase("start", self._start())
         main = any_of(workload.main(test), self.faults)
         await self._phase("main", self._interpret(main))
-        if left_out := self.planned - len(self.begun):
+        if left_out := self.planned - self.nemesis.begun:
             why = "what is late must still last and be over with the load; a longer --time-limit helps"
             self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
         await self._phase("heal", self._heal())
@@ -189,15 +188,16 @@ class Lab:
     async def _start(self) -> None:
         await self.cluster.install()
         await self.cluster.start()
-        if not await self._comes_up():
+        limit = HEALTHY_TIMEOUT * slowness(self.backend)
+        if not await self._comes_up(limit):
             raise StormproofError(
-                f"the cluster did not come up (it is given {HEALTHY_TIMEOUT:g} s): "
+                f"the cluster did not come up (it is given {limit:g} s): "
                 f"{await self.cluster.describe()}; see {self.run_dir / 'logs'}"
             )
 
-    async def _comes_up(self) -> bool:
+    async def _comes_up(self, limit: float) -> bool:
         """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
-        healthy = asyncio.create_task(self.cluster.await_healthy(HEALTHY_TIMEOUT))
+        healthy = asyncio.create_task(self.cluster.await_healthy(limit))
         try:
             while not healthy.done():
                 await asyncio.wait({healthy}, timeout=DEAD_POLL)
@@ -272,7 +272,6 @@ class Lab:
 
     def _fault(self, line: LedgerLine) -> None:
         """Show a fault's step to whoever watches."""
-        self.begun.add(line.id)
         done = {"inject": "injected", "heal": "healed"}[line.phase]
         whom = f" {', '.join(line.targets)}" if line.targets else ""
         trouble = f": {line.error}" if line.error else ""

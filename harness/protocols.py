@@ -295,7 +295,7 @@ class Settling(Client, Protocol):
 class Option:
     """A setting that ``--set name=value`` takes, declared by a design, workload or nemesis.
 
-    A number is at least ``least``.
+    A number is at least ``least``. ``load``: it counts clients, or what they use, and a smaller test has fewer.
     """
 
     name: str
@@ -303,3 +303,4 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     least: float = 0
+    load: bool = False

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from harness.protocols import Backend
 
 VARIABLE = "STORMPROOF_SLOW"
 
@@ -27,3 +30,8 @@ def factor(text: str) -> float:
 
 
 SLOW = factor(os.environ.get(VARIABLE, ""))
+
+
+def slowness(backend: Backend) -> float:
+    """The factor for what a backend's nodes are asked: none where time is simulated, which must not depend on it."""
+    return 1.0 if backend.in_process else SLOW

@@ -112,10 +112,15 @@ def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
 
 def write_json(path: Path, data: Any) -> None:
     """Replace a JSON file atomically. Raises StormproofError when the disk is full or can't be written."""
+    write_text(path, json.dumps(data, indent=1, default=str))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically. Raises StormproofError when the disk is full or can't be written."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, default=str)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -61,7 +61,7 @@ class Facts:
 
     ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on each
     node's broker. ``master`` is only asked for when the kind needs it. ``spares`` don't belong to the group at first.
-    ``groups`` are the nodes that hold the same data, where not all do.
+    ``groups`` are the nodes that hold the same data, where not all do. ``bare`` is what ``look`` found.
     """
 
     nodes: tuple[str, ...]
@@ -72,6 +72,7 @@ class Facts:
     options: Mapping[str, Any]
     spares: tuple[str, ...] = ()
     groups: tuple[tuple[str, ...], ...] = ()
+    bare: tuple[str, ...] = ()
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""
@@ -137,10 +138,10 @@ class Fault(Protocol):
 
 @runtime_checkable
 class Looking(Protocol):
-    """A fault family that must find something out before it plans."""
+    """A fault family that takes from nodes what they have stored."""
 
-    async def look(self, cluster: Cluster) -> None:
-        """Find it out, and remember it; must not change anything."""
+    async def look(self, cluster: Cluster) -> tuple[str, ...]:
+        """The nodes from which it was taken and that may not have been given it back; must not change anything."""
         ...
 
 
@@ -231,14 +232,12 @@ def option_value(options: Mapping[str, Any], option: Option) -> Any:
     return value
 
 
-def max_down_of(test: Test) -> int:
-    """The most nodes that may be down at once under a test's options."""
-    return int(option_value(test.options, MAX_DOWN)) or minority(test.nodes)
+def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
+    """The most of so many nodes that may be down at once under a test's options.
 
-
-def minority(nodes: int) -> int:
-    """The most of so many nodes that leave a majority (one, if there are too few for that)."""
-    return max(1, (nodes - 1) // 2)
+    Unless these say how many: the most that leave a majority (one, if there are too few for that).
+    """
+    return int(option_value(options, MAX_DOWN)) or max(1, (nodes - 1) // 2)
 
 
 def pick_node(kind: str, facts: Facts, nodes: Sequence[str], rng: random.Random) -> tuple[str, str | None]:
@@ -252,8 +251,8 @@ def pick_node(kind: str, facts: Facts, nodes: Sequence[str], rng: random.Random)
     return rng.choice(list(nodes)), None
 
 
-async def gather_facts(cluster: Cluster, kind: str) -> Facts:
-    """The present state of the system."""
+async def gather_facts(cluster: Cluster, kind: str, bare: tuple[str, ...] = ()) -> Facts:
+    """The present state of the system; ``bare`` is what the family's ``look`` found."""
     test, backend = cluster.test, cluster.backend
     nodes = test.node_names
     states = await asyncio.gather(*(backend.process(node) for node in nodes))
@@ -262,10 +261,11 @@ async def gather_facts(cluster: Cluster, kind: str) -> Facts:
         hosts=dict(zip(nodes, test.client_hosts, strict=True)),
         states={node: state.state for node, state in zip(nodes, states, strict=True)},
         master=await cluster.master() if kind == "master" else None,
-        max_down=max_down_of(test),
+        max_down=max_down_of(test.options, test.nodes),
         options=test.options,
         spares=tuple(cluster.spares()) if isinstance(cluster, GrowingCluster) else (),
         groups=tuple(cluster.servers) if isinstance(cluster, GroupedCluster) else (),
+        bare=bare,
     )
 
 

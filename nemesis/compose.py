@@ -57,6 +57,8 @@ class NemesisClient:
         self._undo: UndoJournal | None = None
         self._ledger: TextIO | None = None
         self._active: dict[int, Active] = {}
+        self.begun = 0
+        """How many faults it was asked to inject."""
         self._busy = asyncio.Lock()
 
     @property
@@ -108,10 +110,10 @@ class NemesisClient:
 
     async def _inject(self, op: Op, family: Fault) -> Op:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
+        self.begun += 1
         try:
-            if isinstance(family, Looking):
-                await family.look(self._cluster)
-            facts = await gather_facts(self._cluster, kind)
+            bare = await family.look(self._cluster) if isinstance(family, Looking) else ()
+            facts = await gather_facts(self._cluster, kind, bare)
             plan = family.plan(kind, facts, random.Random(seed))
         except Infeasible as error:
             now = self._clock()

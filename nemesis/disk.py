@@ -22,7 +22,7 @@ from nemesis.api import (
     Proof,
     await_state,
     kind_option,
-    minority,
+    max_down_of,
 )
 from nemesis.process import plan_nodes
 
@@ -52,10 +52,11 @@ class Disk:
         self._bare: dict[str, None] = {}
         """Nodes that lost what they had stored, and may not have been given it back by the others yet."""
 
-    async def look(self, cluster: Cluster) -> None:
-        """Whether those that had lost their data have it again: all nodes are up and agree."""
+    async def look(self, cluster: Cluster) -> tuple[str, ...]:
+        """Those that have lost their data, unless they have it again: all nodes are up and agree."""
         if self._bare and await cluster.await_healthy(LOOK_SECONDS):
             self._bare.clear()
+        return tuple(self._bare)
 
     def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
         """Choose a running node, if one more may go down: that is what a failing disk does to a broker.
@@ -67,9 +68,8 @@ class Disk:
         node = plan_nodes("one", facts, rng).targets
         if kind in WHEN_DEAD:
             group = next((group for group in facts.groups if node[0] in group), facts.nodes)
-            members = sum(each not in facts.spares for each in group)
-            most = int(facts.options.get(MAX_DOWN.name, 0)) or minority(members)
-            bare = [each for each in self._bare if each in group and each not in node]
+            most = max_down_of(facts.options, sum(each not in facts.spares for each in group))
+            bare = [each for each in facts.bare if each in group and each not in node]
             if len(bare) >= most:
                 raise Infeasible(f"{', '.join(bare)} may not have got back yet what was lost, {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0

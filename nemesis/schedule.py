@@ -25,7 +25,7 @@ INJECT, HEAL = "inject", "heal"
 DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: what fits")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
-QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end")
+QUIET_AFTER = Option("quiet_after", 0.2, "share at its end without faults, but for what is late")
 GIVEN = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
 SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER, GIVEN)
 
@@ -95,6 +95,11 @@ def _faults(test: Test, families: Sequence[Fault]) -> list[tuple[float, float, s
     return sorted(faults, key=lambda fault: fault[0])
 
 
+def count_faults(test: Test, families: Sequence[Fault]) -> int:
+    """How many faults the schedule has."""
+    return len(_faults(test, families))
+
+
 def _lanes(families: Sequence[Fault]) -> dict[str, list[Fault]]:
     lanes: dict[str, list[Fault]] = {}
     for family in families:
@@ -138,13 +143,24 @@ class _Planned(NamedTuple):
     gap: int
     first: bool
 
+    def earliest(self, free: int | None) -> int:
+        """When it may begin if the one before it was healed at ``free``."""
+        return self.start if free is None else max(self.start, free + self.gap)
+
 
 class _Lane(NamedTuple):
-    """Faults that are left; ``due`` is when the first of them begins, or ends if it is in effect."""
+    """Faults that are left; ``due`` is when the first of them begins, or ends if it is in effect; ``free`` when the
+    one before it was healed."""
 
     faults: tuple[_Planned, ...]
     due: int
     in_effect: bool = False
+    free: int | None = None
+
+    def without_first(self) -> _Lane | None:
+        """The lane when its first fault is left out."""
+        rest = self.faults[1:]
+        return _Lane(rest, rest[0].earliest(self.free), free=self.free) if rest else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +189,7 @@ class _Faults(Generator):
                 left = fault.op._replace(f=f"{fault.op.f}.{INJECT}")
                 lanes[i] = _Lane(lane.faults, 0, in_effect=True)
             else:
-                lanes[i : i + 1] = [_Lane(rest, rest[0].start)] if (rest := lane.faults[1:]) else []
+                lanes[i : i + 1] = [rest] if (rest := lane.without_first()) else []
                 continue
             op = ctx.fill(left)
             if lanes[i].faults:
@@ -192,8 +208,10 @@ class _Faults(Generator):
         now, lanes = ctx.time - self.start, list(self.lanes)
         lane = lanes[self.running]
         fault = lane.faults[0]
-        due = max(fault.end, now + fault.shortest) if lane.in_effect else max(fault.start, now + fault.gap)
-        lanes[self.running] = lane._replace(due=due)
+        if lane.in_effect:
+            lanes[self.running] = lane._replace(due=max(fault.end, now + fault.shortest))
+        else:
+            lanes[self.running] = lane._replace(due=fault.earliest(now), free=now)
         return _Faults(tuple(lanes), self.limit, self.start)
 
 

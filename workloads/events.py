@@ -43,10 +43,10 @@ class EventsWorkload:
     needs: tuple[str, ...] = ("events",)
     """What it needs of a design."""
     options = (
-        Option("producers", 3, "threads that publish"),
-        Option("subscribers", 3, "threads that subscribe"),
-        Option("topics", 2, "number of topics"),
-        Option("links", 1, "topics whose events go to the next topic's subscribers, too"),
+        Option("producers", 3, "threads that publish", load=True),
+        Option("subscribers", 3, "threads that subscribe", load=True),
+        Option("topics", 2, "number of topics", load=True),
+        Option("links", 1, "topics whose events go to the next topic's subscribers, too", load=True),
         Option("publisher", MIXED, "kind of the publishers' proxies; mixed: each kind in turn", (MIXED, *KINDS)),
         Option("reliability", ORDERED, "quality of service: whether events must arrive in order", (ORDERED, UNORDERED)),
         Option("retry_count", ENDLESS, "further attempts after a failed delivery; then the subscriber is removed"),

@@ -71,9 +71,9 @@ class QueueWorkload:
     needs: tuple[str, ...] = ("queues",)
     """What it needs of a design."""
     options: tuple[Option, ...] = (
-        Option("producers", 3, "threads that send"),
-        Option("consumers", 3, "threads that take"),
-        Option("queues", 1, "number of queues"),
+        Option("producers", 3, "threads that send", load=True),
+        Option("consumers", 3, "threads that take", load=True),
+        Option("queues", 1, "number of queues", load=True),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),

@@ -218,12 +218,12 @@ class SubscriptionsWorkload:
     needs: tuple[str, ...] = ("topic manager",)
     """What it needs of a design."""
     options = (
-        Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink"),
-        Option("lookers", 3, "threads that look"),
-        Option("topics", 2, "topics to subscribe to"),
-        Option("subscribers", 3, "subscribers, each of which may subscribe to each of these topics"),
-        Option("loose_topics", 2, "topics that are created and destroyed"),
-        Option("links", 2, "links between the topics to subscribe to; each links to each other at most"),
+        Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink", load=True),
+        Option("lookers", 3, "threads that look", load=True),
+        Option("topics", 2, "topics to subscribe to", load=True),
+        Option("subscribers", 3, "subscribers, each of which may subscribe to each of these topics", load=True),
+        Option("loose_topics", 2, "topics that are created and destroyed", load=True),
+        Option("links", 2, "links between the topics to subscribe to; each links to each other at most", load=True),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,

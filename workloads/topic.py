@@ -113,10 +113,10 @@ class TopicWorkload:
     needs: tuple[str, ...] = ("topics",)
     """What it needs of a design."""
     options = (
-        Option("producers", 2, "threads that publish"),
-        Option("durables", 2, "durable subscriptions, a thread each"),
-        Option("transients", 2, "transient subscriptions, a thread each"),
-        Option("topics", 3, "number of topics: t.a.0, t.b.1, t.a.2..."),
+        Option("producers", 2, "threads that publish", load=True),
+        Option("durables", 2, "durable subscriptions, a thread each", load=True),
+        Option("transients", 2, "transient subscriptions, a thread each", load=True),
+        Option("topics", 3, "number of topics: t.a.0, t.b.1, t.a.2...", load=True),
         Option("patterns", "t.>,t.a.*", "what durable subscriptions select, in turn, and transient ones likewise"),
         Option("window", 8, "messages that are pushed to a subscriber ahead of its acknowledgements"),
         Option("stay", 40, "operations after which a durable subscriber detaches, on average; 0: never"),

@@ -123,10 +123,10 @@ class TransactionWorkload:
     """What it needs of a design."""
     options = (
         Option("transactions", "plain", "one phase (plain) or prepare and commit (xa)", ("plain", "xa")),
-        Option("writers", 2, "threads that send to several queues in one transaction"),
-        Option("producers", 1, "threads that send what is to be moved"),
-        Option("movers", 2, "threads that take a message and send another in one transaction"),
-        Option("parts", 3, "queues that a writer's transaction may send to"),
+        Option("writers", 2, "threads that send to several queues in one transaction", load=True),
+        Option("producers", 1, "threads that send what is to be moved", load=True),
+        Option("movers", 2, "threads that take a message and send another in one transaction", load=True),
+        Option("parts", 3, "queues that a writer's transaction may send to", load=True),
         Option("aborts", 20, "of a hundred transactions of the writers, how many are aborted on purpose"),
         Option("crash_share", 0.05, "share of the XA clients that crash on purpose when they have prepared"),
         Option("op_timeout", 3.0, "seconds after which a frame's outcome is unknown"),

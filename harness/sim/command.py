@@ -22,7 +22,7 @@ from harness.settings import SEEDS
 from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
-from harness.store import make_store
+from harness.store import make_store, write_text
 from nemesis.api import supported_families
 from nemesis.schedule import schedule
 
@@ -39,8 +39,10 @@ def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence
         UsageError: one makes no sense.
     """
     for what, names in (("design", designs), ("workload", workloads), ("nemesis", nemeses)):
-        if len(set(names)) != len(names):
-            raise UsageError(f"--{what} {' '.join(names)}: one is named twice")
+        given = [frozenset(name.split(",")) for name in names]
+        twice = next((name for name, parts in zip(names, given, strict=True) if given.count(parts) > 1), None)
+        if twice is not None:
+            raise UsageError(f"--{what} {twice} is given twice")
     plans = [
         Plan(design, workload, nemesis, nodes, time_limit, rate, dict(settings))
         for design, workload, nemesis in itertools.product(designs, workloads, nemeses)
@@ -83,7 +85,6 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
         interrupted = False
         if shrinking and tally.failures:
             _shrink(view, tally.failures, jobs, store)
-        _report(view, store, indexed=master is not None)
     except BaseException:
         if as_json:
             print(json.dumps(tally.to_json(interrupted)), flush=True)
@@ -95,7 +96,8 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
             with contextlib.suppress(OSError):  # there are runs in it
                 store.rmdir()
     if as_json:
-        print(json.dumps(tally.to_json()))
+        print(json.dumps(tally.to_json()), flush=True)
+    _report(view, store, indexed=master is not None)
     if any(result.verdict == BROKEN for result in tally.failures):
         return EXIT_ERROR
     return EXIT_INVALID if tally.failures else EXIT_UNKNOWN if tally.unknown else EXIT_VALID
@@ -130,35 +132,39 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path)
         so_far = Shrunk(result, runs)
         tell(so_far)
 
+    trouble: KeyboardInterrupt | StormproofError | None = None
     with view.shrinking() as tell:
         try:
-            _tell_shrunk(view, shrink(failure.plan, failure.seed, jobs=jobs, progress=smaller), failure.run_dir, store)
-        except KeyboardInterrupt:
-            if so_far is None:
-                view.print(f"interrupted: not shrunk; the run as it was is in {failure.run_dir}")
-            else:
-                view.print("interrupted: what follows may not be the smallest")
-                _tell_shrunk(view, so_far, failure.run_dir, store)
-            raise
+            so_far = shrink(failure.plan, failure.seed, jobs=jobs, progress=smaller)
+        except (KeyboardInterrupt, StormproofError) as error:
+            trouble = error
+    if trouble is not None:
+        why = "interrupted" if isinstance(trouble, KeyboardInterrupt) else f"shrinking ended: {trouble}"
+        rest = "what follows may not be the smallest" if so_far else f"the run as it was is in {failure.run_dir}"
+        view.print(f"{why}; {rest}")
+    if so_far is not None:
+        _tell_shrunk(view, so_far, failure.run_dir, store)
+    if isinstance(trouble, KeyboardInterrupt):
+        raise trouble
 
 
 def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> None:
     """Lay the scenario into the run's folder and say how to try it."""
     path = run_dir / SCENARIO
-    path.write_text(shrunk.scenario(), encoding="utf-8")
+    write_text(path, shrunk.scenario())
     faults, runs = amount(len(shrunk.faults), "fault"), amount(shrunk.runs, "run")
     view.print(f"shrunk to {faults} in {runs}: {shrunk.result.sentence}")
     view.print(f"  scenario    {path}")
     files = shlex.join(["--config", str(path), "--store", str(store)])
     view.print(f"  try it with stormproof test --backend sim {files}")
-    view.print(_on_real_nodes(shrunk.plan, shrunk.result.seed, files))
+    view.print(_on_real_nodes(shrunk.result, files))
 
 
-def _on_real_nodes(plan: Plan, seed: int, files: str) -> str:
+def _on_real_nodes(result: SeedResult, files: str) -> str:
     """How to try a scenario on the simplest backend of real nodes that has its faults."""
     for name in ("local", "docker", "ssh"):
         try:
-            test = plan.test(seed)
+            test = result.plan.test(result.seed)
             schedule(test, supported_families(BACKENDS.load(name), test))
         except UsageError:
             continue
@@ -205,8 +211,9 @@ class _View:
             self._status.start()
 
         def tell(shrunk: Shrunk) -> None:
+            plan = shrunk.result.plan
             line = f"shrinking: {amount(shrunk.runs, 'run')}; {amount(len(shrunk.faults), 'fault')}, "
-            line += f"{shrunk.plan.time_limit:g} s, {shrunk.plan.rate:g} operations a second"
+            line += f"{plan.time_limit:g} s, {plan.rate:g} operations a second"
             if self._status is not None:
                 self._status.update(line)
             else:

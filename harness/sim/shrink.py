@@ -17,6 +17,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.registry import WORKLOADS
+from harness.settings import SEEDS
 from harness.sim.campaign import NONE, Plan, SeedResult, run_seed
 from harness.sim.pool import Workers, workshop
 from nemesis.given import GivenFault, write_schedule
@@ -48,25 +49,22 @@ class Shrunk:
     runs: int
 
     @property
-    def plan(self) -> Plan:
-        return self.result.plan
-
-    @property
     def faults(self) -> tuple[GivenFault, ...]:
+        """The faults that are left."""
         return faults_of(self.result.plan, self.result.seed)
 
     def scenario(self) -> str:
-        """A configuration file for ``stormproof test --config``, on any backend."""
-        plan = self.plan
+        """A configuration file for ``stormproof test --config``, on any backend that has these faults."""
+        plan, seed = self.result.plan, self.result.seed
         lines = [
             f"# {' '.join(self.result.sentence.split())}",
             f"design = {json.dumps(plan.design)}",
             f"workload = {json.dumps(plan.workload)}",
             f"nemesis = {json.dumps(plan.nemesis)}",
-            f"nodes = {plan.nodes or 3}",
-            f"time-limit = {plan.time_limit:g}",
-            f"rate = {plan.rate:g}",
-            f"seed = {self.result.seed}",
+            f"nodes = {plan.test(seed).nodes}",
+            f"time-limit = {plan.time_limit!r}",
+            f"rate = {plan.rate!r}",
+            f"seed = {seed}",
             "[set]",
             *(f"{name} = {json.dumps(str(value))}" for name, value in plan.settings.items()),
         ]
@@ -92,7 +90,7 @@ class _Shrinker:
         self._workers = workers
         self._scratch = scratch
         self._plan = plan
-        self._seeds = tuple(range(seed, seed + SEEDS_TRIED))
+        self._seeds = tuple(range(seed, min(seed + SEEDS_TRIED, SEEDS)))
         self._progress = progress
         self._run = run
         self._runs = 0
@@ -111,7 +109,7 @@ class _Shrinker:
         smallest = None
         while found is not smallest:
             smallest = found
-            for change in (_fewer_faults, _tighter, _shorter, _thinner, _fewer_clients):
+            for change in (_fewer_faults, _tighter, _shorter, _thinner, _less_load):
                 while (smaller := self._first(change(found.plan, faults_of(found.plan, found.seed)))) is not None:
                     found = smaller
         return Shrunk(found, self._runs)
@@ -140,32 +138,50 @@ def _fewer_faults(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
 
 
 def _tighter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
-    end = max((fault.end for fault in faults), default=0.0)
-    for quiet, scale in itertools.product(_QUIET, (0.5, 1.0)):
-        closer = compressed(faults, quiet, scale)
-        if faults and max(fault.end for fault in closer) <= end - _GAIN:
+    """All faults and the times between them shorter, then one at a time."""
+    now = stretches(faults)
+    shorter = [
+        [seconds * scale if busy else min(seconds, quiet) for seconds, busy in now]
+        for quiet, scale in itertools.product(_QUIET, (0.5, 1.0))
+    ]
+    for number, (seconds, busy) in enumerate(now):
+        one = [seconds for seconds, _ in now]
+        one[number] = seconds / 2 if busy else min(seconds, _QUIET[0])
+        shorter.append(one)
+    for lengths in shorter:
+        closer = stretched(faults, lengths)
+        if _end(closer) <= _end(faults) - _GAIN:
             yield with_faults(plan, closer)
 
 
-def compressed(faults: Sequence[GivenFault], quiet: float, scale: float) -> tuple[GivenFault, ...]:
-    """The faults in the same order, none changed in what it overlaps with: time in which there is one is ``scale`` as
-    long, time without at most ``quiet`` seconds, both to hundredths."""
-    moments = sorted({moment for fault in faults for moment in (fault.start, fault.end)})
-    moved: dict[float, float] = {}
-    before = after = 0.0
-    for moment in moments:
-        if any(fault.start <= before and moment <= fault.end for fault in faults):
-            length = max((moment - before) * scale, 0.01)
-        else:
-            length = min(moment - before, quiet)
-        after = moved[moment] = round(after + length, 2)
-        before = moment
+def stretches(faults: Sequence[GivenFault]) -> list[tuple[float, bool]]:
+    """From the start to the last heal, between moments at which a fault begins or ends: seconds, and whether there is
+    a fault."""
+    moments = _moments(faults)
+    return [
+        (until - since, any(fault.start <= since and until <= fault.end for fault in faults))
+        for since, until in itertools.pairwise(moments)
+    ]
+
+
+def stretched(faults: Sequence[GivenFault], lengths: Sequence[float]) -> tuple[GivenFault, ...]:
+    """The same faults, each overlapping with the same others; its stretches last so many seconds, to hundredths."""
+    moved = {0.0: 0.0}
+    for (since, until), seconds in zip(itertools.pairwise(_moments(faults)), lengths, strict=True):
+        moved[until] = round(moved[since] + max(seconds, 0.01), 2)
     return tuple(replace(fault, start=moved[fault.start], end=moved[fault.end]) for fault in faults)
 
 
+def _end(faults: Sequence[GivenFault]) -> float:
+    return max((fault.end for fault in faults), default=0.0)
+
+
+def _moments(faults: Sequence[GivenFault]) -> list[float]:
+    return sorted({0.0, *(moment for fault in faults for moment in (fault.start, fault.end))})
+
+
 def _shorter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
-    end = max((fault.end for fault in faults), default=0.0)
-    soon = [end + margin for margin in _MARGINS]
+    soon = [_end(faults) + margin for margin in _MARGINS]
     for limit in (*soon, *(part * plan.time_limit for part in (0.5, 0.75) if part * plan.time_limit > soon[-1])):
         limit = max(1.0, round(limit, 1))
         if limit < plan.time_limit:
@@ -175,16 +191,21 @@ def _shorter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
 def _thinner(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
     for divisor in (8, 4, 2):
         if plan.rate / divisor >= _LEAST_RATE:
-            yield replace(plan, rate=plan.rate / divisor)
+            yield replace(plan, rate=round(plan.rate / divisor, 2))
 
 
-def _fewer_clients(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
-    declared = {option.name for option in WORKLOADS.load(plan.workload).options}
-    fewer = {name: "1" for name in ("producers", "consumers") if name in declared}
-    choices = [fewer, *({name: "1"} for name in fewer)]
+def _less_load(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+    """One of everything that the workload counts, or half as many of one thing, or one less."""
+    counts = {
+        option.name: int(plan.settings.get(option.name, option.default))
+        for option in WORKLOADS.load(plan.workload).options if option.load
+    }  # fmt: skip
+    choices = [{name: 1 for name, count in counts.items() if count > 1}]
+    for name, count in counts.items():
+        choices += [{name: fewer} for fewer in dict.fromkeys((1, count // 2, count - 1)) if 0 < fewer < count]
     for choice in choices:
-        candidate = replace(plan, settings={**plan.settings, **choice})
-        if candidate != plan and _sensible(candidate):
+        settings = {**plan.settings, **{name: str(count) for name, count in choice.items()}}
+        if choice and _sensible(candidate := replace(plan, settings=settings)):
             yield candidate
 
 

@@ -20,7 +20,7 @@ import nodes
 from harness.errors import BackendError, UsageError
 from harness.history import moments
 from harness.protocols import Backend, InProcessBackend, NodeStatus, Option
-from harness.slowness import SLOW
+from harness.slowness import SLOW, slowness
 from harness.spec import Test
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import NONE
@@ -46,7 +46,7 @@ CLIENT_PORT = 61613
 LINK_PORT = 61614
 NETWORK_PORT = 61615
 LOGIN = "stormproof"
-STATUS_TIMEOUT = 1.0 * SLOW
+STATUS_TIMEOUT = 1.0
 _POLL = 0.1
 _LONGEST_LINE = 300
 
@@ -218,6 +218,7 @@ class ReferenceCluster:
         self.groups = system.layout(test)
         self._group_of = {node: group for group in self.groups for node in group.nodes}
         self._admins: dict[str, AdminConnection] = {}
+        self._status_timeout = STATUS_TIMEOUT * slowness(backend)
         self._in_process = cast(InProcessBackend, backend) if backend.in_process else None
 
     @property
@@ -273,7 +274,7 @@ class ReferenceCluster:
             address = self.backend.address(node)
             admin = self._admins[node] = AdminConnection(address, CLIENT_PORT, self.login, self.passcode)
         try:
-            return _node_status(node, await admin.status(STATUS_TIMEOUT))
+            return _node_status(node, await admin.status(self._status_timeout))
         except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
             return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
 
@@ -336,7 +337,7 @@ class ReferenceCluster:
         address = self.backend.address(node)
         try:
             await self._admins[master].add_replica(
-                node, (address, LINK_PORT), f"{address}:{CLIENT_PORT}", STATUS_TIMEOUT
+                node, (address, LINK_PORT), f"{address}:{CLIENT_PORT}", self._status_timeout
             )
         except (OSError, TimeoutError, EOFError, ProtocolError) as error:
             return str(error) or type(error).__name__

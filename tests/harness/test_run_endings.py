@@ -124,7 +124,7 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
     lab.test = Test("joram", "queue")
     lab.cluster, lab.backend = SimpleNamespace(await_healthy=healthy), SimpleNamespace(process=process)
     async with asyncio.timeout(10):
-        assert await lab._comes_up() is up
+        assert await lab._comes_up(20.0) is up
 
 
 async def test_a_dead_broker_is_described_by_its_last_words() -> None:

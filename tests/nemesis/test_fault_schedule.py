@@ -153,8 +153,8 @@ def test_a_nemesis_named_twice_or_unknown_is_told() -> None:
 
 @pytest.mark.parametrize(("nodes", "most"), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (7, 3)])
 def test_a_minority_may_be_down_unless_told_otherwise(nodes: int, most: int) -> None:
-    assert max_down_of(Test("joram", "queue", nodes=nodes)) == most
-    assert max_down_of(Test("joram", "queue", nodes=nodes, options={"max_down": 4})) == 4
+    assert max_down_of({}, nodes) == most
+    assert max_down_of({"max_down": 4}, nodes) == 4
 
 
 def quick_nemesis(op: Op, number: int) -> Outcome:
@@ -232,6 +232,13 @@ def test_a_given_schedule_keeps_what_was_asked_for() -> None:
     assert lengths(0.9, fault_duration=1.2) == [(0, 1.0), (1, 1.2), (2, 1.2)]
     assert lengths(9.0) == [(0, 0.666667)], "the load is over"
     assert lengths(3.8) == [(0, 0.666667), (2, 1.333333)], "no room for the second pause, but for the first kill"
+
+
+def test_what_follows_a_fault_that_was_left_out_keeps_its_gap_to_the_one_before() -> None:
+    schedule = {"schedule": "pause:one:1-2:7 pause:one:2-8:8 pause:one:8.5-8.6:9"}
+    faults = carried_out(a_test("pause", time_limit=10, fault_gap=1, **schedule), [3.25])
+    assert [fault for fault, *_ in faults] == [0, 2]
+    assert faults[1][2] == pytest.approx(faults[0][5] + 0.5), "as far apart as the third was from the second"
 
 
 def test_the_generator_injects_and_heals_at_the_planned_times_beside_the_clients() -> None:

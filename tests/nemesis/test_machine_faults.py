@@ -124,21 +124,21 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(ki
                 assert str(error) == f"{first} may not have got back yet what was lost, 1 may lack it"
         return found
 
-    three, five = facts(), facts(5, max_down=2)
+    nodes.healthy = False
+    bare = await disk.look(nodes)
+    assert bare == (first,)
+    three, five = replace(facts(), bare=bare), replace(facts(5, max_down=2), bare=bare)
     assert chosen(kind, three) == {first}, "that one has nothing to lose"
     assert chosen("full", three) == set(three.nodes)
     assert chosen(kind, five) == set(five.nodes)
     assert chosen(kind, replace(five, spares=("n4", "n5"))) == {first}, "three hold the data"
     assert chosen(kind, replace(three, max_down=2, options={"max_down": 2})) == set(three.nodes), "as was asked for"
     others = ("n4", "n5", "n6")
-    assert chosen(kind, replace(facts(6, max_down=2), groups=(three.nodes, others))) == {first, *others}
+    assert chosen(kind, replace(facts(6, max_down=2), bare=bare, groups=(three.nodes, others))) == {first, *others}
 
-    nodes.healthy = False
-    await disk.look(nodes)
-    assert chosen(kind, three) == {first}
     nodes.healthy = True
-    await disk.look(nodes)
-    assert chosen(kind, three) == set(three.nodes)
+    assert await disk.look(nodes) == ()
+    assert chosen(kind, facts()) == set(three.nodes)
 
 
 def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_beside_it() -> None:

@@ -8,12 +8,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.errors import StormproofError
+from harness.errors import EXIT_INVALID, StormproofError
 from harness.sim import command
 from harness.sim.campaign import Plan, SeedResult, campaign
 from harness.sim.command import run_campaign
@@ -113,10 +114,12 @@ def test_what_was_found_before_an_end_is_reported(
     assert "reports of the first 1 are written; `stormproof report RUN --store" in err
 
 
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), StormproofError("a worker process died")])
 @pytest.mark.parametrize("steps", [0, 3])
-def test_an_interrupted_shrinking_keeps_what_it_had(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shrinking_that_ends_early_keeps_what_it_had(
+    steps: int, trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     told: list[SeedResult] = []
 
     def broken_off(plan: Plan, seed: int, *, jobs: int, progress: Progress) -> Shrunk:
@@ -124,25 +127,31 @@ def test_an_interrupted_shrinking_keeps_what_it_had(
             told.append(result)
             progress(result, runs)
             if len(told) == steps:
-                raise KeyboardInterrupt
+                raise trouble
 
         if not steps:
-            raise KeyboardInterrupt
+            raise trouble
         return shrink(plan, seed, jobs=jobs, progress=tell)
 
     monkeypatch.setattr(command, "shrink", broken_off)
-    with pytest.raises(KeyboardInterrupt):
-        run_campaign([UNSAFE], 3, 1, tmp_path, jobs=1, master=None, collect=False, shrinking=True, as_json=True)
+    interrupted = pytest.raises(KeyboardInterrupt) if isinstance(trouble, KeyboardInterrupt) else nullcontext()
+    with interrupted:
+        status = run_campaign(
+            [UNSAFE], 3, 1, tmp_path, jobs=1, master=None, collect=False, shrinking=True, as_json=True
+        )
+        assert status == EXIT_INVALID
     out, err = capsys.readouterr()
     campaign = json.loads(out)
     assert not campaign["interrupted"]
     (failure,) = campaign["failures"]
     scenario = tmp_path / failure["run"] / command.SCENARIO
+    assert (tmp_path / failure["run"] / "report.html").exists()
+    assert ("interrupted; " if isinstance(trouble, KeyboardInterrupt) else "shrinking ended: a worker") in err
     if steps:
         assert scenario.read_text() == Shrunk(told[-1], 0).scenario()
         assert "may not be the smallest" in err and str(scenario) in err
     else:
-        assert not scenario.exists() and "not shrunk" in err
+        assert not scenario.exists() and "the run as it was is in" in err
 
 
 def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +171,16 @@ def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: py
 ])  # fmt: skip
 def test_a_scenario_is_recommended_to_a_backend_that_has_its_faults(nemesis: str, schedule: str, told: str) -> None:
     plan = Plan("joram", "queue", nemesis, 3, 8.0, 30.0, {"schedule": schedule})
-    assert told in command._on_real_nodes(plan, 1, "--config s.toml")
+    result = SeedResult(plan, 1, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
+    assert told in command._on_real_nodes(result, "--config s.toml")
 
 
 def test_nonsense_is_refused(tmp_path: Path) -> None:
     assert stormproof("simulate", "--seeds", "0").returncode == 3
     assert "below 2**63" in stormproof("simulate", "--seeds", "1", "--start", str(1 << 63)).stderr
-    assert "named twice" in stormproof("simulate", "--design", "joram", "--design", "joram").stderr
+    assert "--design joram is given twice" in stormproof("simulate", "--design", "joram", "--design", "joram").stderr
+    same = stormproof("simulate", "--nemesis", "kill,pause", "--nemesis", "pause,kill")
+    assert "--nemesis kill,pause is given twice" in same.stderr
     assert "did you mean" in stormproof("simulate", "--design", "jorm").stderr
 
 
