@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.registry import WORKLOADS
-from harness.settings import SEEDS
+from harness.settings import SEEDS, declared_options
 from harness.sim.campaign import NONE, Plan, SeedResult, run_seed
 from harness.sim.pool import Workers, workshop
 from nemesis.given import GivenFault, write_schedule
@@ -240,8 +240,6 @@ def with_faults(plan: Plan, faults: Sequence[GivenFault]) -> Plan:
 
 def _fitting(plan: Plan, nemesis: str, settings: dict[str, object]) -> dict[str, object]:
     """The settings without those of families that are not needed any more."""
-    from harness.settings import declared_options
-
     names = [name for name in nemesis.split(",") if name != _NO_SCHEDULE]
     declared = {option.name for option in declared_options(plan.design, plan.workload, names)}
     return {name: value for name, value in settings.items() if name in declared}
