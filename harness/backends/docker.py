@@ -40,7 +40,7 @@ _NODE_DIR = "/stormproof"
 _MEMORY = "1g"
 _PROCESSES = 1024
 _API_LIMIT_S = 60
-_CONNECT_LIMIT_S = 10.0
+_CONNECT_LIMIT_S = 30.0
 # As in the namespaces of `local`: an init that reaps whatever is orphaned in the node.
 _INIT = 'trap "" CHLD; exec sleep infinity'
 _SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
@@ -115,7 +115,8 @@ class DockerBackend(ShellBackend):
         except DockerException as error:
             raise BackendError(f"Docker refused: {_reason(error)}") from None
         self._open_shells(test.node_names)
-        await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}") for node in test.node_names)
+        # The daemon may still be busy with what was asked of it.
+        await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in test.node_names)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
