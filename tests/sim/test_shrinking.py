@@ -27,6 +27,7 @@ from nemesis.given import GivenFault, read_schedule, write_schedule
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator
+from nodes.reference.joram.leader import Leader
 from workloads.client import StompClient
 from workloads.connection import Connection, ConnectionBroken
 
@@ -55,7 +56,14 @@ def _never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StompClient, "settle", settle)
 
 
-DEFECTS = {"closed-while-resuming": _forgets_how_far_it_got, "drained-before-settled": _never_settles}
+def _takes_in_who_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leader, "_has_caught_up", Leader._may_join)
+
+
+DEFECTS = {
+    "closed-while-resuming": _forgets_how_far_it_got, "drained-before-settled": _never_settles,
+    "grown-by-nobody": _takes_in_who_has_nothing,
+}  # fmt: skip
 """What brings the defect of a scenario back."""
 
 

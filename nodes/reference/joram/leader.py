@@ -215,7 +215,7 @@ class Leader:
             replica.runtime.log("suspected", members=",".join(silent))
             self._install(staying, "member lost")
         for learner in list(replica.learners):
-            if self._may_join(learner.name) and self._may_regroup():
+            if self._has_caught_up(learner.name) and self._may_regroup():
                 self._take_in(learner)
         for peer in replica.peers:
             if peer in replica.order and peer not in self.members and self._may_join(peer):
@@ -251,6 +251,13 @@ class Leader:
         if feeder is None or not feeder.in_step or self._is_silent(peer):
             return False
         return feeder.match >= min(self._replica.committed, self._replica.log.last - JOIN_LAG)
+
+    def _has_caught_up(self, learner: str) -> bool:
+        """Whether a replica that is being added may become part of the group.
+
+        Without any log it would count for nothing in elections (``refusal``), and only make majorities larger.
+        """
+        return self._may_join(learner) and self._feeders[learner].match > 0
 
     def _install(self, members: list[str], why: str) -> None:
         self.members = members
