@@ -206,7 +206,7 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int = 3, **options: Any) -> None:
         self.folder = folder
         self.names = [f"n{number + 1}" for number in range(nodes)]
-        self.options = {"detection_timeout": 0.8, "linger": 0.1, **options}
+        self.options = {"detection_timeout": 0.6, "linger": 0.1, **options}
         ports = free_ports(2 * nodes + nodes * nodes)
         self.link_ports = dict(zip(self.names, ports, strict=False))
         self.ports = dict(zip(self.names, ports[nodes:], strict=False))

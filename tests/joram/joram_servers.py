@@ -95,7 +95,7 @@ class Servers:
             name, "joram" if len(group) > 1 else "standalone", str(self.folder / name), port=self.ports[name],
             peers={each: ("127.0.0.1", self.links[each]) for each in group} if len(group) > 1 else {},
             client_addresses={each: f"127.0.0.1:{self.ports[each]}" for each in group},
-            options={"detection_timeout": 0.8, "linger": 0.6, "network_timeout": 2.0, "secret": self.secrets[server]},
+            options={"detection_timeout": 0.6, "linger": 0.6, "network_timeout": 2.0, "secret": self.secrets[server]},
             server=server, networks=[places[server]],
             servers={number: place for number, place in enumerate(places) if number != server},
             services=list(self._services(name)),

@@ -63,7 +63,7 @@ async def test_the_receipt_comes_before_the_replicas_have_it_safety_and_delivery
 async def test_after_a_failover_the_reliable_client_sends_again_what_was_not_safe_and_the_plain_one_has_lost_it(
     tmp_path: Path
 ):
-    async with running(tmp_path, propagation="asynchronous", detection_timeout=4.0) as cluster:
+    async with running(tmp_path, propagation="asynchronous", detection_timeout=2.5) as cluster:
         master, *others = await cluster.settled()
         plain = await cluster.client(master)
         async with reliable(cluster, master, *others) as connection:

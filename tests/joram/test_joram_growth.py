@@ -148,7 +148,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
     groups: list[Processes] = []
 
     def make(**options: Any) -> Processes:
-        groups.append(Processes(tmp_path, **{"newcomers": 1, "detection_timeout": 1.5, "log_keep": 20, **options}))
+        groups.append(Processes(tmp_path, **{"newcomers": 1, "detection_timeout": 1.2, "log_keep": 20, **options}))
         groups[-1].start()
         return groups[-1]
 

@@ -233,7 +233,7 @@ async def test_an_open_that_nobody_answers_fails_with_the_reason(proxy: Proxy) -
         await connection.open(0.5)
     wrong = Connection([proxy.target], Settings(login="guest", passcode="wrong"))
     with pytest.raises(ConnectionBroken, match=r"login|passcode|denied|credentials"):
-        await wrong.open(5.0)
+        await wrong.open(2.0)
 
 
 @pytest.mark.requirement("J15")
