@@ -194,16 +194,16 @@ async def check_stall() -> None:
             raise AssertionError("an answer through the wall")
         except StormproofError as error:
             assert "n1" in str(error)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 5
         await asyncio.sleep(2)
         subprocess.run(["nft", "delete table inet wall"], check=True)
-        assert (await backend.exec("n1", "echo back", timeout=30)).output == "back\n"
+        assert (await backend.exec("n1", "echo back", timeout=5)).output == "back\n"
         # One that stalls while nobody looks: the answer comes on a new one, not when the old one revives.
         assert (await backend.exec("n1", "echo quiet")).output == "quiet\n"
         subprocess.run(others, check=True)
         await asyncio.sleep(1.5)
         asyncio.get_running_loop().call_later(0.3, subprocess.run, ["nft", "delete table inet wall"])
-        assert (await backend.exec("n1", "echo new", timeout=30)).output == "new\n"
+        assert (await backend.exec("n1", "echo new", timeout=8)).output == "new\n"
 
 
 async def check_control_is_never_cut() -> None:
