@@ -12,7 +12,7 @@ from nemesis_fakes import FakeBackend, FakeCluster
 
 from harness.protocols import Condition, DiskTrouble, Link
 from harness.spec import Test
-from nemesis.api import Facts, Infeasible
+from nemesis.api import Facts, Infeasible, await_state
 from nemesis.clock import Clock
 from nemesis.disk import WHEN_DEAD, Disk
 from nemesis.machine import Power, Reboot
@@ -97,7 +97,10 @@ def cluster(idle: bool) -> FakeCluster:
     [(Packets, "loss"), (Power, "one"), (Power, "all"), (Reboot, "one"), (Clock, "bump"), (Clock, "strobe"),
      (Clock, "skew"), (Disk, "full")],
 )  # fmt: skip
-async def test_a_fault_that_did_nothing_is_not_proven(family: type, kind: str, idle: bool) -> None:
+async def test_a_fault_that_did_nothing_is_not_proven(
+    family: type, kind: str, idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(await_state, "__defaults__", (0.3,))
     fault, nodes = family(), cluster(idle)
     plan = fault.plan(kind, facts(), random.Random(1))
     injected = await fault.inject(nodes, plan)
@@ -108,7 +111,10 @@ async def test_a_fault_that_did_nothing_is_not_proven(family: type, kind: str, i
 
 @pytest.mark.requirement("H5", part=True)
 @pytest.mark.parametrize("kind", WHEN_DEAD)
-async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(kind: str) -> None:
+async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
     disk, nodes = Disk(), cluster(idle=False)
     lost = disk.plan("empty", facts(), random.Random(1))
     (first,) = lost.targets
