@@ -467,8 +467,9 @@ def run_app(application: typer.Typer) -> NoReturn:
     except KeyboardInterrupt:
         print("stormproof: interrupted", file=sys.stderr)
         code = 130
-    except SystemExit:  # click's and rich's answer to EPIPE, with status 1, which would read as "invalid"
-        print("stormproof: standard output was closed before the end", file=sys.stderr)
+    except SystemExit as stop:
+        if stop.code != EXIT_ERROR:  # click's and rich's answer to EPIPE is status 1, which would read as "invalid"
+            print("stormproof: standard output was closed before the end", file=sys.stderr)
         code = EXIT_ERROR
     except typer.Abort:
         code = EXIT_ERROR

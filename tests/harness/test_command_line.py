@@ -140,6 +140,13 @@ def test_no_java_is_told_before_the_run(tmp_path: Path) -> None:
     assert "Java" in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_variable_that_makes_no_sense_is_told_in_one_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "harness", "test", "--backend", "sim", "--store", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, env={**os.environ, "STORMPROOF_SLOW": "0"}, capture_output=True, text=True,
+                          timeout=60, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (3, "stormproof: STORMPROOF_SLOW=0: give a number from 1 to 100\n")
+
+
 def test_a_reader_that_goes_away_is_no_verdict() -> None:
     process = subprocess.Popen([sys.executable, "-m", "harness", "list"], cwd=ROOT, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)  # fmt: skip

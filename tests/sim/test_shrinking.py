@@ -172,8 +172,11 @@ def test_the_number_of_processes_does_not_change_what_is_left() -> None:
 
 
 def stubborn(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) -> SeedResult:
-    """A run that fails as long as the kill lasts 2 s and begins 1 s after the pause has ended, which can be left out
-    only when the load is thin, as which it must not be before there is but one queue, which takes a short run."""
+    """A run whose steps wait for each other.
+
+    The kill must last 2 s and begin 1 s after the pause. The pause can go once the load is thin; the load can be thin
+    once there are two queues; there can be two once the run is short.
+    """
     faults = {fault.family: fault for fault in faults_of(plan, seed)}
     queues = int(plan.settings.get("queues", 4))
     pause, kill = faults.get("pause"), faults.get("kill")
