@@ -3,7 +3,7 @@ VENV ?= .venv
 export STORMPROOF_VENV = $(VENV)
 PY = $(VENV)/bin/python
 
-.PHONY: help setup demo vagrant-demo test lint bench soak requirements docs lock clean
+.PHONY: help setup demo vagrant-demo test lint wheel bench soak requirements docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -12,7 +12,7 @@ setup: ## virtual environment, Java, system packages
 	@scripts/setup demo
 
 demo: setup ## split a broker twice: once unsafely (invalid), once safely (valid), with reports
-	@$(PY) -m harness.demo
+	@$(PY) -m harness demo
 
 vagrant-demo: setup ## the demo on machines that Vagrant makes (docs/vagrant.md); ARGS="--provider docker --keep"
 	@$(PY) -m harness.vagrant $(ARGS)
@@ -26,6 +26,10 @@ lint: ## ruff and mypy (strict)
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
 	@cd checkers/porcupine-py && $(abspath $(PY)) -m mypy
+
+wheel: setup ## both distributions, stormproof and porcupine-py, in dist/
+	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . checkers/porcupine-py
+	@ls dist
 
 bench: setup ## figures of docs/benchmarks.md, measured on this machine
 	@$(PY) -m harness.bench
@@ -46,4 +50,4 @@ lock: setup ## resolve the dependencies again
 	@scripts/lock
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -17,8 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkers.folder import HISTORY_FILE
 from checkers.prepare import prepare
+from stormproof.run_folder import HISTORY
 
 _SAMPLE_SECONDS = 0.1
 
@@ -109,7 +109,7 @@ def _check(store: Path) -> None:
     warm = SparkWarmup()
     from checkers.job import check_runs, summarize
 
-    run_dirs = sorted(path for path in store.iterdir() if (path / HISTORY_FILE).exists())
+    run_dirs = sorted(path for path in store.iterdir() if (path / HISTORY).exists())
     rows = check_runs(warm.session(), run_dirs)
     summarize(warm.session(), store)
     print(" ".join(row.verdict for row in rows), flush=True)

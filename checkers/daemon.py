@@ -25,7 +25,7 @@ _WORKER_NEEDS = (
 def main() -> None:
     """Import what workers need, then serve as Spark's own daemon does."""
     for check in CHECKS:
-        check.load()
+        CHECKS.load(check.name)
     for module in _WORKER_NEEDS:
         importlib.import_module(module)
     daemon.manager()

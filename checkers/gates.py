@@ -12,20 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels
-from checkers.history import ADDS, LOOKS, REMOVES
+from checkers.api import RunCheck
+from checkers.history import CREATES, DELETES, READS
 from checkers.run import Run, noun_of
-from checkers.verdict import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
-from harness.history.ledger import FaultWindow
+from stormproof import vocabulary
+from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.contracts.fault import CUTS_LINKS
+from stormproof.history.ledger import FaultWindow
+from stormproof.vocabulary import ANY, MESSAGES
 
 DEFAULT_GATES: Mapping[str, Any] = {
     "min_enqueue_ok": 1,
     "min_dequeue_ok": 1,
     "drain": True,
     "depth": True,
-    "faults_proven": True,
+    "faults_confirmed": True,
 }
-"""What a run of the queue workload must show when its run.json names no gates."""
+"""What a run on queues, or one that shows nothing known, must show when its run.json names no gates."""
 
 
 NOTHING_PREPARED = "none prepared"
@@ -44,7 +47,7 @@ class GateResult:
 Gate = Callable[[Run, Any], GateResult]
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Every gate that the run asks for; its count is the number of gates not met."""
     asked = list(_results(run))
     results = {name: result for name, _, result in asked}
@@ -54,19 +57,19 @@ def check(run: Run) -> Outcome:
         "gates": {name: {"wanted": wanted[name], "found": r.found, "met": r.met} for name, r in results.items()}
     }
     if not missed:
-        return Outcome(VALID, 0, f"all {len(results)} coverage gates are met", (), figures)
+        return CheckOutcome(VALID, 0, f"all {len(results)} coverage gates are met", (), figures)
     examples = tuple(
         Anomaly("gate", (), detail={"gate": name, "wanted": wanted[name], "found": r.found, "reason": r.reason})
         for name, r in list(missed.items())[:MAX_EXAMPLES]
     )
-    return Outcome(UNKNOWN, len(missed), "; ".join(r.reason for r in missed.values()), examples, figures)
+    return CheckOutcome(UNKNOWN, len(missed), "; ".join(r.reason for r in missed.values()), examples, figures)
 
 
 def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
     yield "completed", True, _completed(run)
     asked = run.info.get("gates")
     if asked is None:
-        asked = DEFAULT_GATES if run.test.get("workload", "queue") == "queue" else {}
+        asked = DEFAULT_GATES if run.subjects <= {MESSAGES, ANY} else {}
     for name, value in asked.items():
         if value is None or value is False:
             continue
@@ -88,12 +91,12 @@ def _completed(run: Run) -> GateResult:
 
 
 def _enqueued(run: Run, wanted: Any) -> GateResult:
-    found = len(run.ended(kernels.ENQUEUE, kernels.OK))
+    found = len(run.ended(vocabulary.ENQUEUE, vocabulary.OK))
     return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are asked for")
 
 
 def _dequeued(run: Run, wanted: Any) -> GateResult:
-    found = len(run.ended(kernels.DEQUEUE, kernels.OK)) + len(run.ended(kernels.DRAIN, kernels.OK))
+    found = len(run.ended(vocabulary.DEQUEUE, vocabulary.OK)) + len(run.ended(vocabulary.DRAIN, vocabulary.OK))
     return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for")
 
 
@@ -104,7 +107,7 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
     for function in wanted:
         codes = [code for code, name in enumerate(h.f.names) if name == function]
         mine = np.isin(h.f.codes, codes) & (h.process >= 0)
-        found[function] = int(np.count_nonzero(mine & (h.kind == kernels.OK)))
+        found[function] = int(np.count_nonzero(mine & (h.kind == vocabulary.OK)))
     short = [f"{found[function]:,} of {function}" for function in wanted if found[function] < wanted[function]]
     asked = ", ".join(f"{least:,} of {function}" for function, least in wanted.items())
     return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for")
@@ -113,10 +116,11 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
 def _recovered(run: Run, wanted: Any) -> GateResult:
     """After everything else, a look for prepared transactions found none."""
     h = run.history
-    roles = (kernels.RECOVER, kernels.ROLLBACK)
-    nothing = np.asarray([*(name == NOTHING_PREPARED for name in h.error.names), False])[h.error.codes]
-    looks = h.partner[np.flatnonzero((h.role == kernels.RECOVER) & (h.kind == kernels.FAIL) & nothing)]
-    begun = np.isin(h.role, (kernels.COMMIT, kernels.MOVE, kernels.FINISH, *roles)) & (h.kind != kernels.INVOKE)
+    roles: tuple[int, ...] = (vocabulary.RECOVER, vocabulary.ROLLBACK)
+    nothing = h.error.rows_with(NOTHING_PREPARED)
+    looks = h.partner[np.flatnonzero((h.role == vocabulary.RECOVER) & (h.kind == vocabulary.FAIL) & nothing)]
+    roles += (vocabulary.COMMIT, vocabulary.MOVE, vocabulary.FINISH)
+    begun = np.isin(h.role, roles) & (h.kind != vocabulary.INVOKE)
     last = np.flatnonzero(begun & ~run.empty & ~nothing)
     met = len(looks) > 0 and (len(last) == 0 or looks.max() > last[-1])
     return GateResult(bool(met), len(looks), "nobody saw at the end that no prepared transaction was left")
@@ -134,11 +138,11 @@ def _depth_read(run: Run, wanted: Any) -> GateResult:
     return GateResult(not unread, len(unread), f"the depth of {len(unread)} {noun_of(run)}s was not read")
 
 
-def _faults_proven(run: Run, wanted: Any) -> GateResult:
+def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
     """Every family that the test names has a window whose evidence shows that it took effect."""
-    proven = {fault.fault for fault in run.faults if fault.proven}
-    missing = [family for family in run.test.get("nemesis") or () if family not in proven]
-    return GateResult(not missing, sorted(proven), f"no proof that these faults took effect: {', '.join(missing)}")
+    confirmed = {fault.fault for fault in run.faults if fault.confirmed}
+    missing = [family for family in run.test.get("nemesis") or () if family not in confirmed]
+    return GateResult(not missing, sorted(confirmed), f"no proof that these faults took effect: {', '.join(missing)}")
 
 
 def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
@@ -153,15 +157,15 @@ def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
 
 
 def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
-    """For each proven partition: how many sends were invoked and confirmed within it on each side.
+    """For each confirmed partition: how many sends were invoked and confirmed within it on each side.
 
     A client's side is that of the node it talked to: no packet crosses the cut.
     """
     h = run.history
-    confirmed = run.ended(kernels.ENQUEUE, kernels.OK)
+    confirmed = run.ended(vocabulary.ENQUEUE, vocabulary.OK)
     counts = []
     for fault in run.faults:
-        if fault.fault != "partition" or not fault.proven:
+        if CUTS_LINKS not in fault.effects or not fault.confirmed:
             continue
         end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
         # While the cut was being made its sides could still hear each other.
@@ -200,20 +204,20 @@ def _at_least(functions: tuple[str, ...], what: str) -> Gate:
     def gate(run: Run, wanted: Any) -> GateResult:
         h = run.history
         ours = [code for code, name in enumerate(h.f.names) if name in functions]
-        found = int(np.count_nonzero((h.kind == kernels.OK) & np.isin(h.f.codes, ours)))
+        found = int(np.count_nonzero((h.kind == vocabulary.OK) & np.isin(h.f.codes, ours)))
         return GateResult(found >= wanted, found, f"only {found:,} {what} were confirmed, {wanted:,} are asked for")
 
     return gate
 
 
-def _last_looks(run: Run, wanted: Any) -> GateResult:
+def _last_reads(run: Run, wanted: Any) -> GateResult:
     """Every object that was changed was seen after all changes had completed."""
     h = run.history
-    looks = [code for code, name in enumerate(h.f.names) if name in LOOKS]
-    changes = [code for code, name in enumerate(h.f.names) if name in (*ADDS, *REMOVES)]
+    looks = [code for code, name in enumerate(h.f.names) if name in READS]
+    changes = [code for code, name in enumerate(h.f.names) if name in (*CREATES, *DELETES)]
     changed = np.flatnonzero(np.isin(h.f.codes, changes))
     last = int(changed.max(initial=-1))
-    seen = np.flatnonzero(np.isin(h.f.codes, looks) & (h.kind == kernels.OK) & (h.partner > last))
+    seen = np.flatnonzero(np.isin(h.f.codes, looks) & (h.kind == vocabulary.OK) & (h.partner > last))
     unseen = sorted(set(h.key[changed].tolist()) - set(h.key[seen].tolist()))
     return GateResult(not unseen, len(unseen), f"{len(unseen)} objects were not looked at in the end: "
                       f"{', '.join(map(str, unseen[:5]))}")  # fmt: skip
@@ -222,14 +226,23 @@ def _last_looks(run: Run, wanted: Any) -> GateResult:
 GATES: Mapping[str, Gate] = {
     "min_ok": _min_ok,
     "recovered": _recovered,
-    "min_changes_ok": _at_least((*ADDS, *REMOVES), "changes"),
-    "min_looks_ok": _at_least(LOOKS, "looks"),
-    "last_looks": _last_looks,
+    "min_changes_ok": _at_least((*CREATES, *DELETES), "changes"),
+    "min_looks_ok": _at_least(READS, "looks"),
+    "last_looks": _last_reads,
     "min_enqueue_ok": _enqueued,
     "min_dequeue_ok": _dequeued,
     "drain": _drained,
     "depth": _depth_read,
-    "faults_proven": _faults_proven,
+    "faults_confirmed": _faults_confirmed,
     "both_sides": _both_sides,
     "majority_success": _majority_success,
 }
+
+
+CHECK = RunCheck(
+    name="gates",
+    guarantee="none: a run that tested too little is unknown",
+    decides=True,
+    subjects=(ANY,),
+    function=check,
+)

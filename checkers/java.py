@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkers.caches import cache_dir
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
 
 MIN_JAVA = 17
 _VERSION_TIMEOUT = 20

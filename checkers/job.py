@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.folder import HISTORY_FILE, read_info
 from checkers.spark import SparkFailed
 from checkers.verdict import Verdict, write_verdict
-from harness.errors import HistoryError, StormproofError
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.run_folder import HISTORY, read_run
 
 VERDICTS_DIR = "verdicts"
 VERDICTS_FILE = "verdicts.parquet"
@@ -33,12 +33,13 @@ TASKS_A_CORE = 4
 
 Progress = Callable[[int, int], None]
 """Called with the runs checked so far and the runs in all."""
+Prepare = Callable[[], None]
 
 VERDICT_ROWS = pa.schema(
     [
         ("run_dir", pa.string()),
         ("run", pa.string()),
-        ("design", pa.string()),
+        ("system", pa.string()),
         ("workload", pa.string()),
         ("nemesis", pa.string()),
         ("backend", pa.string()),
@@ -59,6 +60,9 @@ VERDICT_ROWS = pa.schema(
 )
 """One row per run and check; ``run_dir`` and ``trouble`` (why the verdict could not be stored) are not stored."""
 
+_FORMERLY = {"design": "system"}
+"""Columns that earlier versions named otherwise."""
+
 _SPARK_TYPES = {pa.string(): "string", pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean"}
 VERDICT_DDL = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field in VERDICT_ROWS)
 
@@ -77,9 +81,9 @@ class VerdictRow:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """How one check came out over all runs of one design under one nemesis."""
+    """How one check came out over all runs of one system under one nemesis."""
 
-    design: str
+    system: str
     nemesis: str
     check: str
     runs: int
@@ -89,10 +93,12 @@ class SummaryRow:
     found: int
 
 
-def check_runs(spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None) -> list[VerdictRow]:
+def check_runs(
+    spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None, *, prepare: Prepare | None = None
+) -> list[VerdictRow]:
     """Check runs, store each verdict in its run's folder, and bring the store's verdict table up to date.
 
-    Returns one row per run, in the order given.
+    Returns one row per run, in the order given. Each process that checks calls ``prepare`` first.
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.
@@ -103,7 +109,7 @@ def check_runs(spark: Any, run_dirs: Iterable[Path], progress: Progress | None =
     for start in range(0, len(wanted), RUNS_A_JOB):
         part = wanted[start : start + RUNS_A_JOB]
         report = None if progress is None else _shifted(progress, start, len(wanted))
-        tables.append(_run_job(spark, part, report))
+        tables.append(_run_job(spark, part, report, prepare))
     if not tables:
         return []
     table = pa.concat_tables(tables)
@@ -125,9 +131,11 @@ def warm_up(spark: Any) -> None:
     _frame(spark, [_NOWHERE], 1).toArrow()
 
 
-def _run_job(spark: Any, run_dirs: Sequence[Path], progress: Progress | None) -> pa.Table:
+def _run_job(
+    spark: Any, run_dirs: Sequence[Path], progress: Progress | None, prepare: Prepare | None
+) -> pa.Table:
     tasks = max(1, min(len(run_dirs), spark.sparkContext.defaultParallelism * TASKS_A_CORE))
-    frame = _frame(spark, _dealt(run_dirs, tasks), tasks)
+    frame = _frame(spark, _dealt(run_dirs, tasks), tasks, prepare)
     return collect_frame(spark, frame, len(run_dirs), progress)
 
 
@@ -146,11 +154,13 @@ def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) 
         raise SparkFailed(f"the Spark job failed: {reason}") from error
 
 
-def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int) -> Any:
+def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | None = None) -> Any:
     """The data frame of verdict rows; nothing is computed yet."""
     paths = [str(path) for path in run_dirs]
 
     def check_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if prepare is not None:
+            prepare()
         for batch in batches:
             for position in batch.column(0).to_pylist():
                 yield check_and_store(Path(paths[position]))
@@ -166,7 +176,7 @@ def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
 
 def _history_size(run_dir: Path) -> int:
     try:
-        return (run_dir / HISTORY_FILE).stat().st_size
+        return (run_dir / HISTORY).stat().st_size
     except OSError:
         return 0
 
@@ -191,14 +201,14 @@ def check_and_store(run_dir: Path) -> pa.RecordBatch:
 def verdict_rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
     """A run's rows of the verdict table; ``trouble`` says why its verdict could not be stored."""
     try:
-        info = read_info(run_dir)
+        info = read_run(run_dir)
     except HistoryError:
         info = {}
     test, figures = info.get("test") or {}, verdict.figures
     common = {
         "run_dir": str(run_dir),
         "run": verdict.run,
-        "design": test.get("design"),
+        "system": test.get("system"),
         "workload": test.get("workload"),
         "nemesis": ",".join(test.get("nemesis") or ()),
         "backend": test.get("backend"),
@@ -318,13 +328,14 @@ def _other_rows(path: Path, fresh: pa.Table) -> list[pa.Table]:
         stored = pq.read_table(path)
     except pa.ArrowException:
         return []  # the table is made of the runs' verdicts: a damaged one is begun anew
+    stored = stored.rename_columns([_FORMERLY.get(name, name) for name in stored.schema.names])
     if stored.schema.names != fresh.schema.names:
         return []
     return [stored.filter(pc.invert(pc.is_in(stored.column("run"), fresh.column("run").unique())))]
 
 
 def summarize(spark: Any, store: Path) -> list[SummaryRow]:
-    """How each check came out over the runs of a store, by design and nemesis (Spark SQL over the verdict table).
+    """How each check came out over the runs of a store, by system and nemesis (Spark SQL over the verdict table).
 
     Raises:
         StormproofError: the store has no verdict table.
@@ -335,7 +346,7 @@ def summarize(spark: Any, store: Path) -> list[SummaryRow]:
     spark.read.parquet(str(path.resolve())).createOrReplaceTempView("verdicts")
     rows = spark.sql(
         """
-        SELECT coalesce(design, '?') AS design, coalesce(nemesis, '') AS nemesis, `check`, count(*) AS runs,
+        SELECT coalesce(system, '?') AS system, coalesce(nemesis, '') AS nemesis, `check`, count(*) AS runs,
                count_if(check_verdict = 'valid') AS valid, count_if(check_verdict = 'unknown') AS unknown,
                count_if(check_verdict = 'invalid') AS invalid, sum(`count`) AS found
         FROM verdicts GROUP BY 1, 2, 3 ORDER BY 1, 2, 3

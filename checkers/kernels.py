@@ -1,6 +1,6 @@
 """Kernels that turn the rows of a queue history into operations and messages.
 
-Roles of rows and codes of types are small integers (``checkers.history``). Row numbers are the identity of
+Roles of rows and codes of types are small integers (``stormproof.vocabulary``). Row numbers are the identity of
 operations: an operation is known by the row of its invocation.
 """
 
@@ -8,62 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I32, OUT_I64, kernel
-
-Int8s = NDArray[np.int8]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-
-INVOKE, OK, FAIL, INFO = 0, 1, 2, 3
-OTHER, ENQUEUE, DEQUEUE, DRAIN, DEPTH = 0, 1, 2, 3, 4
-PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
-COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
-
-PAIRED = 0
-ORPHAN = 1
-OVERLAP = 2
-OTHER_FUNCTION = 3
-TIME_BACKWARDS = 4
+from stormproof.history.columns import Int8s, Int32s, Int64s
+from stormproof.vocabulary import DEQUEUE, DRAIN, ENQUEUE, FAIL, INFO, INVOKE, OK
 
 NEVER, ACKED, FAILED, UNSURE = 0, 1, 2, 3
 
 UNTOUCHED = -2
-
-
-@kernel(types.Tuple((OUT_I64, types.int64, types.int64))(I32, I8, I32, I64, types.int64))
-def pair_rows(
-    process: Int32s, kind: Int8s, function: Int32s, time: Int64s, processes: int
-) -> tuple[Int64s, int, int]:
-    """Join each invocation with its completion.
-
-    ``process`` holds -1 (the nemesis, left unpaired) or numbers below ``processes``. Returns the partner's row
-    of every row (-1: none), a status (PAIRED, or what is wrong) and the row at which it is wrong.
-    """
-    rows = len(kind)
-    partner = np.full(rows, -1, dtype=np.int64)
-    open_row = np.full(processes, -1, dtype=np.int64)
-    for row in range(rows):
-        if row > 0 and time[row] < time[row - 1]:
-            return partner, TIME_BACKWARDS, row
-        who = process[row]
-        if who < 0:
-            continue
-        invocation = open_row[who]
-        if kind[row] == INVOKE:
-            if invocation >= 0:
-                return partner, OVERLAP, row
-            open_row[who] = row
-            continue
-        if invocation < 0:
-            return partner, ORPHAN, row
-        if function[row] != function[invocation]:
-            return partner, OTHER_FUNCTION, row
-        partner[row] = invocation
-        partner[invocation] = row
-        open_row[who] = -1
-    return partner, PAIRED, -1
 
 
 @kernel(types.int64(types.int64, types.int64))

@@ -6,7 +6,9 @@ import numpy as np
 from numba import types
 
 from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I64, kernel
-from checkers.kernels import ACKED, DEQUEUE, DRAIN, INVOKE, OK, Int8s, Int32s, Int64s, mix
+from checkers.kernels import ACKED, mix
+from stormproof.history.columns import Int8s, Int32s, Int64s
+from stormproof.vocabulary import DEQUEUE, DRAIN, INVOKE, OK
 
 FIRST, UNCONFIRMED, ACKED_TWICE, AFTER_RECEIPT = 0, 1, 2, 3
 

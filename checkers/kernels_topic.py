@@ -10,7 +10,9 @@ import numpy as np
 from numba import types
 
 from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I64, kernel
-from checkers.kernels import ACKED, INVOKE, OK, Int8s, Int32s, Int64s
+from checkers.kernels import ACKED
+from stormproof.history.columns import Int8s, Int32s, Int64s
+from stormproof.vocabulary import INVOKE, OK
 
 FIRST, UNCONFIRMED, DUPLICATED = 0, 1, 2
 

@@ -9,10 +9,10 @@ import numpy as np
 import porcupine
 from porcupine.columns import ENQUEUE, NEVER
 
-from checkers import kernels
-from checkers.kernels import Int64s
 from checkers.run import SECOND, Run
-from harness.history.ledger import FaultWindow
+from stormproof import vocabulary
+from stormproof.history.columns import Int64s
+from stormproof.history.ledger import FaultWindow
 
 if TYPE_CHECKING:
     from checkers.checks.linearizable import Columns
@@ -110,7 +110,7 @@ def _unconfirmed(run: Run, values: Int64s) -> list[porcupine.Operation]:
     found = []
     for message in (values[values <= len(messages.key)] - 1).tolist():
         for row in messages.delivered[messages.start[message] : messages.start[message + 1]].tolist():
-            if h.kind[row] == kernels.INFO:
+            if h.kind[row] == vocabulary.INFO:
                 call = int(h.partner[row])
                 found.append(
                     porcupine.Operation(int(h.process[call]), ("dequeue",), None, Moment.of(run, call), None)

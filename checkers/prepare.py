@@ -14,7 +14,7 @@ from checkers.catalog import CHECKS
 from checkers.java import find_java
 from checkers.job import check_runs, summarize, warm_up
 from checkers.spark import archive_path, start_spark, stop_spark
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
 
 
 def prepare() -> Path | None:
@@ -24,7 +24,7 @@ def prepare() -> Path | None:
         StormproofError: there is no Java, or Spark does not start.
     """
     for check in CHECKS:
-        check.load()
+        CHECKS.load(check.name)
     archive = archive_path(find_java())
     if archive is None or archive.exists():
         return archive

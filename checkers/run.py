@@ -9,30 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from checkers import kernels
-from checkers.catalog import ANY, EVENTS, MESSAGES, METADATA, TOPICS, TRANSACTIONS
-from checkers.folder import LEDGER_FILE
-from checkers.history import ADDS, LOOKS, REMOVES, ROLES, History, dense_keys, read_history
-from checkers.kernels import Int8s, Int32s, Int64s
+from checkers.history import dense_keys, read_history
 from checkers.topics import Topics
 from checkers.transactions import Transactions
-from checkers.verdict import MAX_EXAMPLES
-from harness.errors import HistoryError
-from harness.history.ledger import FaultWindow, read_ledger
-from harness.history.schema import TYPE_CODES, decode_pair
+from stormproof import vocabulary
+from stormproof.contracts.check import MAX_EXAMPLES
+from stormproof.errors import HistoryError
+from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int32s, Int64s
+from stormproof.history.ledger import FaultWindow, Repair, read_ledger, read_repairs
+from stormproof.history.schema import decode_pair
+from stormproof.run_folder import LEDGER
+from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS
 
 SECOND = 1_000_000_000
-
-Bools = NDArray[np.bool_]
-
-_QUEUE_ROLES = {kernels.ENQUEUE, kernels.DEQUEUE, kernels.DRAIN}
-_SUBJECTS = {
-    TOPICS: {kernels.PUBLISH, kernels.RECEIVE, kernels.LISTEN, kernels.ATTACH},
-    TRANSACTIONS: {kernels.COMMIT, kernels.ABORT, kernels.MOVE, kernels.FINISH},
-}
-
 
 @dataclass(frozen=True)
 class Messages:
@@ -70,8 +61,10 @@ class Run:
     name: str
     info: Mapping[str, Any]
     faults: Sequence[FaultWindow]
-    history: History
+    history: HistoryColumns
     folder: Path | None = None
+    repairs: Sequence[Repair] = ()
+    """What was done between the last heal and the drain, as an operator would."""
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -79,9 +72,20 @@ class Run:
         test: Mapping[str, Any] = self.info.get("test") or {}
         return test
 
-    def excused(self, check: str) -> frozenset[str]:
+    def exempt(self, check: str) -> frozenset[str]:
         """The kinds of a check's anomalies that the run's mode does not promise to be without."""
-        return frozenset((self.info.get("excused") or {}).get(check, ()))
+        return frozenset((self.info.get("exemptions") or {}).get(check, ()))
+
+    @property
+    def in_process(self) -> bool:
+        """Whether its nodes were simulated: then nothing is late but for what is simulated."""
+        return bool((self.info.get("backend") or {}).get("in_process"))
+
+    @property
+    def lateness(self) -> float | None:
+        """Seconds by which what happened on a node may be later than its timers say; None: its clock tells nothing."""
+        found = (self.info.get("backend") or {}).get("lateness")
+        return None if found is None else float(found)
 
     @cached_property
     def messages(self) -> Messages:
@@ -112,27 +116,22 @@ class Run:
     @cached_property
     def subjects(self) -> frozenset[str]:
         """What the history is about: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``;
-        and ``any``."""
+        and ``any``. The first of these that its functions, or its workload, speak of decides."""
+        if told := self.info.get("subject"):
+            return frozenset({str(told), ANY})
         h = self.history
-        named = {ROLES[name] for name in h.f.names if name in ROLES}
-        used = {role for role in named if (h.role == role).any()}
-        found = {name for name, roles in _SUBJECTS.items() if used & roles}
-        if self.test.get("workload") == EVENTS:
-            # Published and received like messages on topics, with other promises.
-            found = {EVENTS}
-        if not found and used & _QUEUE_ROLES:
+        used = np.flatnonzero(np.bincount(h.f.codes[h.process >= 0], minlength=1))
+        found = {FUNCTIONS[h.f.names[code]].subject for code in used.tolist() if h.f.names[code] in FUNCTIONS}
+        if found & {TOPICS, TRANSACTIONS}:
+            found &= {TOPICS, TRANSACTIONS}
+        elif MESSAGES in found:
             found = {MESSAGES}
-        if not found and {*ADDS, *REMOVES, *LOOKS} & set(h.f.names):
-            found = {METADATA}
-        return frozenset({*found, ANY})
+        return frozenset({*found - {""}, ANY})
 
     @cached_property
     def empty(self) -> Bools:
         """By row: a completion that found the queue empty (``fail`` with the error ``empty``)."""
-        errors = self.history.error
-        found = np.asarray([*(name == "empty" for name in errors.names), False], dtype=np.bool_)
-        fails = self.history.kind == TYPE_CODES["fail"]
-        empty: Bools = fails & found[errors.codes]
+        empty: Bools = (self.history.kind == vocabulary.FAIL) & self.history.error.rows_with("empty")
         return empty
 
     @property
@@ -166,7 +165,7 @@ class Run:
     def depths(self) -> Mapping[int, tuple[int, int]]:
         """Queue -> (messages left, row of the completion), of its last confirmed reading."""
         h = self.history
-        rows = np.flatnonzero((h.role == kernels.DEPTH) & (h.kind == kernels.OK) & (h.value >= 0))
+        rows = np.flatnonzero((h.role == vocabulary.DEPTH) & (h.kind == vocabulary.OK) & (h.value >= 0))
         return {int(h.key[row]): (int(h.value[row]), int(row)) for row in rows}
 
     @cached_property
@@ -177,7 +176,7 @@ class Run:
             return tuple(s.key for s in self.topics.subscriptions if s.durable and s.until == h.rows)
         if TRANSACTIONS in self.subjects:
             return self.transactions.queues
-        return tuple(np.unique(h.key[(h.role == kernels.ENQUEUE) & (h.kind == kernels.INVOKE)]).tolist())
+        return tuple(np.unique(h.key[(h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.INVOKE)]).tolist())
 
     def rows_of(self, *rows: int) -> tuple[int, ...]:
         """Both halves of the operations that the rows belong to, in order of time."""
@@ -205,13 +204,13 @@ class Run:
             if phase.get("name") == "main":
                 end = phase.get("end")
                 return int(phase.get("start") or 0), last if end is None else int(end)
-        drains = np.flatnonzero(h.role == kernels.DRAIN)
+        drains = np.flatnonzero(h.role == vocabulary.DRAIN)
         return 0, int(h.time[drains[0]]) if len(drains) else last
 
 
 def noun_of(run: Run) -> str:
     """What a thing that is drained is called in this run."""
-    return "subscription" if TOPICS in run.subjects else "queue"
+    return vocabulary.noun_of(run.history.f.names)
 
 
 def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
@@ -221,4 +220,5 @@ def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
         HistoryError: one of them can't be read or isn't well formed.
     """
     history = read_history(run_dir, info.get("history_file_sha256"))
-    return Run(run_dir.name, info, read_ledger(run_dir / LEDGER_FILE), history, run_dir)
+    ledger = run_dir / LEDGER
+    return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger))

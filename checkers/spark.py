@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from checkers.caches import cache_dir
 from checkers.java import Java, find_java
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
 
 LOCAL_MASTER = "local[*]"
 _TASK_ATTEMPTS = 4

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from checkers.folder import HISTORY_FILE, LEDGER_FILE, RUN_FILE
-from harness.history.ledger import LedgerLine
-from harness.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
+from stormproof.contracts.fault import CUTS_LINKS
+from stormproof.history.ledger import LedgerLine
+from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
+from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
 
 ROW_GROUP = 250_000
 SECOND = 1_000_000_000
@@ -114,12 +115,12 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
     window = (int(end * 0.4), int(end * 0.6))
     table = _rows(run_dir.name, ops.columns(), window)
     run_dir.mkdir(parents=True)
-    path = run_dir / HISTORY_FILE
+    path = run_dir / HISTORY
     table = table.replace_schema_metadata(
         {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run_dir.name}
     )
     pq.write_table(table, path, compression="zstd", compression_level=1, row_group_size=ROW_GROUP)
-    (run_dir / LEDGER_FILE).write_text(_ledger(window), encoding="utf-8")
+    (run_dir / LEDGER).write_text(_ledger(window), encoding="utf-8")
     info = _info(run_dir.name, seed, hashlib.sha256(path.read_bytes()).hexdigest())
     (run_dir / RUN_FILE).write_text(json.dumps(info), encoding="utf-8")
 
@@ -225,7 +226,8 @@ def _named(codes: Int64s, names: tuple[str, ...]) -> pa.DictionaryArray:
 
 
 def _ledger(window: tuple[int, int]) -> str:
-    common = {"id": 1, "fault": "partition", "kind": "one", "targets": ("n1", "c1"), "proven": True}
+    common = {"id": 1, "fault": "partition", "kind": "one", "targets": ("n1", "c1"), "confirmed": True,
+              "effects": (CUTS_LINKS,)}  # fmt: skip
     lines = [
         LedgerLine(phase="inject", time=window[0], **common),  # type: ignore[arg-type]
         LedgerLine(phase="heal", time=window[1], evidence={"dropped": 42}, **common),  # type: ignore[arg-type]
@@ -235,7 +237,7 @@ def _ledger(window: tuple[int, int]) -> str:
 
 def _info(run: str, seed: int, sha256: str) -> dict[str, Any]:
     test: dict[str, Any] = {
-        "design": ("joram", "standalone")[seed % 2],
+        "system": ("joram", "standalone")[seed % 2],
         "workload": "queue",
         "nemesis": ["partition"],
         "backend": "local",
@@ -247,10 +249,10 @@ def _info(run: str, seed: int, sha256: str) -> dict[str, Any]:
         "options": {},
     }
     return {
-        "schema": 1,
+        "schema": RUN_SCHEMA,
         "run": run,
         "test": test,
-        "backend": {"name": "local", "why": "made up"},
+        "backend": {"name": "local", "why": "made up", "lateness": 5.0, "in_process": False},
         "started": "2026-01-01T00:00:00+00:00",
         "status": "recorded",
         "history_file_sha256": sha256,

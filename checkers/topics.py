@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkers import kernels, kernels_topic
-from checkers.history import History, dense_keys
-from checkers.kernels import Int8s, Int32s, Int64s
-from harness.errors import HistoryError
-from harness.history.schema import decode_pair
+from checkers.history import dense_keys
+from stormproof import vocabulary
+from stormproof.errors import HistoryError
+from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s
+from stormproof.history.schema import decode_pair
 
 if TYPE_CHECKING:
     from checkers.run import Run
@@ -24,8 +25,8 @@ Bools = NDArray[np.bool_]
 MAX_TOPICS = 62
 """Topics are bits of a subscription's value."""
 
-_SUBSCRIBES = (kernels.LISTEN, kernels.ATTACH)
-_ON_SUBSCRIPTIONS = (*_SUBSCRIBES, kernels.RECEIVE, kernels.DRAIN, kernels.DETACH, kernels.DELETE)
+_SUBSCRIBES = (vocabulary.LISTEN, vocabulary.ATTACH)
+_ON_SUBSCRIPTIONS = (*_SUBSCRIBES, vocabulary.RECEIVE, vocabulary.DRAIN, vocabulary.DETACH, vocabulary.DELETE)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Topics:
     ``message`` is the message of each delivery.
     """
 
-    history: History
+    history: HistoryColumns
     value: Int64s
     topic: Int32s
     sent: Int64s
@@ -105,7 +106,7 @@ class Topics:
                 f"row {clash} uses subscription {h.key[clash]} while another operation on it is under way: the "
                 "order in which it got its messages is not known"
             )
-        came = np.flatnonzero((of_row >= 0) & (as_queue != kernels.ENQUEUE))
+        came = np.flatnonzero((of_row >= 0) & (as_queue != vocabulary.ENQUEUE))
         if (which[came] < 0).any():
             row = int(came[which[came] < 0][0])
             raise HistoryError(f"row {row} gets a message of subscription {h.key[row]}, which nobody asked for")
@@ -151,10 +152,10 @@ class Topics:
                 continue
             places = np.arange(self.start[subscription.number], self.start[subscription.number + 1])
             processes = h.process[self.rows[places]]
-            asked = np.flatnonzero((h.role == kernels.LISTEN) & (h.key == subscription.key))
+            asked = np.flatnonzero((h.role == vocabulary.LISTEN) & (h.key == subscription.key))
             for process in dict.fromkeys(processes.tolist()):
                 mine = asked[h.process[asked] == process]
-                invoked, confirmed = mine[h.kind[mine] == kernels.INVOKE], mine[h.kind[mine] == kernels.OK]
+                invoked, confirmed = mine[h.kind[mine] == vocabulary.INVOKE], mine[h.kind[mine] == vocabulary.OK]
                 found.append(
                     Connection(
                         subscription, process,
@@ -174,19 +175,19 @@ class Topics:
         """
         h = self.history
         errors = np.asarray([*(name == "empty" for name in h.error.names), False], dtype=np.bool_)
-        empty = (h.kind == kernels.FAIL) & errors[h.error.codes]
+        empty = (h.kind == vocabulary.FAIL) & errors[h.error.codes]
         reasons = {}
         for s in self.subscriptions:
             if not s.durable or s.until < h.rows or s.since < 0:
                 continue
             here = (h.key == s.key) & np.isin(h.role, _ON_SUBSCRIPTIONS)
-            published = (h.role == kernels.PUBLISH) & (h.key >= 0)
+            published = (h.role == vocabulary.PUBLISH) & (h.key >= 0)
             here |= published & (np.int64(s.mask) >> np.where(published, h.key, 0).astype(np.int64) & 1 == 1)
-            ended = np.flatnonzero(here & (h.kind != kernels.INVOKE) & ~empty)
-            if (here & (h.kind == kernels.INVOKE) & (h.partner < 0)).any():
+            ended = np.flatnonzero(here & (h.kind != vocabulary.INVOKE) & ~empty)
+            if (here & (h.kind == vocabulary.INVOKE) & (h.partner < 0)).any():
                 reasons[s.key] = "an operation was still open when the history ended"
                 continue
-            finds = h.partner[np.flatnonzero((h.role == kernels.DRAIN) & (h.key == s.key) & empty)]
+            finds = h.partner[np.flatnonzero((h.role == vocabulary.DRAIN) & (h.key == s.key) & empty)]
             if not len(finds):
                 reasons[s.key] = "no drain ever found it empty"
             elif len(ended) and finds.max() < ended[-1]:
@@ -196,14 +197,14 @@ class Topics:
 
 def _as_queue_roles(role: Int8s) -> Int8s:
     """Roles under which the kernels that number messages know publishing and receiving."""
-    known = np.arange(kernels.ROLLBACK + 1, dtype=np.int8)
-    known[kernels.PUBLISH], known[kernels.RECEIVE] = kernels.ENQUEUE, kernels.DEQUEUE
+    known = np.arange(vocabulary.ROLLBACK + 1, dtype=np.int8)
+    known[vocabulary.PUBLISH], known[vocabulary.RECEIVE] = vocabulary.ENQUEUE, vocabulary.DEQUEUE
     roles: Int8s = known[role]
     return roles
 
 
 def _subscriptions(
-    h: History, dense: Int32s, bound: int, keys: Int32s
+    h: HistoryColumns, dense: Int32s, bound: int, keys: Int32s
 ) -> tuple[tuple[Subscription, ...], Int32s]:
     """All subscriptions that anybody asked for, in order of their keys; and their numbers by dense key (-1: none)."""
     number_of = np.full(bound + 1, -1, dtype=np.int32)
@@ -212,16 +213,16 @@ def _subscriptions(
     for number, place in enumerate(np.unique(dense[asked]).tolist()):
         rows = asked[dense[asked] == place]
         key = int(keys[place])
-        invoked, confirmed = rows[h.kind[rows] == kernels.INVOKE], rows[h.kind[rows] == kernels.OK]
+        invoked, confirmed = rows[h.kind[rows] == vocabulary.INVOKE], rows[h.kind[rows] == vocabulary.OK]
         if len(np.unique(h.role[rows])) > 1:
             raise HistoryError(f"subscription {key} is both durable and transient")
         if len(np.unique(h.value[invoked])) > 1 or h.value[invoked[0]] < 0:
             raise HistoryError(f"subscription {key} does not say, always alike, which topics it takes")
-        deletes = np.flatnonzero((h.role == kernels.DELETE) & (dense == place) & (h.kind == kernels.INVOKE))
+        deletes = np.flatnonzero((h.role == vocabulary.DELETE) & (dense == place) & (h.kind == vocabulary.INVOKE))
         number_of[place] = number
         found.append(
             Subscription(
-                number, key, bool(h.role[rows[0]] == kernels.ATTACH), int(h.value[invoked[0]]), int(invoked[0]),
+                number, key, bool(h.role[rows[0]] == vocabulary.ATTACH), int(h.value[invoked[0]]), int(invoked[0]),
                 int(confirmed[0]) if len(confirmed) else -1, int(deletes[0]) if len(deletes) else h.rows,
             )
         )  # fmt: skip

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from checkers import kernels
-from checkers.kernels import Int8s, Int64s
-from harness.errors import HistoryError
-from harness.history.schema import decode_pair
+from stormproof import vocabulary
+from stormproof.errors import HistoryError
+from stormproof.history.columns import Int8s, Int64s
+from stormproof.history.schema import decode_pair
 
 if TYPE_CHECKING:
-    from checkers.history import History
     from checkers.run import Run
+    from stormproof.history.columns import HistoryColumns
 
 MAX_QUEUES = 30
 """Queues are bits of a key."""
@@ -30,10 +30,10 @@ MAX_QUEUES = 30
 COMMITTED, ABORTED, UNSURE = 0, 1, 2
 OUTCOMES = ("committed", "aborted", "unknown")
 
-_SENDS = (kernels.COMMIT, kernels.ABORT)
-MOVES = (kernels.MOVE, kernels.FINISH)
-_TAKES = (kernels.DEQUEUE, kernels.DRAIN)
-_RECOVERIES = (kernels.RECOVER, kernels.ROLLBACK)
+_SENDS = (vocabulary.COMMIT, vocabulary.ABORT)
+MOVES = (vocabulary.MOVE, vocabulary.FINISH)
+_TAKES = (vocabulary.DEQUEUE, vocabulary.DRAIN)
+_RECOVERIES = (vocabulary.RECOVER, vocabulary.ROLLBACK)
 
 Bools = NDArray[np.bool_]
 
@@ -47,7 +47,7 @@ class Transactions:
     ``deliveries`` are the rows that delivered something, ``of_delivery`` the transaction of each (-1: nobody's).
     """
 
-    history: History
+    history: HistoryColumns
     value: Int64s
     row: Int64s
     role: Int8s
@@ -67,7 +67,7 @@ class Transactions:
             HistoryError: a transaction has no value, or two have the same, or a queue is no small number.
         """
         h = run.history
-        begun = np.isin(h.role, (*_SENDS, *MOVES)) & (h.kind == kernels.INVOKE)
+        begun = np.isin(h.role, (*_SENDS, *MOVES)) & (h.kind == vocabulary.INVOKE)
         rows = np.flatnonzero(begun)
         rows = rows[np.argsort(h.value[rows], kind="stable")]
         value, role, key = h.value[rows], h.role[rows], h.key[rows].astype(np.int64)
@@ -80,7 +80,7 @@ class Transactions:
         if (h.key[takes] >= MAX_QUEUES).any() or (key[moves] >= MAX_QUEUES - 1).any() or (key < 0).any():
             raise HistoryError(f"a queue is no number below {MAX_QUEUES}")
         wanted = np.where(moves, np.int64(1) << np.where(moves, key + 1, 0), key)
-        deliveries = np.flatnonzero(takes & ((h.kind == kernels.OK) | (h.kind == kernels.INFO)) & (h.value >= 0))
+        deliveries = np.flatnonzero(takes & ((h.kind == vocabulary.OK) | (h.kind == vocabulary.INFO)) & (h.value >= 0))
         of_delivery = find(value, h.value[deliveries])
         here = of_delivery >= 0
         here[here] &= (wanted[of_delivery[here]] >> h.key[deliveries[here]].astype(np.int64)) & 1 == 1
@@ -126,10 +126,10 @@ class Transactions:
         h, reasons = self.history, {}
         for queue in self.queues:
             touching = self._touching(queue)
-            ends = kernels.FINISH if queue in self.sources else kernels.DRAIN
+            ends = vocabulary.FINISH if queue in self.sources else vocabulary.DRAIN
             finds = h.partner[np.flatnonzero((h.role == ends) & (h.key == queue) & self.empty)]
-            busy = np.flatnonzero(touching & ((h.kind == kernels.OK) | (h.kind == kernels.INFO)))
-            if (touching & (h.kind == kernels.INVOKE) & (h.partner < 0)).any():
+            busy = np.flatnonzero(touching & ((h.kind == vocabulary.OK) | (h.kind == vocabulary.INFO)))
+            if (touching & (h.kind == vocabulary.INVOKE) & (h.partner < 0)).any():
                 reasons[queue] = "an operation was still open when the history ended"
             elif not len(finds):
                 reasons[queue] = "no drain ever found it empty"
@@ -148,7 +148,7 @@ class Transactions:
         at = h.key == queue
         sends = np.isin(h.role, _SENDS) & (np.where(h.key > 0, h.key, 0).astype(np.int64) >> queue & 1 == 1)
         moves = np.isin(h.role, MOVES) & (at | (h.key == queue - 1))
-        plain = at & np.isin(h.role, (kernels.ENQUEUE, *_TAKES))
+        plain = at & np.isin(h.role, (vocabulary.ENQUEUE, *_TAKES))
         touching: Bools = sends | moves | plain | np.isin(h.role, _RECOVERIES)
         return touching
 
@@ -159,10 +159,10 @@ class Transactions:
             HistoryError: one value was sent twice.
         """
         h = self.history
-        rows = np.flatnonzero((h.role == kernels.ENQUEUE) & (h.key == source) & (h.kind == kernels.INVOKE))
+        rows = np.flatnonzero((h.role == vocabulary.ENQUEUE) & (h.key == source) & (h.kind == vocabulary.INVOKE))
         done = h.partner[rows]
-        kind = np.where(done >= 0, h.kind[done], kernels.INFO)
-        failed = kind == kernels.FAIL
+        kind = np.where(done >= 0, h.kind[done], vocabulary.INFO)
+        failed = kind == vocabulary.FAIL
         # The attempt that counts is the first that did not fail, else the first.
         order = np.lexsort((rows, failed, h.value[rows]))
         rows, kind, failed = rows[order], kind[order], failed[order]
@@ -172,7 +172,7 @@ class Transactions:
             row = int(rows[same[0] + 1])
             raise HistoryError(f"row {row} sends message {name(int(h.value[row]))} a second time")
         first = np.flatnonzero(np.diff(value, prepend=-2) != 0)
-        return Messages(value[first], rows[first], kind[first] == kernels.OK, failed[first])
+        return Messages(value[first], rows[first], kind[first] == vocabulary.OK, failed[first])
 
 
 @dataclass(frozen=True)
@@ -201,19 +201,19 @@ def find(known: Int64s, values: Int64s) -> Int64s:
     return found
 
 
-def _outcomes(h: History, value: Int64s, rows: Int64s, role: Int8s) -> tuple[Int8s, Int64s]:
+def _outcomes(h: HistoryColumns, value: Int64s, rows: Int64s, role: Int8s) -> tuple[Int8s, Int64s]:
     """By transaction: what became of it, by its own completion or a recovery; and the message that a move took."""
     done = h.partner[rows]
-    kind = np.where(done >= 0, h.kind[done], kernels.INFO)
+    kind = np.where(done >= 0, h.kind[done], vocabulary.INFO)
     outcome = np.full(len(rows), UNSURE, dtype=np.int8)
-    outcome[kind == kernels.OK] = COMMITTED
-    outcome[(kind == kernels.FAIL) | (role == kernels.ABORT)] = ABORTED
-    for recovery, meaning in ((kernels.RECOVER, COMMITTED), (kernels.ROLLBACK, ABORTED)):
-        told = np.flatnonzero((h.role == recovery) & (h.kind == kernels.OK) & (h.value >= 0))
+    outcome[kind == vocabulary.OK] = COMMITTED
+    outcome[(kind == vocabulary.FAIL) | (role == vocabulary.ABORT)] = ABORTED
+    for recovery, meaning in ((vocabulary.RECOVER, COMMITTED), (vocabulary.ROLLBACK, ABORTED)):
+        told = np.flatnonzero((h.role == recovery) & (h.kind == vocabulary.OK) & (h.value >= 0))
         which = find(value, h.value[told])
         which = which[which >= 0]
         outcome[which[outcome[which] == UNSURE]] = meaning
-    named = np.isin(role, MOVES) & (done >= 0) & ((kind == kernels.OK) | (kind == kernels.INFO))
+    named = np.isin(role, MOVES) & (done >= 0) & ((kind == vocabulary.OK) | (kind == vocabulary.INFO))
     taken = np.where(named, h.value[done], -1)
     # A completion that only repeats the invocation's value, as when an operation is cut off, names no message.
     return outcome, np.where(taken == value, -1, taken)

@@ -4,66 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkers.folder import pictures
-from harness.errors import HistoryError
-
-VERDICT_SCHEMA = 1
-VERDICT_FILE = "verdict.json"
-
-VALID = "valid"
-UNKNOWN = "unknown"
-INVALID = "invalid"
-LATTICE = (VALID, UNKNOWN, INVALID)
-
-MAX_EXAMPLES = 50
-
-
-def worst(verdicts: Iterable[str]) -> str:
-    """The least favourable of some verdicts (valid < unknown < invalid); valid if there are none."""
-    return max(verdicts, key=LATTICE.index, default=VALID)
-
-
-def amount(count: int, one: str, more: str = "") -> str:
-    """A number with its noun (and verb), as a person would write them: ``more`` is ``one`` with an s unless given."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+from stormproof.contracts.check import MAX_EXAMPLES, CheckOutcome, worst
+from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
 
 
 @dataclass(frozen=True)
-class Anomaly:
-    """One thing that should not have happened; ``ops`` are the rows of the history that prove it.
-
-    ``value`` is the message as ``producer/sequence``, ``key`` the queue.
-    """
-
-    kind: str
-    ops: tuple[int, ...]
-    key: int | None = None
-    value: str | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one check found: ``count`` anomalies in all, of which ``anomalies`` are examples.
-
-    ``pages`` makes, by file name, the pages that explain it; they are written into the run's folder.
-    """
-
-    verdict: str
-    count: int
-    summary: str
-    anomalies: tuple[Anomaly, ...] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    pages: Mapping[str, Callable[[], str]] = field(default_factory=dict, repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class CheckResult:
+class CheckVerdict:
     """An outcome under its check's name; ``decides`` says whether it bears on the run's verdict.
 
     ``anomaly`` is the name under which the run counts what was found, None for a mere reading of the history.
@@ -71,7 +22,7 @@ class CheckResult:
 
     check: str
     decides: bool
-    outcome: Outcome
+    outcome: CheckOutcome
     anomaly: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +46,7 @@ class Verdict:
 
     run: str
     sentence: str
-    checks: tuple[CheckResult, ...]
+    checks: tuple[CheckVerdict, ...]
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -161,19 +112,3 @@ def _stored(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-
-
-def read_verdict(run_dir: Path) -> dict[str, Any]:
-    """The stored verdict of a run as plain data.
-
-    Raises:
-        HistoryError: there is none or it can't be read.
-    """
-    path = run_dir / VERDICT_FILE
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise HistoryError(f"{path}: no verdict ({error}); run `stormproof check {run_dir.name}`") from error
-    if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
-        raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")
-    return data

@@ -1,21 +1,61 @@
-"""Which of the states that a design declares a run has reached."""
+"""What the nodes' logs of a run say: which of the system's states it reached, and who had which role when."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from harness.registry import DESIGNS
-from nodes.reference.coverage import State, reached
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.system import System
+from stormproof.errors import HistoryError, UsageError
+from stormproof.history.moments import SUFFIX, write_moments
+from stormproof.node_logs import read_log
+from stormproof.run_folder import LOG_EVENTS, is_alive, node_logs, read_run, write_text
 
 
-def states_of(design: str) -> Sequence[State]:
-    """The states that a design declares; none for a system that knows nothing of it."""
-    states: Sequence[State] = getattr(DESIGNS.load(design), "states", ())
-    return states
+def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
+    """State -> times reached, from the node logs of a run."""
+    texts = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in node_logs(run_dir)}
+    return system.states_reached(texts)
 
 
-def read_coverage(design: str, logs: Path) -> dict[str, int]:
-    """State -> times reached, from the node logs of a run; clocks that differ may blur what spans several nodes."""
-    texts = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in sorted(logs.glob("*.log"))}
-    return reached(states_of(design), texts)
+def note_log_events(run_dir: Path) -> None:
+    """Write down what the nodes' logs of a run say of roles and transfers of state, unless that was done.
+
+    Reports read that, so that they need nothing of the system. Logs of another format than ours get their lines' times
+    beside them. While the run is under way nothing is written: its logs come at its end.
+
+    Raises:
+        StormproofError: the file can't be written.
+    """
+    if (run_dir / LOG_EVENTS).exists() or is_alive(run_dir):
+        return
+    try:
+        run = read_run(run_dir)
+        system = SYSTEMS.load(str(run["test"]["system"]))
+        zero = datetime.fromisoformat(str(run.get("clock_zero") or run["started"])).timestamp()
+    except (HistoryError, UsageError, KeyError, TypeError, ValueError):
+        return  # of a system that is not there, or that never began: its report shows no roles
+    rows = [row for path in node_logs(run_dir) for row in _events(system, path, zero)]
+    write_text(run_dir / LOG_EVENTS, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _events(system: System, path: Path, zero: float) -> Iterator[dict[str, Any]]:
+    lines, clipped = read_log(path, zero, system.parse_line)
+    if not clipped and not Path(f"{path}{SUFFIX}").exists() and any(line.time is not None for line in lines):
+        ours, _ = read_log(path, zero)
+        if all(line.time is None for line in ours):
+            times = [line.time if line.time is not None else 0.0 for line in lines]
+            Path(f"{path}{SUFFIX}").write_bytes(write_moments(zero + time for time in times))
+    for line in lines:
+        if line.time is None:
+            continue
+        at = {"node": path.stem, "time": line.time}
+        if (role := system.role_change(line.text)) is not None:
+            yield {**at, "event": "role", **asdict(role)}
+        if (transfer := system.state_transfer(line.text)) is not None:
+            yield {**at, "event": "transfer", **asdict(transfer), "target": transfer.target or path.stem}

@@ -8,11 +8,14 @@ import shlex
 from importlib import metadata
 from pathlib import Path
 
-from harness.promises import excused_of, promises_of
-from harness.registry import BACKENDS, WORKLOADS
+from harness import plugins
+from harness.backends.catalog import BACKENDS
+from harness.guarantees import exemptions_of, guarantees_of
 from harness.settings import declared_options
-from harness.spec import Test
-from harness.store import Store
+from nodes.systems.catalog import SYSTEMS
+from stormproof.store import Store
+from stormproof.test import Test
+from workloads.catalog import WORKLOADS
 
 
 def command_line(test: Test, store: Path, brief: bool = False) -> str:
@@ -20,12 +23,16 @@ def command_line(test: Test, store: Path, brief: bool = False) -> str:
 
     All options are in it, since defaults may change; ``brief`` leaves out those that are at their defaults now.
     """
-    declared = declared_options(test.design, test.workload, test.nemesis, test.backend) if brief else []
+    declared = declared_options(test.system, test.workload, test.nemesis, test.backend) if brief else []
     usual = {option.name: option.default for option in declared}
-    words = ["stormproof", "test", "--design", test.design, "--workload", test.workload]
-    words += ["--nemesis", ",".join(test.nemesis) or "none", "--backend", test.backend]
+    words = ["stormproof", "test", "--system", plugins.typed("system", test.system)]
+    words += ["--workload", plugins.typed("workload", test.workload)]
+    families = [plugins.typed("nemesis", name) for name in test.nemesis]
+    words += ["--nemesis", ",".join(families) or "none", "--backend", test.backend]
     words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
     words += ["--seed", str(test.seed), "--store", str(store)]
+    for check in plugins.checks():
+        words += ["--check", check]
     for name, value in sorted(test.options.items()):
         if value in ("", usual.get(name)):
             continue
@@ -47,17 +54,20 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
 
     It is made in ``runs`` if given, though its command names ``store``.
     """
-    work = WORKLOADS.load(test.workload)
+    work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
     # Time is free in simulation, so there a cluster that takes too long has no excuse.
-    wanted = [*work.promises, *(["recovery"] if BACKENDS.load(test.backend).in_process else [])]
-    promises, standings = promises_of(test, wanted)
+    wanted = [*work.guarantees, *(["recovery"] if backend.in_process else []), *plugins.check_names()]
+    judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(
         test,
-        backend={"name": test.backend, "why": why},
-        promises=promises,
-        standings=standings,
-        excused=excused_of(test, wanted),
+        backend={"name": test.backend, "why": why, "lateness": backend.lateness, "in_process": backend.in_process},
+        plugins=plugins.named(),
+        subject=work.subject,
+        guarantees=judged_by,
+        statuses=statuses,
+        exemptions=exemptions_of(test, wanted),
         gates=work.gates(test.options),
+        bounds=dict(system.bounds),
         command=command_line(test, store),
         versions=versions(),
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
-from harness.errors import BackendError, HistoryError, StormproofError, UsageError
+from harness.recovery import recover
 from harness.sim.pool import remove_left
-from harness.store import REMOTE_FILE, Store, is_alive, read_run, recover
-from harness.undo import UndoJournal, pending_undos
+from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.undo import UndoJournal, pending_undos
+from stormproof.run_folder import REMOTE_FILE, is_alive, read_run
+from stormproof.store import Store
 
 
 def heal_store(store_dir: Path) -> list[str]:
@@ -56,16 +59,9 @@ def _obstacle(run_dir: Path) -> str | None:
     if (run_dir / REMOTE_FILE).exists():
         return "not all of its hosts are healed"
     try:
-        if read_run(run_dir)["test"]["backend"] != "docker":
-            return None
-        from harness.backends.docker import connect  # the SDK takes a fifth of a second to import
-
-        connect().close()
-    except HistoryError:
+        return BACKENDS.load(str(read_run(run_dir)["test"]["backend"])).obstacle()
+    except (HistoryError, UsageError, KeyError, TypeError):
         return None
-    except BackendError as error:
-        return str(error)
-    return None
 
 
 def _status(run_dir: Path) -> str | None:

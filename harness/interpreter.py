@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.errors import StormproofError
-from harness.generator.basic import lift
-from harness.generator.core import (
+from harness.client_reaper import ClientReaper
+from stormproof.contracts.client import Client
+from stormproof.errors import StormproofError
+from stormproof.generator.basic import lift
+from stormproof.generator.core import (
     COMPLETION_TYPES,
     LOG,
     SECOND,
@@ -29,10 +31,8 @@ from harness.generator.core import (
     ask,
     tell,
 )
-from harness.leaving import Leaving
-from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
-from harness.protocols import Client
-from harness.spec import Test
+from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
+from stormproof.test import Test
 
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.001, 0.032
 """A pending generator that names no time is asked again after this, then twice as late each time, up to the longest."""
@@ -117,7 +117,7 @@ class Interpreter:
         self._failure: StormproofError | None = None
         self._counts = dict.fromkeys((INVOKE, OK, FAIL, INFO), 0)
         self._under_way = 0
-        self._leaving = Leaving()
+        self._reaper = ClientReaper()
         hosts = test.client_hosts
         self._workers = [_Worker(NEMESIS, lambda process: nemesis, self)]
         for thread in range(test.concurrency):
@@ -171,21 +171,21 @@ class Interpreter:
         self._report()
         return finished
 
-    async def settle(self, timeout: float) -> bool:
+    async def flush(self, timeout: float) -> bool:
         """Between two phases: let every client see to it that what was confirmed to it is safe.
 
         False when some could not within ``timeout`` seconds.
         """
-        return await self._leaving.settle([worker.client for worker in self._workers if worker.client], timeout)
+        return await self._reaper.flush([worker.client for worker in self._workers if worker.client], timeout)
 
-    def leave(self, client: Client) -> None:
-        """A client that its thread has lost: it settles and gets closed while the run goes on."""
-        self._leaving.leave(client)
+    def retire(self, client: Client) -> None:
+        """A client that its thread has lost: it is flushed and closed while the run goes on."""
+        self._reaper.retire(client)
 
     async def close(self) -> None:
-        """End the workers and close all clients, settled or not."""
+        """End the workers and close all clients, flushed or not."""
         clients = [worker.end() for worker in self._workers]
-        await self._leaving.end(client for client in clients if client is not None)
+        await self._reaper.end(client for client in clients if client is not None)
 
     async def _schedule(self, generator: Generator | None) -> bool:
         test, poll = self.test, POLL_SECONDS
@@ -434,7 +434,7 @@ class _Worker:
     def _forget_client(self) -> None:
         client = self._client_of_its_own()
         if client is not None:
-            self._interpreter.leave(client)
+            self._interpreter.retire(client)
 
     def _client_of_its_own(self) -> Client | None:
         """Hand its client over, if it has one; the nemesis is not its own."""

@@ -2,60 +2,106 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from checkers.catalog import CHECKS
-from harness.coverage import states_of
-from harness.errors import UsageError
-from harness.registry import BACKENDS, DESIGNS, NEMESES, WORKLOADS, Registry
-from nodes.reference.bugs import BUGS
+from harness.backends.catalog import BACKENDS
+from harness.settings import SETTLE_TIMEOUT
+from nemesis.catalog import FAULTS
+from nemesis.families import honoured_kinds
+from nemesis.schedule import SCHEDULE_OPTIONS
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import KnownBug
+from stormproof.errors import UsageError
+from stormproof.registry import Registry
+from workloads.catalog import WORKLOADS
 
-REGISTRIES = {"designs": DESIGNS, "workloads": WORKLOADS, "nemeses": NEMESES, "backends": BACKENDS}
+KINDS = ("systems", "workloads", "nemeses", "backends", "tests", "checks", "bugs", "states")
+_ALIASES = {"designs": "systems", "faults": "nemeses"}
 
 
-def listing(kind: str) -> dict[str, list[dict[str, Any]]]:
-    """Title -> entries (name, summary, options) of one kind, or of all.
+def listing(what: str) -> dict[str, list[dict[str, Any]]]:
+    """Title -> entries (name, summary, options) of one kind, of all, or of the one thing that has this name.
 
     Raises:
-        UsageError: there is no such kind.
+        UsageError: there is no such kind, and nothing of that name.
     """
-    kinds = [*REGISTRIES, "checks", "bugs", "states"]
-    if kind not in (*kinds, "all"):
-        raise UsageError(f"list {kind}: there are {', '.join(kinds)} and all")
-    return {name: _entries(name) for name in kinds if kind in (name, "all")}
+    what = _ALIASES.get(what, what)
+    if what in (*KINDS, "all"):
+        return {kind: _entries(kind) for kind in KINDS if what in (kind, "all")}
+    named = {kind: [entry for entry in _entries(kind) if entry["name"] == what] for kind in KINDS}
+    found = {kind: entries for kind, entries in named.items() if entries}
+    if not found:
+        known = [*KINDS, *(str(entry["name"]) for kind in KINDS for entry in _entries(kind))]
+        near = difflib.get_close_matches(what, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"list {what}: there are {', '.join(KINDS)}, all, and what these list{hint}")
+    return found
 
 
 def fault_matrix() -> list[tuple[str, str, str]]:
     """(family, backend, how): the family is ``family:kind`` where a backend can inject some kinds only; what it can't
     inject at all is left out."""
     rows = []
-    for family in NEMESES:
+    for family in FAULTS:
+        fault = FAULTS.load(family.name)
         for backend in BACKENDS:
-            for fault, how in backend.load().faults.items():
-                if fault.partition(":")[0] == family.name:
-                    rows.append((fault, backend.name, how))
+            abilities = BACKENDS.load(backend.name).abilities
+            for name, kind in _honoured(family.name, fault.kinds, honoured_kinds(abilities, fault)):
+                rows.append((name, backend.name, _how(fault.needs, kind, abilities)))
     return rows
 
 
+def _honoured(family: str, kinds: tuple[str, ...], honoured: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(name in the matrix, a kind) of what is honoured: one row for all kinds, or one for each."""
+    if not honoured:
+        return []
+    return [(family, kinds[0])] if honoured == kinds else [(f"{family}:{kind}", kind) for kind in honoured]
+
+
+def _how(needs: Iterable[str], kind: str, abilities: Mapping[str, str]) -> str:
+    how = [abilities.get(need) or abilities[f"{need}:{kind}"] for need in needs]
+    return "; ".join(how) or "a command of the system's own administrators"
+
+
+def known_bugs() -> dict[str, KnownBug]:
+    """The bugs of all systems that can be switched on, each once."""
+    return {bug.name: bug for system in SYSTEMS for bug in SYSTEMS.load(system.name).bugs}
+
+
 def _entries(kind: str) -> list[dict[str, Any]]:
-    if kind == "bugs":
-        return [{"name": bug.name, "summary": f"{bug.summary} [{bug.test}]", "options": []} for bug in BUGS.values()]
-    if kind == "checks":
-        return [{"name": check.name, "summary": check.summary, "options": []} for check in CHECKS]
-    if kind == "states":
-        return [
-            {"name": f"{design.name}: {state.name}", "summary": state.summary, "options": []}
-            for design in DESIGNS for state in states_of(design.name)
-        ]  # fmt: skip
-    return [
-        {"name": entry.name, "summary": entry.summary, "options": _options(REGISTRIES[kind], entry.name)}
-        for entry in REGISTRIES[kind]
-    ]
+    match kind:
+        case "systems":
+            return _registered(SYSTEMS, lambda name: SYSTEMS.load(name).options)
+        case "workloads":
+            return _registered(WORKLOADS, lambda name: WORKLOADS.load(name).options)
+        case "nemeses":
+            return _registered(FAULTS, lambda name: FAULTS.load(name).options)
+        case "backends":
+            return _registered(BACKENDS, lambda name: BACKENDS.load(name).options)
+        case "tests":
+            return [_entry("every test", "settings of any test", (SETTLE_TIMEOUT,)),
+                    _entry("every test with faults", "when faults come and go", SCHEDULE_OPTIONS)]
+        case "checks":
+            return _registered(CHECKS, lambda name: ())
+        case "bugs":
+            return [_entry(bug.name, bug.summary, command=bug.command) for bug in known_bugs().values()]
+        case _:
+            states = {system.name: SYSTEMS.load(system.name).states for system in SYSTEMS}
+            return [_entry(f"{system}: {name}", summary) for system, known in states.items()
+                    for name, summary in known.items()]  # fmt: skip
 
 
-def _options(registry: Registry, name: str) -> list[dict[str, Any]]:
-    owner = registry.load(name)
-    return [
+def _registered(registry: Registry[Any], options: Any) -> list[dict[str, Any]]:
+    return [_entry(entry.name, entry.summary, options(entry.name)) for entry in registry]
+
+
+def _entry(name: str, summary: str, options: Iterable[Option] = (), command: str = "") -> dict[str, Any]:
+    told = [
         {"name": option.name, "default": option.default, "choices": list(option.choices), "help": option.help}
-        for option in getattr(owner, "options", ())
+        for option in options
     ]
+    return {"name": name, "summary": summary, "options": told} | ({"command": command} if command else {})

@@ -18,6 +18,8 @@ PHASES = {
     "start": "starting the brokers",
     "main": "load and faults",
     "heal": "healing everything, waiting until the cluster is healthy",
+    "repair": "doing what an operator would",
+    "settle": "letting clients settle what was confirmed to them",
     "drain": "reading to the end",
     "depth": "reading what is left",
     "check": "checking with Spark",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,16 @@ from rich.table import Table
 
 from checkers.job import SummaryRow, VerdictRow, check_runs, summarize
 from checkers.spark import SparkWarmup
-from checkers.verdict import worst
-from harness.errors import EXIT_OF, UsageError
-from harness.history.seal import HISTORY
+from harness import plugins
+from harness.coverage import note_log_events
+from harness.output import print_json
 from harness.progress import console
-from harness.store import Store, is_alive
 from reports.index_page import write_index
 from reports.run_page import write_report
+from stormproof.contracts.check import worst
+from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, UsageError
+from stormproof.run_folder import HISTORY, RUN_FILE, is_alive, read_run
+from stormproof.store import Store
 
 _SHOWN = 50
 
@@ -31,28 +34,74 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
         UsageError: a run does not exist or is under way, or there is none at all.
     """
     runs = _chosen(Store(store_dir), names)
+    runs, others = _of_our_plugins(runs, strict=bool(names))
+    for line in others:
+        print(f"not checked: {line}", file=sys.stderr)
     warm = SparkWarmup(master)
     to = console(as_json)
     try:
         with to.status(f"checking {len(runs)} runs") as status:
             rows = check_runs(
-                warm.session(), runs, lambda done, total: status.update(f"checked {done} of {total} runs")
+                warm.session(), runs, lambda done, total: status.update(f"checked {done} of {total} runs"),
+                prepare=plugins.preparation(),
             )
         summary = [] if names else summarize(warm.session(), store_dir)
     finally:
         warm.abandon()
-    if names:
-        for run in runs:
-            write_report(run)
-    for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may be of another store
-        write_index(store)
+    _write_pages(runs, reports=bool(names))
     verdict = worst(row.verdict for row in rows)
     if as_json:
         found = [_json(row) for row in rows]
-        print(json.dumps(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found}))
+        print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
     else:
         _show(to, rows, summary)
-    return EXIT_OF[verdict]
+    return EXIT_ERROR if others else EXIT_OF[verdict]
+
+
+def check_again(store_dir: Path, name: str) -> VerdictRow:
+    """Check one stored run again and write its report.
+
+    Raises:
+        UsageError: there is no such run, or it is under way.
+        HistoryError: it was made with a plug-in that is not in use here.
+    """
+    runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name]), strict=True)
+    warm = SparkWarmup()
+    try:
+        rows = check_runs(warm.session(), runs, prepare=plugins.preparation())
+    finally:
+        warm.abandon()
+    _write_pages(runs, reports=True)
+    return rows[0]
+
+
+def _write_pages(runs: Sequence[Path], *, reports: bool) -> None:
+    if reports:
+        for run in runs:
+            note_log_events(run)
+            write_report(run)
+    for store in dict.fromkeys(run.parent for run in runs):  # a run named by its path may be of another store
+        write_index(store)
+
+
+def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], list[str]]:
+    """The runs whose plug-ins, if they were made with any, are in use here; and why others can't be checked.
+
+    Raises:
+        HistoryError: one can't, and ``strict`` says that all are to be checked.
+    """
+    ours, others = [], []
+    for run in runs:
+        try:
+            plugins.demand_same(read_run(run), run.name)
+        except HistoryError as error:
+            if strict:
+                raise
+            if (run / RUN_FILE).exists() and "plug-in" in str(error):
+                others.append(str(error))
+                continue
+        ours.append(run)
+    return ours, others
 
 
 def _chosen(store: Store, names: Sequence[str]) -> list[Path]:
@@ -89,8 +138,8 @@ def _show(to: Console, rows: Sequence[VerdictRow], summary: Sequence[SummaryRow]
     if len(rows) > 1:
         to.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("valid", "unknown", "invalid")))
     if summary:
-        table = Table("design", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
+        table = Table("system", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
         for line in summary:
             counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
-            table.add_row(line.design, line.nemesis or "none", line.check, *map(str, counted))
+            table.add_row(line.system, line.nemesis or "none", line.check, *map(str, counted))
         to.print(table)

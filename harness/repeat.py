@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -10,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from checkers.spark import SparkWarmup
-from checkers.verdict import INVALID, UNKNOWN, worst
-from harness.errors import EXIT_OF, UsageError
-from harness.registry import BACKENDS
-from harness.run import Outcome, run_test
-from harness.spec import Test
+from harness.backends.catalog import BACKENDS
+from harness.output import print_json
+from harness.run import RunResult, run_test
+from stormproof.contracts.check import INVALID, UNKNOWN, worst
+from stormproof.errors import EXIT_OF, UsageError
+from stormproof.test import Test
 
 
 def check_repeat(test: Test, count: int) -> None:
@@ -37,48 +37,51 @@ def repeat_test(test: Test, why: str, store: Path, count: int, *, as_json: bool)
         StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; what the runs before it gave has been told.
     """
     warm = SparkWarmup()
-    outcomes: list[Outcome] = []
+    results: list[RunResult] = []
     try:
         for number in range(1, count + 1):
             print(f"run {number} of {count}", file=sys.stderr if as_json else sys.stdout, flush=True)
-            outcomes.append(run_test(test, why, store, quiet=as_json, spark=warm))
+            results.append(run_test(test, why, store, quiet=as_json, spark=warm))
             if not as_json:
-                print("\n".join(outcomes[-1].lines()), flush=True)
+                print("\n".join(results[-1].lines()), flush=True)
     finally:
         warm.abandon()
-        print(json.dumps(to_json(outcomes, count)) if as_json else sentence(outcomes, count), flush=True)
-    return EXIT_OF[worst(outcome.verdict["verdict"] for outcome in outcomes)]
+        if as_json:
+            print_json(to_json(results, count))
+        else:
+            print(sentence(results, count), flush=True)
+    return EXIT_OF[worst(result.verdict["verdict"] for result in results)]
 
 
-def sentence(outcomes: Sequence[Outcome], count: int) -> str:
+def sentence(results: Sequence[RunResult], count: int) -> str:
     """For a person: ``3 of 10 runs invalid with lost (3), duplicated (1)``."""
-    verdicts = Counter(outcome.verdict["verdict"] for outcome in outcomes)
-    text = f"{verdicts[INVALID]} of {len(outcomes)} runs invalid"
-    broken = _broken(outcomes)
+    verdicts = Counter(result.verdict["verdict"] for result in results)
+    text = f"{verdicts[INVALID]} of {len(results)} runs invalid"
+    broken = _broken(results)
     if broken:
         text += f" with {', '.join(f'{check} ({runs})' for check, runs in broken.items())}"
     if verdicts[UNKNOWN]:
         text += f", {verdicts[UNKNOWN]} unknown"
-    return text if len(outcomes) == count else f"{text} ({count} were asked for)"
+    return text if len(results) == count else f"{text} ({count} were asked for)"
 
 
-def to_json(outcomes: Sequence[Outcome], count: int) -> dict[str, Any]:
+def to_json(results: Sequence[RunResult], count: int) -> dict[str, Any]:
     """What ``--json`` prints; ``checks`` tells in how many runs each was violated."""
-    verdicts = [outcome.verdict["verdict"] for outcome in outcomes]
+    verdicts = [result.verdict["verdict"] for result in results]
     return {
         "verdict": worst(verdicts),
         "asked": count,
-        "done": len(outcomes),
+        "done": len(results),
         "invalid": verdicts.count(INVALID),
         "unknown": verdicts.count(UNKNOWN),
-        "checks": _broken(outcomes),
-        "runs": [outcome.to_json() for outcome in outcomes],
+        "checks": _broken(results),
+        "runs": [result.to_json() for result in results],
     }
 
 
-def _broken(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def _broken(results: Sequence[RunResult]) -> dict[str, int]:
     """Check -> runs in which it was promised and violated."""
     return dict(Counter(
-        check["check"] for outcome in outcomes for check in outcome.verdict["checks"]
+        check["check"] for result in results for check in result.verdict["checks"]
         if check["decides"] and check["verdict"] == INVALID
     ).most_common())  # fmt: skip

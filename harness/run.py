@@ -1,8 +1,8 @@
-"""One test from the outside: spawn the lab, start Spark meanwhile, check, store the verdict, tear down, report.
+"""One test from the outside: spawn the test runner, start Spark meanwhile, check, store the verdict, tear down, report.
 
-The lab (``harness.lab``) is a child process because on the ``local`` backend it lives in namespaces of its own,
-and so that Spark's JVM and threads don't disturb its clock. Its standard input is its lifeline. A simulated run has
-its own clock and runs right here.
+The test runner (``harness.test_runner``) is a child process because on the ``local`` backend it lives in namespaces of
+its own, and so that Spark's JVM and threads don't disturb its clock. It lives by its standard input. A simulated run
+has its own clock and runs right here.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from typing import Any
 
 from checkers.job import check_runs
 from checkers.spark import SparkWarmup
+from harness import plugins
+from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
+from harness.coverage import note_log_events
 from harness.describe import command_line, create_run
-from harness.errors import EXIT_OF, StormproofError
 from harness.healing import clean_hosts
-from harness.history.seal import HISTORY
 from harness.progress import Event, progress
-from harness.registry import BACKENDS
+from harness.recovery import recover
 from harness.sim.run import simulate
-from harness.slowness import SLOW
-from harness.spec import Test
-from harness.store import HARNESS_LOG, Lock, Store, read_run, recover, update_run
 from reports.index_page import write_index
 from reports.run_page import write_report
+from stormproof.errors import EXIT_OF, StormproofError
+from stormproof.run_folder import HARNESS_LOG, HISTORY, Lock, read_run, read_verdict, update_run
+from stormproof.store import Store
+from stormproof.test import Test
+from stormproof.timeout_scale import SLOW
 
-_LAB_EXIT_TIMEOUT = 30.0 * SLOW
+_EXIT_TIMEOUT = 30.0 * SLOW
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """A finished run: its folder, its verdict as stored, its report."""
 
     run_dir: Path
@@ -79,7 +82,7 @@ class Outcome:
 
 def run_test(
     test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None
-) -> Outcome:
+) -> RunResult:
     """Run a test to its stored verdict and report.
 
     ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
@@ -101,7 +104,7 @@ def run_test(
     return outcome
 
 
-def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> Outcome:
+def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> RunResult:
     run_dir = create_run(test, why, store.path)
     lock = Lock(run_dir)
     with progress(quiet) as show:
@@ -114,10 +117,11 @@ def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> 
         finally:
             lock.release()
         show({"event": "phase", "name": "report"})
+        note_log_events(run_dir)
         report = write_report(run_dir)
         write_index(store.path)
-    verdict = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
-    return Outcome(run_dir, verdict, report, command_line(test, store.path, brief=True))
+    verdict = read_verdict(run_dir)
+    return RunResult(run_dir, verdict, report, command_line(test, store.path, brief=True))
 
 
 def _record_and_check(
@@ -130,30 +134,30 @@ def _record_and_check(
             print("\ninterrupted: the history is kept", file=sys.stderr)
             raise
         show({"event": "phase", "name": "check"})
-        check_runs(warm.session(), [run_dir])
+        check_runs(warm.session(), [run_dir], prepare=plugins.preparation())
         return
-    lab = LabProcess(test, run_dir, lock)
+    runner = RunnerProcess(test, run_dir, lock)
     try:
-        for event in lab.events():
+        for event in runner.events():
             if event["event"] == "error":
                 raise StormproofError(event["message"])
             if event["event"] == "sealed":
                 show({"event": "phase", "name": "check"})
-                check_runs(warm.session(), [run_dir])
-                lab.tell("teardown")
+                check_runs(warm.session(), [run_dir], prepare=plugins.preparation())
+                runner.tell("teardown")
             else:
                 show(event)
-        lab.wait()
+        runner.wait()
     except KeyboardInterrupt:
         print("\ninterrupted: healing, keeping the history, tearing down", file=sys.stderr)
-        lab.interrupt(show)
+        runner.interrupt(show)
         raise
     finally:
-        lab.end()
+        runner.end()
 
 
 def _pick_up(run_dir: Path, error: BaseException) -> None:
-    """Keep the history and remove the nodes where a lab that died could not.
+    """Keep the history and remove the nodes where a runner that died could not.
 
     A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
     """
@@ -173,32 +177,32 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
         print(f"what was recorded is in {run_dir}; `stormproof check {run_dir}` checks it", file=sys.stderr)
 
 
-class LabProcess:
+class RunnerProcess:
     """The running child."""
 
     def __init__(self, test: Test, run_dir: Path, lock: Lock) -> None:
         prefix = BACKENDS.load(test.backend).launch_prefix()
         self._run_dir = run_dir
-        # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on the lifeline.
+        # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
         with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "harness.lab", str(run_dir)],
+                [*prefix, sys.executable, "-m", "harness.test_runner", str(run_dir), *plugins.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                # The run is alive as long as either process is: the lab may still be healing when we are gone.
+                # The run is alive as long as either process is: the child may still be healing when we are gone.
                 pass_fds=(lock.fileno(),),
             )
 
     def events(self) -> Iterator[Event]:
-        """What the lab reports, until it closes its output."""
+        """What it reports, until it closes its output."""
         assert self._process.stdout
         for line in self._process.stdout:
             yield json.loads(line)
 
     def tell(self, word: str) -> None:
-        """Say a word on the lifeline; a lab that is gone can't hear it."""
+        """Say a word; one that is gone can't hear it."""
         assert self._process.stdin
         try:
             self._process.stdin.write(word.encode() + b"\n")
@@ -217,9 +221,9 @@ class LabProcess:
         """Wait for the end of a run that has closed its output.
 
         Raises:
-            StormproofError: the lab died.
+            StormproofError: it died.
         """
-        status = self._process.wait(_LAB_EXIT_TIMEOUT)
+        status = self._process.wait(_EXIT_TIMEOUT)
         if status:
             raise StormproofError(
                 f"the harness's child process ended with status {status}{self._last_words()}; "
@@ -227,19 +231,19 @@ class LabProcess:
             )
 
     def end(self) -> None:
-        """Make sure that it is gone; closing the lifeline lets it heal first."""
+        """Make sure that it is gone; closing its input lets it heal first."""
         if self._process.stdin:
             try:
                 self._process.stdin.close()
             except BrokenPipeError:
                 pass
         try:
-            self._process.wait(_LAB_EXIT_TIMEOUT)
+            self._process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             try:
                 self._process.kill()
             except PermissionError:
-                # Under sudo the child is root's; it ends by itself, since its lifeline is closed.
+                # Under sudo the child is root's; it ends by itself, since its input is closed.
                 print(f"process {self._process.pid} does not end; `stormproof heal` cleans up later", file=sys.stderr)
                 return
             self._process.wait()

@@ -20,9 +20,10 @@ import typer
 
 from harness.backends.image import registry_answers
 from harness.backends.launch import as_root
-from harness.cli import SET_HELP, run_app
-from harness.errors import EXIT_ERROR, BackendError, UsageError
-from harness.slowness import VARIABLE
+from harness.cli import run_app
+from harness.commands.common import SET_HELP
+from stormproof.errors import EXIT_ERROR, BackendError, UsageError
+from stormproof.timeout_scale import VARIABLE
 
 PROJECT = Path(__file__).resolve().parents[1]
 NOTES = PROJECT / ".vagrant" / "stormproof"
@@ -214,7 +215,7 @@ def vagrant_demo(
         vagrant.run("up", f"--provider={chosen.name}")
         files = note_hosts(vagrant, fresh=not before)
         options += [f"--set={name}={path}" for name, path in files.items()]
-        status = vagrant.python("harness.demo", "--backend=ssh", f"--seed={seed}", f"--store={store}",
+        status = vagrant.python("harness", "demo", "--backend=ssh", f"--seed={seed}", f"--store={store}",
                                 f"--slower={stretch}", *options)
     finally:
         if keep or before:

@@ -1,6 +1,6 @@
 """Clock faults: the time of day jumps (bump), jumps to and fro (strobe), or runs too fast or too slow (skew).
 
-Proof: what the nodes' clocks say before, during and after, against the time that passed here.
+Evidence: what the nodes' clocks say before, during and after, against the time that passed here.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from harness.protocols import Cluster, Option
-from harness.undo import CLOCK
-from nemesis.api import Facts, Plan, Proof, kind_option
+from nemesis.families import kind_option
+from stormproof.contracts.backend import CLOCKS, Clocks
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import MOVES_CLOCK, ClusterFacts, Evidence, Fault, FaultPlan
+from stormproof.contracts.option import Option
+from stormproof.history.undo import CLOCK
 
 KINDS = ("bump", "strobe", "skew")
 
@@ -23,34 +26,35 @@ STROBE_SECONDS = 0.2
 """Between the jumps of a strobe."""
 
 
-class Clock:
+class Clock(Fault):
     """Sets nodes' clocks wrong, and right again."""
 
     name = "clock"
-    summary = "clocks jump, jump to and fro, or run at a wrong rate"
-    lane = "clock"
+    conflict_group = "clock"
     undo = CLOCK
-    kinds: tuple[str, ...] = KINDS
-    options: tuple[Option, ...] = (kind_option("clock", KINDS), SKEW)
+    needs = (CLOCKS,)
+    effects = frozenset({MOVES_CLOCK})
+    kinds = KINDS
+    options = (kind_option("clock", KINDS), SKEW)
 
     def __init__(self) -> None:
         self._strobing: asyncio.Task[None] | None = None
         self._set_at = 0.0
 
-    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose some nodes, and for each how wrong its clock gets: up to some minutes, or ``clock_skew``."""
         chosen = rng.sample(facts.nodes, rng.randint(1, len(facts.nodes)))
         targets = tuple(node for node in facts.nodes if node in chosen)
         if kind == "skew":
             most = float(facts.options.get(SKEW.name, SKEW.default))
             rates = tuple(round(1 + rng.choice((-1, 1)) * most * rng.uniform(0.5, 1), 4) for _ in targets)
-            return Plan(kind, targets, offsets=tuple(0.0 for _ in targets), rates=rates)
+            return FaultPlan(kind, targets, offsets=tuple(0.0 for _ in targets), rates=rates)
         longest = 2.5 if kind == "bump" else 0.6  # powers of ten: up to five minutes, or up to four seconds
         offsets = tuple(round(rng.choice((-1, 1)) * 10 ** rng.uniform(-0.7, longest), 3) for _ in targets)
-        return Plan(kind, targets, offsets=offsets, rates=tuple(1.0 for _ in targets))
+        return FaultPlan(kind, targets, offsets=offsets, rates=tuple(1.0 for _ in targets))
 
-    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
-        """Set the clocks wrong; jumps are proven at once, a rate at the end."""
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Set the clocks wrong; jumps are confirmed at once, a rate at the end."""
         before = await _errors(cluster, plan.targets)
         await _set(cluster, plan, 1.0)
         self._set_at = asyncio.get_running_loop().time()
@@ -63,9 +67,9 @@ class Clock:
             self._strobing = asyncio.create_task(_strobe(cluster, plan), name="strobe")
         wrong = [{"offset": o, "rate": r} for o, r in zip(plan.offsets, plan.rates, strict=True)]
         evidence = {"before": before, "after": after, "set": wrong}
-        return Proof(evidence, jumped and plan.kind != "skew")
+        return Evidence(evidence, jumped and plan.kind != "skew")
 
-    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Set the clocks right."""
         strobing, self._strobing = self._strobing, None
         if strobing is not None:
@@ -73,9 +77,9 @@ class Clock:
             await asyncio.wait((strobing,))
         before = await _errors(cluster, plan.targets)
         passed = asyncio.get_running_loop().time() - self._set_at
-        await asyncio.gather(*(cluster.backend.set_clock(node, 0.0, 1.0) for node in plan.targets))
+        await asyncio.gather(*(clocks_of(cluster).set_clock(node, 0.0, 1.0) for node in plan.targets))
         after = await _errors(cluster, plan.targets)
-        start: Sequence[float] = injected.evidence.get("after", ())
+        start: Sequence[float] = injected.found.get("after", ())
         # A clock that runs too fast has gained, one that runs too slow has lost; half of that may be inaccuracy.
         drifted = bool(start) and all(
             abs(now - then - (rate - 1) * passed) < abs(rate - 1) * passed / 2
@@ -83,10 +87,16 @@ class Clock:
         )
         if strobing is not None and not strobing.cancelled():
             strobing.result()  # it ended early: say why
-        return Proof({"before": before, "after": after}, injected.proven or (plan.kind == "skew" and drifted))
+        return Evidence({"before": before, "after": after}, injected.confirmed or (plan.kind == "skew" and drifted))
 
 
-async def _strobe(cluster: Cluster, plan: Plan) -> None:
+def clocks_of(cluster: Cluster) -> Clocks:
+    """The cluster's machines, whose clocks can be set."""
+    assert isinstance(cluster.backend, Clocks), "a backend without the ability is refused before"
+    return cluster.backend
+
+
+async def _strobe(cluster: Cluster, plan: FaultPlan) -> None:
     share = 0.0
     while True:
         await asyncio.sleep(STROBE_SECONDS)
@@ -94,9 +104,9 @@ async def _strobe(cluster: Cluster, plan: Plan) -> None:
         share = 1.0 - share
 
 
-async def _set(cluster: Cluster, plan: Plan, share: float) -> None:
+async def _set(cluster: Cluster, plan: FaultPlan, share: float) -> None:
     wrong = zip(plan.targets, plan.offsets, plan.rates, strict=True)
-    await asyncio.gather(*(cluster.backend.set_clock(node, share * offset, rate) for node, offset, rate in wrong))
+    await asyncio.gather(*(clocks_of(cluster).set_clock(node, share * offset, rate) for node, offset, rate in wrong))
 
 
 async def _errors(cluster: Cluster, nodes: Sequence[str]) -> list[float]:
@@ -105,7 +115,7 @@ async def _errors(cluster: Cluster, nodes: Sequence[str]) -> list[float]:
 
     async def ahead(node: str) -> float:
         start = loop.time()
-        seconds = await cluster.backend.clock(node)
+        seconds = await clocks_of(cluster).clock(node)
         return round(seconds - (start + loop.time()) / 2, 6)
 
     return list(await asyncio.gather(*(ahead(node) for node in nodes)))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from harness.errors import StormproofError, UsageError
-from harness.history.ledger import LedgerLine
-from harness.op import Op
-from harness.protocols import Cluster
-from harness.spec import Test
-from harness.undo import UndoJournal
-from nemesis.api import Fault, Infeasible, Looking, Plan, Proof, families_of, gather_facts
-from nemesis.schedule import HEAL, INJECT
-
-LEDGER = "ledger.jsonl"
+from nemesis.facts import gather_facts
+from nemesis.families import families_of
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
+from stormproof.errors import StormproofError, UsageError
+from stormproof.history.ledger import HEAL, INJECT, LedgerLine, Repair
+from stormproof.history.undo import UndoJournal
+from stormproof.operation import Op
+from stormproof.run_folder import LEDGER
+from stormproof.test import Test
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Active:
 
     id: int
     family: Fault
-    plan: Plan
+    plan: FaultPlan
     undo: int
-    injected: Proof
+    injected: Evidence
 
 
 class NemesisClient:
@@ -112,8 +112,8 @@ class NemesisClient:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
         self.begun += 1
         try:
-            bare = await family.look(self._cluster) if isinstance(family, Looking) else ()
-            facts = await gather_facts(self._cluster, kind, bare)
+            lost = await family.inspect(self._cluster)
+            facts = await gather_facts(self._cluster, kind, lost)
             plan = family.plan(kind, facts, random.Random(seed))
         except Infeasible as error:
             now = self._clock()
@@ -124,15 +124,15 @@ class NemesisClient:
         assert self._undo is not None
         undo = self._undo.begin(family.undo, plan.targets)
         # From here on the fault counts as in effect, so that a failure half way is healed as well.
-        self._active[ident] = Active(ident, family, plan, undo, Proof())
+        self._active[ident] = Active(ident, family, plan, undo, Evidence())
         now = self._clock()
         try:
-            proof = await family.inject(self._cluster, plan)
+            evidence = await family.inject(self._cluster, plan)
         except Exception as error:  # whatever it is, the fault may be in effect and is recorded with the reason
-            line = _line(self._active[ident], INJECT, now, self._clock(), Proof(), _reason(error))
+            line = _line(self._active[ident], INJECT, now, self._clock(), Evidence(), _reason(error))
         else:
-            self._active[ident] = Active(ident, family, plan, undo, proof)
-            line = _line(self._active[ident], INJECT, now, self._clock(), proof)
+            self._active[ident] = Active(ident, family, plan, undo, evidence)
+            line = _line(self._active[ident], INJECT, now, self._clock(), evidence)
         self._write(line)
         return _completion(op, line)
 
@@ -145,40 +145,48 @@ class NemesisClient:
     async def _heal(self, active: Active) -> LedgerLine:
         now = self._clock()
         try:
-            proof = await active.family.heal(self._cluster, active.plan, active.injected)
+            evidence = await active.family.heal(self._cluster, active.plan, active.injected)
         except Exception as error:  # whatever it is, the other faults must still be healed
-            line = _line(active, HEAL, now, self._clock(), Proof(), _reason(error))
+            line = _line(active, HEAL, now, self._clock(), Evidence(), _reason(error))
         else:
             assert self._undo is not None
             self._undo.done(active.undo)
             del self._active[active.id]
-            line = _line(active, HEAL, now, self._clock(), proof)
+            line = _line(active, HEAL, now, self._clock(), evidence)
         self._write(line)
         return line
 
+    def repaired(self, repair: Repair) -> None:
+        """Note what was done to the system as an operator would."""
+        self._append(repair.to_json())
+
     def _write(self, line: LedgerLine) -> None:
-        assert self._ledger is not None
-        try:
-            self._ledger.write(line.to_json() + "\n")
-            self._ledger.flush()
-        except OSError as error:
-            raise StormproofError(f"can't write the ledger {self._run_dir / LEDGER}: {error.strerror}") from error
+        self._append(line.to_json())
         if self._on_line:
             self._on_line(line)
 
+    def _append(self, text: str) -> None:
+        assert self._ledger is not None
+        try:
+            self._ledger.write(text + "\n")
+            self._ledger.flush()
+        except OSError as error:
+            raise StormproofError(f"can't write the ledger {self._run_dir / LEDGER}: {error.strerror}") from error
 
-def _line(active: Active, phase: str, time: int, done: int, proof: Proof, error: str | None = None) -> LedgerLine:
-    plan = active.plan
-    evidence: Mapping[str, Any] = proof.evidence
+
+def _line(
+    active: Active, phase: str, time: int, done: int, evidence: Evidence, error: str | None = None
+) -> LedgerLine:
+    plan, found = active.plan, evidence.found
     if phase == INJECT and plan.note:
-        evidence = {**evidence, "note": plan.note}
-    return LedgerLine(
-        active.id, active.family.name, plan.kind, phase, time, plan.targets, evidence, proof.proven, error, done
-    )
+        found = {**found, "note": plan.note}
+    effects = tuple(sorted(active.family.effects))
+    return LedgerLine(active.id, active.family.name, plan.kind, phase, time, plan.targets, found, evidence.confirmed,
+                      error, done, effects)  # fmt: skip
 
 
 def _completion(op: Op, line: LedgerLine) -> Op:
-    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": line.proven}
+    value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": line.confirmed}
     return op._replace(type="info", value=value, error=line.error)
 
 

@@ -1,7 +1,7 @@
 """Packet faults: links that lose, delay, double, reorder or damage packets, carry little, or reset connections.
 
 They hit every link between nodes, or every link of one node; client hosts stand beside their node as in a partition.
-Proof: the packets that were disturbed, counted on each link.
+Evidence: the packets that were affected, counted on each link.
 """
 
 from __future__ import annotations
@@ -9,73 +9,85 @@ from __future__ import annotations
 import random
 from dataclasses import asdict
 
-from harness.protocols import Cluster, Condition, Option
-from harness.undo import CONDITIONS
-from nemesis.api import Facts, Infeasible, Plan, Proof, kind_option, option_value
-from nemesis.partition import CLIENTS, arrow, links_between
+from nemesis.families import kind_option, option_value
+from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
+from stormproof.contracts.backend import PACKETS, Link, LinkConditions, PacketFaults
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import DELAYS_MESSAGES, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.history.undo import CONDITIONS
 
 KINDS = ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "reset", "flaky")
 
 
-class Packets:
+class Packets(Fault):
     """Lets links suffer, short of cutting them."""
 
     name = "packets"
-    summary = "links lose, delay, double, reorder, damage, slow down or reset packets"
-    lane = "packets"
+    conflict_group = "packets"
     undo = CONDITIONS
-    kinds: tuple[str, ...] = KINDS
-    options: tuple[Option, ...] = (kind_option("packets", KINDS), CLIENTS)
+    needs = (PACKETS,)
+    effects = frozenset({DELAYS_MESSAGES})
+    kinds = KINDS
+    options = (kind_option("packets", KINDS), CLIENTS, NETWORK)
 
-    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose all nodes or one, and how bad it is; ``targets`` are the nodes whose links suffer."""
-        if len(facts.nodes) < 2:
-            raise Infeasible("packet faults need at least two nodes")
+        machines = facts.topology.machines or facts.nodes
+        if len(machines) < 2:
+            raise Infeasible("packet faults need at least two machines")
         targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
-        condition = condition_of(kind, rng)
+        conditions = conditions_of(kind, rng)
         beside = option_value(facts.options, CLIENTS) == "beside"
         hosts = set(facts.hosts.values()) if beside else set()
-        conditions = {}
+        networks = networks_hit(facts, rng)
+        links: dict[Link, LinkConditions] = {}
         for node in targets:
             near = [node, *([facts.hosts[node]] if beside else [])]
-            others = [other for other in facts.nodes if other != node]
-            far = others + [facts.hosts[other] for other in others if beside]
-            for link in sorted(links_between(near, far, hosts) | links_between(far, near, hosts)):
-                conditions[link] = condition
-        return Plan(kind, targets, conditions=conditions)
+            others = [other for other in machines if other != node]
+            far = others + [facts.hosts[other] for other in others if beside and other in facts.hosts]
+            there, back = across(facts, networks, near, far, hosts), across(facts, networks, far, near, hosts)
+            for link in sorted(there | back):
+                links[link] = conditions
+        return FaultPlan(kind, targets, conditions=links)
 
-    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Set the conditions; what they did is known at the end."""
-        await cluster.backend.set_conditions(plan.conditions)
-        condition = next(iter(plan.conditions.values()))
-        return Proof({"links": len(plan.conditions), "condition": {k: v for k, v in asdict(condition).items() if v}})
+        await _packets(cluster).set_conditions(plan.conditions)
+        conditions = next(iter(plan.conditions.values()))
+        shown = {k: v for k, v in asdict(conditions).items() if v}
+        return Evidence({"links": len(plan.conditions), "conditions": shown})
 
-    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Read how many packets suffered, and let no more do so."""
-        disturbed = await cluster.backend.disturbed()
-        await cluster.backend.set_conditions({})
-        counters = {arrow(link): disturbed.get(link, 0) for link in sorted(plan.conditions)}
-        return Proof({"disturbed": counters}, any(counters.values()))
+        affected = await _packets(cluster).affected_packets()
+        await _packets(cluster).set_conditions({})
+        counters = {arrow(link): affected.get(link, 0) for link in sorted(plan.conditions)}
+        return Evidence({"affected": counters}, any(counters.values()))
 
 
-def condition_of(kind: str, rng: random.Random) -> Condition:
+def _packets(cluster: Cluster) -> PacketFaults:
+    assert isinstance(cluster.backend, PacketFaults), "a backend without the ability is refused before"
+    return cluster.backend
+
+
+def conditions_of(kind: str, rng: random.Random) -> LinkConditions:
     """How bad a fault of a kind is."""
     if kind == "loss":
-        return Condition(loss=_share(rng, 0.05, 0.4))
+        return LinkConditions(loss=_share(rng, 0.05, 0.4))
     if kind == "delay":
         delay = round(rng.uniform(0.02, 0.3), 3)
-        return Condition(delay=delay, jitter=round(delay * rng.random(), 3))
+        return LinkConditions(delay=delay, jitter=round(delay * rng.random(), 3))
     if kind == "duplicate":
-        return Condition(duplicate=_share(rng, 0.05, 0.5))
+        return LinkConditions(duplicate=_share(rng, 0.05, 0.5))
     if kind == "reorder":
-        return Condition(reorder=_share(rng, 0.05, 0.5), delay=0.01)
+        return LinkConditions(reorder=_share(rng, 0.05, 0.5), delay=0.01)
     if kind == "corrupt":
-        return Condition(corrupt=_share(rng, 0.05, 0.3))
+        return LinkConditions(corrupt=_share(rng, 0.05, 0.3))
     if kind == "rate":
-        return Condition(rate=float(round(10 ** rng.uniform(3.7, 5.0))))
+        return LinkConditions(rate=float(round(10 ** rng.uniform(3.7, 5.0))))
     if kind == "reset":
-        return Condition(reset=_share(rng, 0.01, 0.06))
-    return Condition(
+        return LinkConditions(reset=_share(rng, 0.01, 0.06))
+    return LinkConditions(
         loss=_share(rng, 0.02, 0.2), delay=round(rng.uniform(0.0, 0.1), 3), jitter=round(rng.uniform(0.0, 0.1), 3),
         duplicate=_share(rng, 0.0, 0.2), reorder=_share(rng, 0.0, 0.2), corrupt=_share(rng, 0.0, 0.05),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Network partitions: halves, one node, the master, one way.
 
 Client hosts stand beside their node (``cI`` on ``nI``'s side), or outside, where they reach every node.
-Proof: a connection attempt over a cut link is answered before and not during the fault, and the packets that
+Evidence: a connection attempt over a cut link is answered before and not during the fault, and the packets that
 each cut link dropped are counted.
 """
 
@@ -11,9 +11,14 @@ import asyncio
 import random
 from collections.abc import Collection, Sequence
 
-from harness.protocols import Backend, Cluster, Link, Option
-from harness.undo import NETWORK
-from nemesis.api import Facts, Infeasible, Plan, Proof, kind_option, option_value, pick_node
+from nemesis.facts import pick_node
+from nemesis.families import ANY_KIND, kind_option, option_value
+from stormproof.contracts.backend import LINKS, Backend, Link
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import CUTS_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import endpoint, machine_of
+from stormproof.history.undo import NETWORK as UNDO_NETWORK
 
 KINDS = ("halves", "one", "master", "one-way")
 
@@ -24,68 +29,121 @@ CLIENTS = Option(
     ("beside", "outside"),
 )
 
+MAIN_NETWORK, ALL_NETWORKS = "main", "all"
+NETWORK = Option(
+    "fault_network",
+    ANY_KIND,
+    "where a system has further networks, the one that partitions and packet faults hit: its name, main, all, or any "
+    "of these in turn",
+)
+
 PROBE_SECONDS = 0.5
 OPEN, CUT = "open", "cut"
 
 
-class Partition:
+class Partition(Fault):
     """Cuts links between groups of nodes, dropping every packet."""
 
     name = "partition"
-    summary = "cuts the network: halves, one node, the master, one way"
-    lane = "network"
-    undo = NETWORK
-    kinds: tuple[str, ...] = KINDS
-    options: tuple[Option, ...] = (kind_option("partition", KINDS), CLIENTS)
+    conflict_group = "network"
+    undo = UNDO_NETWORK
+    needs = (LINKS,)
+    effects = frozenset({CUTS_LINKS})
+    aims_at_roles = True
+    kinds = KINDS
+    options = (kind_option("partition", KINDS, roles=True), CLIENTS, NETWORK)
 
-    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
-        """Choose the sides; ``targets`` are the nodes of the smaller side (one way: the node that is not heard)."""
-        if len(facts.nodes) < 2:
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
+
+        A helper machine stands on either side by chance; a kind that is its role cuts it off from everybody.
+        """
+        machines = facts.topology.machines or facts.nodes
+        if len(machines) < 2:
+            raise Infeasible("a partition needs at least two machines")
+        note = None
+        if helpers := facts.helpers(kind):
+            side = list(helpers)
+        elif len(facts.nodes) < 2:
             raise Infeasible("a partition needs at least two nodes")
-        if kind == "halves":
+        elif kind == "halves":
             side = rng.sample(facts.nodes, len(facts.nodes) // 2)
-            note = None
         else:
             node, note = pick_node(kind, facts, facts.nodes, rng)
             side = [node]
-        targets = [node for node in facts.nodes if node in side]
-        others = [node for node in facts.nodes if node not in side]
+        if not helpers:
+            side += [helper.name for helper in facts.topology.helpers if rng.random() < 0.5]
+        targets = [machine for machine in machines if machine in side]
+        others = [machine for machine in machines if machine not in side]
+        near, far, hosts = targets, others, set()
         if option_value(facts.options, CLIENTS) == "beside":
             hosts = {facts.hosts[node] for node in facts.nodes}
-            near = targets + [facts.hosts[node] for node in targets]
-            far = others + [facts.hosts[node] for node in others]
-        else:
-            hosts, near, far = set(), targets, others
-        cut = links_between(near, far, hosts)
+            near = targets + [facts.hosts[node] for node in targets if node in facts.hosts]
+            far = others + [facts.hosts[node] for node in others if node in facts.hosts]
+        networks = networks_hit(facts, rng)
+        cut = across(facts, networks, near, far, hosts)
         if kind != "one-way":
-            cut |= links_between(far, near, hosts)
+            cut |= across(facts, networks, far, near, hosts)
         elif rng.random() < 0.5:
-            cut, note = links_between(far, near, hosts), f"{targets[0]} does not hear the others"
+            cut, note = across(facts, networks, far, near, hosts), f"{targets[0]} does not hear the others"
         else:
             note = f"{targets[0]} is not heard by the others"
-        return Plan(kind, tuple(targets), cut, note)
+        if facts.topology.networks:
+            note = f"{note}; on {', '.join(networks)}" if note else f"on {', '.join(networks)}"
+        return FaultPlan(kind, tuple(targets), cut, note)
 
-    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the links, and try some of them before and after."""
         backend = cluster.backend
-        links = probe_links(plan.cut, cluster.test.node_names)
+        links = probe_links(plan.cut, cluster.topology.machines)
         before = await probe(backend, links)
         await backend.set_network(plan.cut)
         after = await probe(backend, links)
-        proven = bool(links) and all(before[link] == OPEN and after[link] == CUT for link in links)
-        return Proof({"links": len(plan.cut), "probe": {arrow(k): [before[k], after[k]] for k in links}}, proven)
+        confirmed = bool(links) and all(before[link] == OPEN and after[link] == CUT for link in links)
+        return Evidence({"links": len(plan.cut), "probe": {arrow(k): [before[k], after[k]] for k in links}}, confirmed)
 
-    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Read what the cut links dropped, let all links pass, and try them again."""
         backend = cluster.backend
         dropped = await backend.dropped()
         await backend.set_network(frozenset())
-        after = await probe(backend, probe_links(plan.cut, cluster.test.node_names))
+        after = await probe(backend, probe_links(plan.cut, cluster.topology.machines))
         counters = {arrow(link): dropped.get(link, 0) for link in sorted(plan.cut)}
-        return Proof(
+        return Evidence(
             {"dropped": counters, "probe": {arrow(link): state for link, state in after.items()}},
             any(counters.values()),
         )
+
+
+def networks_hit(facts: ClusterFacts, rng: random.Random) -> tuple[str, ...]:
+    """The networks that a fault hits: all, or one of them, as the option says or in turn."""
+    names = (MAIN_NETWORK, *facts.topology.networks)
+    if len(names) == 1:
+        return names
+    wanted = str(option_value(facts.options, NETWORK))
+    if wanted == ANY_KIND:
+        wanted = rng.choice([ALL_NETWORKS, *names])
+    if wanted == ALL_NETWORKS:
+        return names
+    if wanted not in names:
+        raise Infeasible(f"there is no network {wanted!r} (there are: {', '.join(names)})")
+    return (wanted,)
+
+
+def across(
+    facts: ClusterFacts, networks: Sequence[str], sources: Sequence[str], targets: Sequence[str],
+    hosts: Collection[str],
+) -> frozenset[Link]:
+    """All links from one side to the other on these networks; clients are on the main one."""
+    found: set[Link] = set()
+    for network in networks:
+        if network == MAIN_NETWORK:
+            found |= links_between(sources, targets, hosts)
+            continue
+        there = facts.topology.on(network)
+        found |= {(endpoint(a, network), endpoint(b, network))
+                  for a in sources for b in targets if a in there and b in there}  # fmt: skip
+    return frozenset(found)
 
 
 def links_between(sources: Sequence[str], targets: Sequence[str], hosts: Collection[str]) -> frozenset[Link]:
@@ -95,7 +153,7 @@ def links_between(sources: Sequence[str], targets: Sequence[str], hosts: Collect
 
 def probe_links(cut: frozenset[Link], nodes: Sequence[str]) -> list[Link]:
     """At most two of the cut links between nodes, to try: the first and the last."""
-    between = sorted(link for link in cut if link[0] in nodes and link[1] in nodes)
+    between = sorted(link for link in cut if all(machine_of(end) in nodes for end in link))
     return between if len(between) < 2 else [between[0], between[-1]]
 
 

@@ -1,40 +1,48 @@
-"""Faults of a node's broker process: pause (it stops for a while) and kill (it ends and is started again).
+"""Faults of a machine's programs: pause (they stop for a while) and kill (they end and are started again).
 
-Proof is what the operating system says of the process before and after.
+The evidence is what the operating system says of the process before and after. Where a machine runs several programs,
+each fault hits one of them; a role of helper machines is a kind, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from harness.protocols import Cluster, Option, ProcessState
-from harness.undo import RESUME, START
-from nemesis.api import (
-    DEAD,
-    MAX_DOWN,
-    PAUSED,
-    RUNNING,
-    Facts,
+from nemesis.facts import await_state, pick_node
+from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
+from stormproof.contracts.backend import DEAD, KILL, PAUSE, PAUSED, RUNNING, ProcessState
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import (
+    ENDS_PROCESS,
+    STOPS_TIME,
+    ClusterFacts,
+    Evidence,
+    Fault,
+    FaultPlan,
     Infeasible,
-    Plan,
-    Proof,
-    await_state,
-    kind_option,
-    pick_node,
 )
+from stormproof.contracts.option import Option
+from stormproof.history.undo import RESUME, START
 
 KINDS = ("one", "master", "random")
+_PROGRAM = "which program of a machine that runs several: its name, or any in turn"
 
 
-def plan_nodes(kind: str, facts: Facts, rng: random.Random) -> Plan:
-    """Choose running nodes to take down: one, the master, or a random number of them.
+def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """Choose running nodes to take down: one, the master, a random number of them, or the helpers with a role.
 
     Raises:
         Infeasible: none runs, or as many as allowed are down already.
     """
+    if helpers := facts.helpers(kind):
+        up = tuple(helper for helper in helpers if facts.states[helper] == RUNNING)
+        if not up:
+            raise Infeasible(f"no {kind} is running")
+        return FaultPlan(kind, up)
     running, allowed = facts.eligible(), facts.may_go_down()
     if not running:
         raise Infeasible("no node is running")
@@ -43,93 +51,154 @@ def plan_nodes(kind: str, facts: Facts, rng: random.Random) -> Plan:
         raise Infeasible(f"{down} of {len(facts.nodes)} nodes are down already, max_down is {facts.max_down}")
     if kind == "random":
         chosen = rng.sample(running, rng.randint(1, min(allowed, len(running))))
-        return Plan(kind, tuple(node for node in facts.nodes if node in chosen))
+        return FaultPlan(kind, tuple(node for node in facts.nodes if node in chosen))
     node, note = pick_node(kind, facts, running, rng)
-    return Plan(kind, (node,), note=note)
+    return FaultPlan(kind, (node,), note=note)
 
 
-class Pause:
-    """Stops the processes of a node with SIGSTOP and lets them go on with SIGCONT."""
+def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """The plan with the program that it hits, where the targets run several.
+
+    Raises:
+        Infeasible: a target does not run the program that is wanted.
+    """
+    common = [name for name in facts.programs.get(plan.targets[0], ())
+              if all(name in facts.programs[target] for target in plan.targets)]  # fmt: skip
+    if wanted not in (ANY_KIND, *common):
+        raise Infeasible(f"{', '.join(plan.targets)} run no program {wanted!r} (but: {', '.join(common)})")
+    if wanted != ANY_KIND:
+        return replace(plan, program=wanted)
+    return replace(plan, program=rng.choice(common)) if len(common) > 1 else plan
+
+
+class Pause(Fault):
+    """Stops the processes of a program with SIGSTOP and lets them go on with SIGCONT."""
 
     name = "pause"
-    summary = "stops a node's processes and lets them go on"
-    lane = "process"
+    conflict_group = "process"
     undo = RESUME
-    kinds: tuple[str, ...] = KINDS
-    options: tuple[Option, ...] = (kind_option("pause", KINDS), MAX_DOWN)
+    needs = (PAUSE,)
+    effects = frozenset({STOPS_TIME})
+    aims_at_roles = True
+    kinds = KINDS
+    options = (kind_option("pause", KINDS, roles=True), Option("pause_program", ANY_KIND, _PROGRAM), MAX_DOWN)
 
-    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down."""
-        return plan_nodes(kind, facts, rng)
+        return plan_programs(plan_nodes(kind, facts, rng), _wanted("pause", facts), facts, rng)
 
-    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Stop the targets."""
         backend = cluster.backend
         before = await states_of(cluster, plan)
-        await asyncio.gather(*(backend.pause(node) for node in plan.targets))
+        await asyncio.gather(*(backend.pause(node, program_on(cluster, node, plan)) for node in plan.targets))
         after = await states_of(cluster, plan, PAUSED)
-        proven = all(
-            before[node].state == RUNNING and after[node] == ProcessState(PAUSED, before[node].pid)
+        confirmed = all(
+            before[node].state == RUNNING and after[node] == replace(before[node], state=PAUSED)
             for node in plan.targets
         )
-        return Proof(state_evidence(before, after), proven)
+        return Evidence(state_evidence(before, after, plan), confirmed)
 
-    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Let the targets go on; they must have been stopped until now."""
         backend = cluster.backend
         before = await states_of(cluster, plan)
-        await asyncio.gather(*(backend.resume(node) for node in plan.targets if before[node].state != DEAD))
+        await asyncio.gather(*(
+            backend.resume(node, program_on(cluster, node, plan))
+            for node in plan.targets if before[node].state != DEAD
+        ))  # fmt: skip
         after = await states_of(cluster, plan, RUNNING)
-        proven = all(before[n].state == PAUSED and after[n].state == RUNNING for n in plan.targets)
-        return Proof(state_evidence(before, after), proven)
+        confirmed = all(before[n].state == PAUSED and after[n].state == RUNNING for n in plan.targets)
+        return Evidence(state_evidence(before, after, plan), confirmed)
 
 
-class Kill:
-    """Ends the processes of a node with SIGKILL; healing starts the broker again."""
+class Kill(Fault):
+    """Ends the processes of a program with SIGKILL; healing starts it again, unless the system does so itself."""
 
     name = "kill"
-    summary = "ends a node's processes at once and starts them again"
-    lane = "process"
+    conflict_group = "process"
     undo = START
-    kinds: tuple[str, ...] = KINDS
-    options: tuple[Option, ...] = (kind_option("kill", KINDS), MAX_DOWN)
+    needs = (KILL,)
+    effects = frozenset({ENDS_PROCESS})
+    aims_at_roles = True
+    kinds = KINDS
+    options = (kind_option("kill", KINDS, roles=True), Option("kill_program", ANY_KIND, _PROGRAM), MAX_DOWN)
 
-    def plan(self, kind: str, facts: Facts, rng: random.Random) -> Plan:
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down."""
-        return plan_nodes(kind, facts, rng)
+        return plan_programs(plan_nodes(kind, facts, rng), _wanted("kill", facts), facts, rng)
 
-    async def inject(self, cluster: Cluster, plan: Plan) -> Proof:
-        """Kill the targets."""
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Kill the targets: each process must be gone, whoever may have started another one meanwhile."""
         backend = cluster.backend
         before = await states_of(cluster, plan)
-        await asyncio.gather(*(backend.kill(node) for node in plan.targets))
-        after = await states_of(cluster, plan, DEAD)
-        proven = all(before[n].state == RUNNING and after[n].state == DEAD for n in plan.targets)
-        return Proof(state_evidence(before, after), proven)
+        await asyncio.gather(*(backend.kill(node, program_on(cluster, node, plan)) for node in plan.targets))
+        # Where the system starts it again, nobody may ever see it dead.
+        after = await states_of(cluster, plan, DEAD, [n for n in plan.targets if not restarts(cluster, n, plan)])
+        confirmed = all(before[n].state == RUNNING and ended(before[n], after[n]) for n in plan.targets)
+        return Evidence(state_evidence(before, after, plan), confirmed)
 
-    async def heal(self, cluster: Cluster, plan: Plan, injected: Proof) -> Proof:
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Start the targets that are dead; each must come up as a new process."""
         before = await states_of(cluster, plan)
-        await asyncio.gather(*(cluster.start_node(n) for n in plan.targets if before[n].state == DEAD))
+        await asyncio.gather(*(
+            cluster.start_program(n, program_on(cluster, n, plan))
+            for n in plan.targets if before[n].state == DEAD and not restarts(cluster, n, plan)
+        ))  # fmt: skip
         after = await states_of(cluster, plan, RUNNING)
-        killed: Mapping[str, Any] = injected.evidence.get("before", {})
-        proven = all(
-            after[node].state == RUNNING and node in killed and after[node].pid != killed[node]["pid"]
+        killed: Mapping[str, Any] = injected.found.get("before", {})
+        confirmed = all(
+            after[node].state == RUNNING and node in killed and told(after[node]) != killed[node]
             for node in plan.targets
         )
-        return Proof(state_evidence(before, after), proven)
+        return Evidence(state_evidence(before, after, plan), confirmed)
 
 
-async def states_of(cluster: Cluster, plan: Plan, awaited: str | None = None) -> dict[str, ProcessState]:
-    """The states of the targets' brokers, each once it is as ``awaited`` or a while has passed."""
+def _wanted(family: str, facts: ClusterFacts) -> str:
+    return str(facts.options.get(f"{family}_program", ANY_KIND))
+
+
+def program_on(cluster: Cluster, machine: str, plan: FaultPlan) -> str:
+    """The program that a fault hits on one of its targets."""
+    return plan.program or cluster.programs(machine)[0]
+
+
+def restarts(cluster: Cluster, machine: str, plan: FaultPlan) -> bool:
+    """Whether the system itself starts again what a fault hits on one of its targets."""
+    return cluster.restarted(machine, program_on(cluster, machine, plan))
+
+
+def ended(before: ProcessState, after: ProcessState) -> bool:
+    """Whether a process is gone: dead, or another one is there in its place."""
+    return after.state == DEAD or (after.pid, after.born) != (before.pid, before.born)
+
+
+async def states_of(
+    cluster: Cluster, plan: FaultPlan, awaited: str = "", waiting: Sequence[str] | None = None
+) -> dict[str, ProcessState]:
+    """The states of the targets' programs, each once it is as ``awaited`` or a while has passed; ``waiting`` are the
+    targets that are waited for, if not all."""
     backend = cluster.backend
-    reads = (await_state(backend, node, awaited) if awaited else backend.process(node) for node in plan.targets)
+    where = [(node, program_on(cluster, node, plan)) for node in plan.targets]
+    reads = (
+        await_state(backend, *place, awaited)
+        if awaited and (waiting is None or place[0] in waiting)
+        else backend.process(*place)
+        for place in where
+    )
     return dict(zip(plan.targets, await asyncio.gather(*reads), strict=True))
 
 
-def state_evidence(before: Mapping[str, ProcessState], after: Mapping[str, ProcessState]) -> dict[str, Any]:
-    """Both as evidence."""
-    return {
-        name: {node: {"state": state.state, "pid": state.pid} for node, state in states.items()}
-        for name, states in (("before", before), ("after", after))
-    }
+def told(state: ProcessState) -> dict[str, Any]:
+    """A state as evidence."""
+    return {"state": state.state, "pid": state.pid} | ({"born": state.born} if state.born else {})
+
+
+def state_evidence(
+    before: Mapping[str, ProcessState], after: Mapping[str, ProcessState], plan: FaultPlan
+) -> dict[str, Any]:
+    """Both as evidence, and the program that was hit where its machine has several."""
+    found: dict[str, Any] = {"program": plan.program} if plan.program else {}
+    for name, states in (("before", before), ("after", after)):
+        found[name] = {node: told(state) for node, state in states.items()}
+    return found

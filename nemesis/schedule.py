@@ -11,23 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from harness import generator as gen
-from harness.errors import UsageError
-from harness.generator import SECOND, Answer, Context, Generator, Pending
-from harness.op import INFO, Op
-from harness.protocols import Option
-from harness.spec import Test
-from nemesis.api import ANY_KIND, Fault, option_value, wanted_kind
-from nemesis.given import read_schedule
-
-INJECT, HEAL = "inject", "heal"
+from nemesis.explicit_schedule import read_schedule
+from nemesis.families import ANY_KIND, option_value, wanted_kind
+from stormproof import generator as gen
+from stormproof.contracts.fault import Fault
+from stormproof.contracts.option import Option
+from stormproof.errors import UsageError
+from stormproof.generator import SECOND, Answer, Context, Generator, Pending
+from stormproof.history.ledger import HEAL, INJECT
+from stormproof.operation import INFO, Op
+from stormproof.test import Test
 
 DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: what fits")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share at its end without faults, but for what is late")
-GIVEN = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
-SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER, GIVEN)
+EXPLICIT = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
+SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT)
 
 LONGEST_FITTING = 6.0
 STRETCH = 0.5
@@ -73,11 +73,11 @@ def options_of(families: Sequence[Fault]) -> tuple[Option, ...]:
 def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
     """The steps of all faults in order of time.
 
-    Families of one lane take turns, in rounds of random order; each comes at least once. Lanes are independent
-    of each other. All faults lie between the quiet times.
+    Families of one conflict group take turns, in rounds of random order; each comes at least once. Groups are
+    independent of each other. All faults lie between the quiet times.
 
     Raises:
-        UsageError: the options leave no room for one fault of each family, or the given schedule can't be read.
+        UsageError: the options leave no room for one fault of each family, or the explicit schedule can't be read.
     """
     steps = []
     for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
@@ -88,10 +88,10 @@ def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
 
 def _faults(test: Test, families: Sequence[Fault]) -> list[tuple[float, float, str, str, int]]:
     """(start, end, family, kind, seed) of all faults, in order of their starts."""
-    given = str(option_value(test.options, GIVEN))
+    given = str(option_value(test.options, EXPLICIT))
     if given:
         return [(f.start, f.end, f.family, f.kind, f.seed) for f in read_schedule(given, families, test.time_limit)]
-    faults = [fault for lane, members in _lanes(families).items() for fault in _lane(test, lane, members)]
+    faults = [fault for group, members in _by_group(families).items() for fault in _draw(test, group, members)]
     return sorted(faults, key=lambda fault: fault[0])
 
 
@@ -100,41 +100,41 @@ def count_faults(test: Test, families: Sequence[Fault]) -> int:
     return len(_faults(test, families))
 
 
-def _lanes(families: Sequence[Fault]) -> dict[str, list[Fault]]:
-    lanes: dict[str, list[Fault]] = {}
+def _by_group(families: Sequence[Fault]) -> dict[str, list[Fault]]:
+    groups: dict[str, list[Fault]] = {}
     for family in families:
-        lanes.setdefault(family.lane, []).append(family)
-    return lanes
+        groups.setdefault(family.conflict_group, []).append(family)
+    return groups
 
 
 def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
     """The schedule as operations for the nemesis, at times from the moment that it is first asked.
 
     The nemesis does one thing at a time, and some take long (a machine boots). A fault that is late is healed late, so
-    that it is in effect for ``fault_duration`` at least, and the next one in its lane begins ``fault_gap`` after that
+    that it is in effect for ``fault_duration`` at least, and the next one in its group begins ``fault_gap`` after that
     at the earliest. Where these are not set, it keeps what even the longest of drawn faults must have: two thirds of
     its length, and half of that before it. What is late and would not be over when the load is, is left out, but for
     the first fault of each family as long as it begins before.
     """
     shortest, gap = (float(option_value(test.options, option)) for option in (DURATION, GAP))
-    lane_of = {family.name: family.lane for family in families}
+    group_of = {family.name: family.conflict_group for family in families}
     planned: dict[str, list[_Planned]] = {}
     seen: set[str] = set()
     for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
-        lane = planned.setdefault(lane_of[name], [])
+        group = planned.setdefault(group_of[name], [])
         begin, over = round(start * SECOND), round(end * SECOND)
         least = min(round((shortest or (end - start) / (1 + STRETCH)) * SECOND), over - begin)
-        pause = min(round(gap * SECOND) or least // 2, begin - lane[-1].end) if lane else 0
+        pause = min(round(gap * SECOND) or least // 2, begin - group[-1].end) if group else 0
         op = Op(INFO, name, {"id": ident, "kind": kind, "seed": seed})
-        lane.append(_Planned(op, begin, over, least, pause, name not in seen))
+        group.append(_Planned(op, begin, over, least, pause, name not in seen))
         seen.add(name)
     limit = round(test.time_limit * SECOND)
-    return gen.nemesis(_Faults(tuple(_Lane(tuple(faults), faults[0].start) for faults in planned.values()), limit))
+    return gen.nemesis(_Faults(tuple(_Group(tuple(faults), faults[0].start) for faults in planned.values()), limit))
 
 
 class _Planned(NamedTuple):
     """A fault, times in nanoseconds: when it is to begin and to end, how long it must last, how long after the one
-    before it in its lane it must begin, and whether it is its family's first. ``op`` lacks the phase."""
+    before it in its group it must begin, and whether it is its family's first. ``op`` lacks the phase."""
 
     op: Op
     start: int
@@ -148,7 +148,7 @@ class _Planned(NamedTuple):
         return self.start if free is None else max(self.start, free + self.gap)
 
 
-class _Lane(NamedTuple):
+class _Group(NamedTuple):
     """Faults that are left; ``due`` is when the first of them begins, or ends if it is in effect; ``free`` when the
     one before it was healed."""
 
@@ -157,17 +157,18 @@ class _Lane(NamedTuple):
     in_effect: bool = False
     free: int | None = None
 
-    def without_first(self) -> _Lane | None:
-        """The lane when its first fault is left out."""
+    def without_first(self) -> _Group | None:
+        """The group when its first fault is left out."""
         rest = self.faults[1:]
-        return _Lane(rest, rest[0].earliest(self.free), free=self.free) if rest else None
+        return _Group(rest, rest[0].earliest(self.free), free=self.free) if rest else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Faults(Generator):
-    """Lanes of faults. ``running`` is the lane of the step that the nemesis is carrying out, if it comes back to it."""
+    """Conflict groups of faults. ``running`` is the one whose step the nemesis is carrying out, if it comes back to
+    it."""
 
-    lanes: tuple[_Lane, ...]
+    groups: tuple[_Group, ...]
     limit: int
     start: int | None = None
     running: int | None = None
@@ -176,26 +177,27 @@ class _Faults(Generator):
         start = ctx.time if self.start is None else self.start
         if not ctx.free:
             return Pending(), replace(self, start=start)
-        now, lanes = ctx.time - start, list(self.lanes)
-        while lanes:
-            i = min(range(len(lanes)), key=lambda i: (lanes[i].due, not lanes[i].in_effect, lanes[i].faults[0].start))
-            lane, fault = lanes[i], lanes[i].faults[0]
-            if lane.due > now:
-                return Pending(start + lane.due), _Faults(tuple(lanes), self.limit, start)
-            if lane.in_effect:
+        now, groups = ctx.time - start, list(self.groups)
+        while groups:
+            ranks = [(group.due, not group.in_effect, group.faults[0].start) for group in groups]
+            i = ranks.index(min(ranks))
+            group, fault = groups[i], groups[i].faults[0]
+            if group.due > now:
+                return Pending(start + group.due), _Faults(tuple(groups), self.limit, start)
+            if group.in_effect:
                 left = fault.op._replace(f=f"{fault.op.f}.{HEAL}")
-                lanes[i] = _Lane(lane.faults[1:], 0)
+                groups[i] = _Group(group.faults[1:], 0)
             elif self._may_begin(fault, now):
                 left = fault.op._replace(f=f"{fault.op.f}.{INJECT}")
-                lanes[i] = _Lane(lane.faults, 0, in_effect=True)
+                groups[i] = _Group(group.faults, 0, in_effect=True)
             else:
-                lanes[i : i + 1] = [rest] if (rest := lane.without_first()) else []
+                groups[i : i + 1] = [rest] if (rest := group.without_first()) else []
                 continue
             op = ctx.fill(left)
-            if lanes[i].faults:
-                return op, _Faults(tuple(lanes), self.limit, start, i)
-            del lanes[i]
-            return op, _Faults(tuple(lanes), self.limit, start) if lanes else None
+            if groups[i].faults:
+                return op, _Faults(tuple(groups), self.limit, start, i)
+            del groups[i]
+            return op, _Faults(tuple(groups), self.limit, start) if groups else None
         return None
 
     def _may_begin(self, fault: _Planned, now: int) -> bool:
@@ -205,18 +207,18 @@ class _Faults(Generator):
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
         if self.running is None or self.start is None or not ctx.free:
             return self
-        now, lanes = ctx.time - self.start, list(self.lanes)
-        lane = lanes[self.running]
-        fault = lane.faults[0]
-        if lane.in_effect:
-            lanes[self.running] = lane._replace(due=max(fault.end, now + fault.shortest))
+        now, groups = ctx.time - self.start, list(self.groups)
+        group = groups[self.running]
+        fault = group.faults[0]
+        if group.in_effect:
+            groups[self.running] = group._replace(due=max(fault.end, now + fault.shortest))
         else:
-            lanes[self.running] = lane._replace(due=fault.earliest(now), free=now)
-        return _Faults(tuple(lanes), self.limit, self.start)
+            groups[self.running] = group._replace(due=fault.earliest(now), free=now)
+        return _Faults(tuple(groups), self.limit, self.start)
 
 
 def window_of(test: Test, count: int) -> Window:
-    """The window of a lane of ``count`` families, with lengths that fit."""
+    """The window of a group of ``count`` families, with lengths that fit."""
     start = test.time_limit * _share(test, QUIET_BEFORE)
     end = test.time_limit * (1 - _share(test, QUIET_AFTER))
     length = end - start
@@ -243,8 +245,8 @@ def _share(test: Test, option: Option) -> float:
     return value
 
 
-def _lane(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[float, float, str, str, int]]:
-    """(start, end, family, kind, seed) of the faults of one lane."""
+def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[float, float, str, str, int]]:
+    """(start, end, family, kind, seed) of the faults of one group."""
     rng = test.rng(f"nemesis/{name}")
     window = window_of(test, len(families))
     kinds = {family.name: _rounds(_kinds(test, family), rng) for family in families}

@@ -5,47 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from harness.errors import HistoryError
-from harness.history.ledger import FaultWindow, read_ledger
-
-Ints = npt.NDArray[np.int64]
-
-VERDICTS = ("valid", "unknown", "invalid")
-
-
-@dataclass(frozen=True)
-class History:
-    """The columns of one history as arrays; ``f``, ``node`` and ``error`` are codes into their tables (-1: none).
-
-    ``texts`` maps the row number of an operation with a textual value to that text.
-    """
-
-    index: Ints
-    time: Ints
-    process: Ints
-    type: Ints
-    f: Ints
-    key: Ints
-    value: Ints
-    node: Ints
-    error: Ints
-    f_names: tuple[str, ...]
-    node_names: tuple[str, ...]
-    error_names: tuple[str, ...]
-    texts: Mapping[int, str]
-
-    def __len__(self) -> int:
-        return len(self.index)
+from stormproof.errors import HistoryError
+from stormproof.history.columns import HistoryColumns, read_columns
+from stormproof.history.ledger import FaultWindow, Repair, read_ledger, read_repairs
+from stormproof.node_logs import parse_time
+from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, RUN_FILE, VERDICT_FILE, node_logs, upgraded
 
 
 @dataclass(frozen=True)
@@ -55,8 +23,9 @@ class RunFolder:
     path: Path
     run: Mapping[str, Any]
     verdict: Mapping[str, Any] | None
-    history: History | None
+    history: HistoryColumns | None
     faults: tuple[FaultWindow, ...]
+    repairs: tuple[Repair, ...]
     logs: tuple[Path, ...]
     notes: tuple[str, ...] = field(default_factory=tuple)
 
@@ -76,7 +45,7 @@ class RunFolder:
         return parse_time(self.run.get("clock_zero") or self.run.get("started"))
 
 
-def read_run(run_dir: Path) -> RunFolder:
+def read_folder(run_dir: Path) -> RunFolder:
     """Read a run folder, leaving out what is missing or unreadable and noting it.
 
     Raises:
@@ -87,19 +56,20 @@ def read_run(run_dir: Path) -> RunFolder:
             f"{run_dir}: there is no such run folder; name a run of the store (stormproof report RUN --store DIR)"
         )
     notes: list[str] = []
-    run = read_object(run_dir / "run.json", notes)
-    parquet = run_dir / "history.parquet"
-    if run is None and not parquet.exists() and not (run_dir / "journal.bin").exists():
-        raise HistoryError(f"{run_dir}: not a run folder (it holds neither run.json nor a history)")
-    if run is None and not (run_dir / "run.json").exists():
-        notes.append("run.json is missing: what was tested, and the command to run it again, are not known.")
-    verdict = read_object(run_dir / "verdict.json", notes)
+    run = read_object(run_dir / RUN_FILE, notes)
+    if run is None and not (run_dir / HISTORY).exists() and not (run_dir / JOURNAL).exists():
+        raise HistoryError(f"{run_dir}: not a run folder (it holds neither {RUN_FILE} nor a history)")
+    if run is None and not (run_dir / RUN_FILE).exists():
+        notes.append(f"{RUN_FILE} is missing: what was tested, and the command to run it again, are not known.")
+    verdict = read_object(run_dir / VERDICT_FILE, notes)
+    faults, repairs = _faults(run_dir, notes)
     return RunFolder(
         path=run_dir,
-        run=run or {},
+        run=upgraded(run or {}),
         verdict=verdict,
         history=_history(run_dir, notes),
-        faults=_faults(run_dir, notes),
+        faults=faults,
+        repairs=repairs,
         logs=_logs(run_dir, notes),
         notes=tuple(notes),
     )
@@ -145,19 +115,10 @@ def number(data: Any) -> float | None:
     return data if isinstance(data, int | float) and not isinstance(data, bool) else None
 
 
-def parse_time(text: Any) -> datetime | None:
-    """The moment that an ISO 8601 text names (UTC where it names no zone), None when it names none."""
-    try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _history(run_dir: Path, notes: list[str]) -> History | None:
-    path = run_dir / "history.parquet"
+def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:
+    path = run_dir / HISTORY
     if not path.exists():
-        if (run_dir / "journal.bin").exists():
+        if (run_dir / JOURNAL).exists():
             notes.append(
                 "The history is not sealed yet, so no operations are shown: "
                 f"if its harness is dead, stormproof recover {run_dir.name} seals what it left."
@@ -166,67 +127,27 @@ def _history(run_dir: Path, notes: list[str]) -> History | None:
             notes.append("There is no history: no operations are shown.")
         return None
     try:
-        return _columns(pq.read_table(path))
-    except (OSError, KeyError, pa.ArrowException) as error:
-        notes.append(f"history.parquet can't be read, so no operations are shown: {error}.")
+        return read_columns(path, texts=True)
+    except HistoryError as error:
+        notes.append(f"{path.name} can't be read, so no operations are shown: {error}.")
         return None
 
 
-def _columns(table: pa.Table) -> History:
-    order = pc.sort_indices(table["index"])
-    table = table.take(order)
-    f, f_names = _codes(table["f"])
-    node, node_names = _codes(table["node"])
-    error, error_names = _codes(table["error"])
-    text = table["text"]
-    with_text = np.flatnonzero(pc.is_valid(text).to_numpy(zero_copy_only=False))
-    texts = dict(zip(with_text.tolist(), text.take(pa.array(with_text)).to_pylist(), strict=True))
-
-    def ints(name: str) -> Ints:
-        return np.asarray(table[name].to_numpy(), dtype=np.int64)
-
-    return History(
-        index=ints("index"),
-        time=ints("time"),
-        process=ints("process"),
-        type=ints("type"),
-        f=f,
-        key=ints("key"),
-        value=ints("value"),
-        node=node,
-        error=error,
-        f_names=f_names,
-        node_names=node_names,
-        error_names=error_names,
-        texts=texts,
-    )
-
-
-def _codes(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
-    """Codes (-1 for null) and the table they point into, unified over chunks."""
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    array = column.unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
-    codes = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False)
-    return np.asarray(codes, dtype=np.int64), tuple(str(name) for name in array.dictionary.to_pylist())
-
-
-def _faults(run_dir: Path, notes: list[str]) -> tuple[FaultWindow, ...]:
-    path = run_dir / "ledger.jsonl"
+def _faults(run_dir: Path, notes: list[str]) -> tuple[tuple[FaultWindow, ...], tuple[Repair, ...]]:
+    path = run_dir / LEDGER
     if not path.exists():
         notes.append("There is no fault ledger: which faults were injected is not known.")
-        return ()
+        return (), ()
     try:
-        return tuple(sorted(read_ledger(path), key=lambda fault: (fault.start, fault.id)))
+        windows = sorted(read_ledger(path), key=lambda fault: (fault.start, fault.id))
+        return tuple(windows), tuple(read_repairs(path))
     except (OSError, HistoryError, KeyError, TypeError) as error:
         notes.append(f"The fault ledger can't be read: {error}.")
-        return ()
+        return (), ()
 
 
 def _logs(run_dir: Path, notes: list[str]) -> tuple[Path, ...]:
-    logs = tuple(sorted((run_dir / "logs").glob("*.log")))
+    logs = tuple(node_logs(run_dir))
     if not logs:
         notes.append("There are no node logs.")
     return logs

@@ -10,16 +10,18 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HistoryError
-from reports.folder import VERDICTS, mapping, named_options, number, read_object, sequence
+from reports.folder import mapping, named_options, number, read_object, sequence
 from reports.pack import shorten
 from reports.page import render, write_page
+from stormproof.contracts.check import VERDICTS
+from stormproof.errors import HistoryError
+from stormproof.run_folder import REPORT, RUN_FILE, VERDICT_FILE, upgraded
 
 STYLES = ("base.css", "index.css")
 SCRIPTS = ("dom.js", "theme.js", "index.js")
 
 CACHE = ".index-cache.json"
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class IndexRow:
     run: str
     verdict: str
     sentence: str
-    design: str
+    system: str
     workload: str
     nemesis: str
     backend: str
@@ -91,9 +93,9 @@ def run_stamps(store: Path) -> dict[str, list[int]]:
     except OSError as error:
         raise HistoryError(f"{store}: can't read this store of runs ({error.strerror or error})") from error
     for name in names:
-        stamp = [part for file in ("run.json", "verdict.json") for part in _stamp(store / name / file)]
+        stamp = [part for file in (RUN_FILE, VERDICT_FILE) for part in _stamp(store / name / file)]
         if stamp[1] >= 0:
-            stamps[name] = [*stamp, int((store / name / "report.html").exists())]
+            stamps[name] = [*stamp, int((store / name / REPORT).exists())]
     return stamps
 
 
@@ -119,8 +121,8 @@ def _read_cache(store: Path) -> dict[str, dict[str, Any]]:
 
 def _row(run_dir: Path) -> IndexRow:
     notes: list[str] = []
-    run = read_object(run_dir / "run.json", notes) or {}
-    verdict = read_object(run_dir / "verdict.json", notes) or {}
+    run = upgraded(read_object(run_dir / RUN_FILE, notes) or {})
+    verdict = read_object(run_dir / VERDICT_FILE, notes) or {}
     test = mapping(run.get("test"))
     word = str(verdict.get("verdict"))
     status = str(run.get("status") or "")
@@ -128,7 +130,7 @@ def _row(run_dir: Path) -> IndexRow:
         run=run_dir.name,
         verdict=word if word in VERDICTS else "none",
         sentence=shorten(str(verdict.get("sentence") or run.get("failure") or (notes[0] if notes else status))),
-        design=_text(test, "design"),
+        system=_text(test, "system"),
         workload=_text(test, "workload"),
         nemesis=",".join(str(name) for name in sequence(test.get("nemesis"))) or "none",
         backend=_text(mapping(run.get("backend")), "name"),
@@ -137,7 +139,7 @@ def _row(run_dir: Path) -> IndexRow:
         started=_text(run, "started"),
         status=status,
         anomalies=_counts(mapping(verdict.get("anomalies"))),
-        report=(run_dir / "report.html").exists(),
+        report=(run_dir / REPORT).exists(),
     )
 
 

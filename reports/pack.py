@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.history.schema import TEXT_VALUE
-from reports.folder import History, Ints
 from reports.spans import OPEN_CODE, Spans, client_functions, pair_flags
+from stormproof.history.columns import HistoryColumns, Int64s
+from stormproof.history.schema import TEXT_VALUE
 
 MAX_SPANS = 250_000
 MAX_TEXT = 300
@@ -39,7 +39,7 @@ def shorten(text: str, limit: int = MAX_TEXT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def choose_spans(spans: Spans, keep: Ints, limit: int = MAX_SPANS) -> Ints:
+def choose_spans(spans: Spans, keep: Int64s, limit: int = MAX_SPANS) -> Int64s:
     """Positions of the spans a page holds: all, or every k-th beside those that must be kept."""
     if len(spans) <= limit:
         return np.arange(len(spans))
@@ -47,7 +47,7 @@ def choose_spans(spans: Spans, keep: Ints, limit: int = MAX_SPANS) -> Ints:
     return np.union1d(np.arange(0, len(spans), step), keep)
 
 
-def pack_spans(history: History, spans: Spans, chosen: Ints) -> dict[str, Any]:
+def pack_spans(history: HistoryColumns, spans: Spans, chosen: Int64s) -> dict[str, Any]:
     """The chosen spans as one compressed block of 32-bit columns, and the tables its codes point into."""
     part = spans.take(chosen)
     ticks = part.start // NANOS_PER_TICK
@@ -55,7 +55,7 @@ def pack_spans(history: History, spans: Spans, chosen: Ints) -> dict[str, Any]:
     text, texts = _texts(history, part)
     plain = part.value >= 0
     functions = client_functions(history, spans)
-    rank = np.full(len(history.f_names), -1, dtype=np.int64)
+    rank = np.full(len(history.f.names), -1, dtype=np.int64)
     rank[functions] = np.arange(len(functions))
     pairs = pair_flags(history)
     columns = {
@@ -79,20 +79,20 @@ def pack_spans(history: History, spans: Spans, chosen: Ints) -> dict[str, Any]:
         "total": len(spans),
         "columns": list(COLUMNS),
         "block": base64.b64encode(zlib.compress(block, 6)).decode("ascii"),
-        "f": [shorten(history.f_names[code]) for code in functions],
+        "f": [shorten(history.f.names[code]) for code in functions],
         "pairs": [pairs[code] for code in functions],
-        "nodes": [shorten(name) for name in history.node_names],
-        "errors": [shorten(name) for name in history.error_names],
+        "nodes": [shorten(name) for name in history.node.names],
+        "errors": [shorten(name) for name in history.error.names],
         "texts": texts,
     }
 
 
-def _int32(column: Ints) -> bytes:
+def _int32(column: Int64s) -> bytes:
     low, high = -(1 << 31), (1 << 32) - 1
     return np.clip(column, low, high).astype(np.int64).astype(np.uint32).astype("<u4").tobytes()
 
 
-def _texts(history: History, part: Spans) -> tuple[Ints, list[str]]:
+def _texts(history: HistoryColumns, part: Spans) -> tuple[Int64s, list[str]]:
     codes = np.full(len(part), -1, dtype=np.int64)
     texts: list[str] = []
     for at in np.flatnonzero(part.value == TEXT_VALUE)[:MAX_TEXTS].tolist():

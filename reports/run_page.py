@@ -9,26 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from checkers.folder import pictures
-from harness.history.ledger import FaultWindow
-from reports.folder import VERDICTS, Ints, RunFolder, mapping, named_options, number, parse_time, read_run, sequence
-from reports.nodelogs import NodeLog, read_log
+from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
+from reports.node_logs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
 from reports.roles import role_lanes
 from reports.series import run_series
 from reports.spans import pair_spans
-from reports.story import MAX_ANOMALIES, Anomaly, Teller, fault_name, flat, plain
+from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, fault_name, flat, plain
+from stormproof.contracts.check import VERDICTS
+from stormproof.history.columns import Int64s
+from stormproof.history.ledger import FaultWindow
+from stormproof.node_logs import parse_time
+from stormproof.run_folder import HISTORY, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
+from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots.js", "logs.js", "run.js")
 
-FILES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl", "undo.jsonl")
+FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, UNDO_FILE)
 
-NOUNS = {"queue": "queue", "forward": "queue", "transaction": "queue", "topic": "subscription"}
-"""What the key of an anomaly numbers, by workload."""
-
-_SEND_LATENCIES = ("enqueue", "publish", "commit")
+_SEND_LATENCIES = tuple(name for name, function in FUNCTIONS.items() if function.does == SENDS)
 """Functions of which the first that there is stands for sending, at the top of the page."""
 
 STATUS_SENTENCES = {
@@ -40,7 +41,7 @@ STATUS_SENTENCES = {
 
 @dataclass(frozen=True)
 class FaultRow:
-    """One fault as the page shows it: when, on what, its proof, and how long recovery took (seconds)."""
+    """One fault as the page shows it: when, on what, its evidence, and how long recovery took (seconds)."""
 
     window: FaultWindow
     name: str
@@ -61,7 +62,7 @@ class CheckGroup:
     count: int
     summary: str
     figures: tuple[tuple[str, str], ...]
-    anomalies: tuple[Anomaly, ...]
+    anomalies: tuple[ShownAnomaly, ...]
     pictures: tuple[tuple[str, str], ...] = ()
     """Pages that show what was found: (file, words for the link)."""
 
@@ -72,17 +73,17 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         HistoryError: the folder is not a run's, or the page can't be written.
     """
-    return write_page(run_dir / "report.html", run_report(read_run(run_dir)))
+    return write_page(run_dir / REPORT, run_report(read_folder(run_dir)))
 
 
 def run_report(folder: RunFolder) -> str:
     """The page's text."""
     history = folder.history
-    noun = NOUNS.get(str(folder.test.get("workload")), "object")
+    noun = noun_of(history.f.names) if history is not None else OBJECT
     spans = pair_spans(history) if history is not None else None
-    teller = Teller.of(history, spans, folder.faults, noun) if history is not None and spans is not None else None
+    narrator = Narrator.of(history, spans, folder.faults, noun) if history is not None and spans is not None else None
     verdict = folder.verdict or {}
-    checks = check_groups(verdict, teller, noun)
+    checks = check_groups(verdict, narrator, noun)
     anomalies = [anomaly for check in checks for anomaly in check.anomalies]
     duration = _duration(folder, anomalies)
     faults = fault_rows(folder.faults, verdict)
@@ -98,8 +99,9 @@ def run_report(folder: RunFolder) -> str:
         "facts": headline_facts(verdict, faults, planned, duration),
         "checks": checks,
         "gates": gate_rows(folder.run, verdict),
-        "promises": frozenset(str(name) for name in sequence(folder.run.get("promises"))),
+        "guarantees": frozenset(str(name) for name in sequence(folder.run.get("guarantees"))),
         "faults": faults,
+        "repairs": folder.repairs,
         "planned": planned,
         "complete": folder.run.get("status") == "recorded" and not folder.run.get("failure"),
         "duration": duration,
@@ -110,7 +112,7 @@ def run_report(folder: RunFolder) -> str:
         "files": [name for name in FILES if (folder.path / name).exists()],
         "pictures": frozenset(pictures(folder.path)),
         "logs": logs,
-        "roles": role_lanes(folder.logs, folder.started, folder.faults, duration),
+        "roles": role_lanes(folder.path, folder.faults, duration),
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
         "clock_known": "clock_zero" in folder.run,
@@ -160,8 +162,8 @@ def headline_facts(
     if (ops := number(figures.get("ops"))) is not None:
         ok = number(figures.get("ok"))
         facts.append(("Operations", plain(ops), f"{plain(ok)} ok" if ok is not None else ""))
-    if confirmed := number(figures.get("enqueue_ok")):
-        facts.append(("Confirmed sends", plain(confirmed), "with receipt"))
+    if sends := number(figures.get("enqueue_ok")):
+        facts.append(("Confirmed sends", plain(sends), "with receipt"))
     latencies = mapping(figures.get("latency_ms"))
     latency = next((found for name in _SEND_LATENCIES if (found := mapping(latencies.get(name)))), {})
     if (p99 := number(latency.get("p99"))) is not None:
@@ -169,9 +171,9 @@ def headline_facts(
         facts.append(("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else ""))
     if (gap := number(figures.get("longest_gap_s"))) is not None:
         facts.append(("Longest outage", f"{gap:,.2f} s", "without a success"))
-    proven = sum(row.window.proven for row in faults)
+    confirmed = sum(row.window.confirmed for row in faults)
     if faults:
-        remark = "all proven" if proven == len(faults) > 1 else f"{proven or 'none'} proven"
+        remark = "all confirmed" if confirmed == len(faults) > 1 else f"{confirmed or 'none'} confirmed"
         of = f" of {plain(planned)}" if planned > len(faults) else ""
         facts.append(("Faults", f"{len(faults)}{of}", remark))
     if duration:
@@ -179,14 +181,16 @@ def headline_facts(
     return facts
 
 
-def check_groups(verdict: Mapping[str, Any], teller: Teller | None, noun: str) -> list[CheckGroup]:
+def check_groups(verdict: Mapping[str, Any], narrator: Narrator | None, noun: str) -> list[CheckGroup]:
     """Checks in the order of their weight: those that decide first, among them the violated ones."""
     groups: list[CheckGroup] = []
     for at, item in enumerate(mapping(c) for c in sequence(verdict.get("checks"))):
         name = str(item.get("check") or f"check {at + 1}")
         examples = [mapping(a) for a in sequence(item.get("anomalies"))[:MAX_ANOMALIES]]
         anomalies = [
-            teller.anomaly(f"a{at}-{n}", name, example) if teller else _bare_anomaly(f"a{at}-{n}", name, example, noun)
+            narrator.anomaly(f"a{at}-{n}", name, example)
+            if narrator
+            else _bare_anomaly(f"a{at}-{n}", name, example, noun)
             for n, example in enumerate(examples)
         ]
         groups.append(
@@ -212,9 +216,9 @@ def _pictures(examples: Sequence[Mapping[str, Any]], noun: str) -> Iterator[tupl
             yield file, f"Picture of {noun} {example.get('key')}"
 
 
-def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) -> Anomaly:
+def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) -> ShownAnomaly:
     key = data.get("key")
-    return Anomaly(
+    return ShownAnomaly(
         ident=ident,
         check=check,
         kind=str(data.get("kind") or check),
@@ -274,7 +278,7 @@ def tested(folder: RunFolder) -> str:
     nodes = "1 node" if test.get("nodes") == 1 else f"{test.get('nodes', '?')} nodes"
     nodes += f" on {backend}" if backend else ""
     parts = [
-        test.get("design"),
+        test.get("system"),
         test.get("workload"),
         faults,
         nodes,
@@ -288,7 +292,7 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
     """What was tested, label and value, without the options."""
     test, backend = folder.test, mapping(folder.run.get("backend"))
     labels = {
-        "design": "Design",
+        "system": "System",
         "workload": "Workload",
         "nemesis": "Nemesis",
         "nodes": "Nodes",
@@ -314,15 +318,15 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
     return rows
 
 
-def _duration(folder: RunFolder, anomalies: Sequence[Anomaly]) -> float:
+def _duration(folder: RunFolder, anomalies: Sequence[ShownAnomaly]) -> float:
     """Length of the run in seconds: up to the last thing that happened in it."""
     ends = [window.end or window.start for window in folder.faults]
-    if folder.history is not None and len(folder.history):
+    if folder.history is not None and folder.history.rows:
         ends.append(int(folder.history.time.max()))
     return max(ends, default=0) / 1e9
 
 
-def _logs(folder: RunFolder, anomalies: Sequence[Anomaly], faults: Sequence[FaultRow]) -> list[NodeLog]:
+def _logs(folder: RunFolder, anomalies: Sequence[ShownAnomaly], faults: Sequence[FaultRow]) -> list[NodeLog]:
     near = sorted({time for a in anomalies[:MAX_ANOMALIES] if a.window for time in a.window})
     changes = sorted({time for row in faults for time in (row.start, row.end) if time is not None})
     return [read_log(path, folder.started, near, changes) for path in folder.logs]
@@ -337,7 +341,7 @@ def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
         "start": row.start,
         "end": duration if row.end is None else row.end,
         "healed": row.end is not None,
-        "proven": row.window.proven,
+        "confirmed": row.window.confirmed,
     }
 
 
@@ -354,7 +358,7 @@ def _log_data(log: NodeLog) -> dict[str, Any]:
     return {"node": log.node, "lines": [[line.number, line.time, line.text] for line in log.lines]}
 
 
-def _anomaly_data(anomaly: Anomaly, chosen: Ints) -> dict[str, Any]:
+def _anomaly_data(anomaly: ShownAnomaly, chosen: Int64s) -> dict[str, Any]:
     spans = [int(at) for at in np.searchsorted(chosen, [op.span for op in anomaly.operations])]
     window = anomaly.window
     return {

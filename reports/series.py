@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reports.folder import History
 from reports.spans import Spans, client_functions
+from stormproof.history.columns import HistoryColumns
+from stormproof.vocabulary import FAIL, INFO, OK, function_named
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
 TARGET_BUCKETS = 120
@@ -17,8 +18,6 @@ LEAST_BUCKETS = 30
 LEAST_PER_BUCKET = 15
 """Operations a bucket of a sparse run holds on average: fewer make noise of a curve."""
 MAX_FUNCTIONS = 4
-FINAL_FUNCTIONS = frozenset({"drain", "depth", "finish"})
-"""Left out: their burst at the end would flatten the rest."""
 QUIET_ERROR = "empty"
 """The error of a poll that found nothing: no failure worth a line in a plot."""
 
@@ -58,28 +57,29 @@ def bucket_width(duration_s: float, operations: int) -> float:
     return float(next((nice for nice in _NICE_SECONDS if nice >= wanted), wanted))
 
 
-def run_series(history: History, spans: Spans) -> Series:
+def run_series(history: HistoryColumns, spans: Spans) -> Series:
     """Quantiles of latency and rates per bucket of time."""
-    duration_s = float(history.time.max()) / 1e9 if len(history) else 0.0
+    duration_s = float(history.time.max()) / 1e9 if history.rows else 0.0
     width = bucket_width(duration_s, len(spans))
     buckets = int(duration_s / width) + 1
     place = np.clip(spans.end / 1e9 / width, 0, buckets - 1).astype(np.int64)
     latency_ms = (spans.end - spans.start) / 1e6
-    ok = spans.type == 1
+    ok = spans.type == OK
     latency: dict[str, list[list[float | None]]] = {}
     rate: dict[str, list[float | None]] = {}
-    functions = [c for c in client_functions(history, spans) if history.f_names[c] not in FINAL_FUNCTIONS]
+    # What belongs to the end of a run is left out: its burst would flatten the rest.
+    functions = [c for c in client_functions(history, spans) if not function_named(history.f.names[c]).final]
     main = np.isin(spans.f, functions)
     # No lines of zeros while the cluster starts, nor during the drain.
     first, last = int(place[main].min(initial=buckets)), int(place[main].max(initial=0))
     busy = slice(first, last + 1)
     for code in functions[:MAX_FUNCTIONS]:
         mine = ok & (spans.f == code)
-        latency[history.f_names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
-        rate[f"{history.f_names[code]} ok"] = _rates(place[mine], buckets, busy, width)
-    quiet = np.array([name == QUIET_ERROR for name in history.error_names] + [False])
-    rate["info"] = _rates(place[main & (spans.type == 3)], buckets, busy, width)
-    rate["fail"] = _rates(place[main & (spans.type == 2) & ~quiet[spans.error]], buckets, busy, width)
+        latency[history.f.names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
+        rate[f"{history.f.names[code]} ok"] = _rates(place[mine], buckets, busy, width)
+    quiet = np.array([name == QUIET_ERROR for name in history.error.names] + [False])
+    rate["info"] = _rates(place[main & (spans.type == INFO)], buckets, busy, width)
+    rate["fail"] = _rates(place[main & (spans.type == FAIL) & ~quiet[spans.error]], buckets, busy, width)
     return Series(width, buckets, latency, rate)
 
 

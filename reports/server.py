@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from checkers.folder import is_picture
-from harness.errors import HistoryError, StormproofError, UsageError
-from reports.folder import read_run
+from reports.folder import read_folder
 from reports.index_page import run_stamps, write_index
 from reports.page import write_page
 from reports.run_page import run_report
+from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.run_folder import HISTORY, LEDGER, LOG_EVENTS, REPORT, RUN_FILE, VERDICT_FILE, is_picture
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -48,14 +49,18 @@ MAX_NAME = 255
 MAX_PATH = 4000
 """What Linux takes as a name (bytes) and, nearly, as a path."""
 
-REPORT_SOURCES = ("run.json", "verdict.json", "history.parquet", "ledger.jsonl")
+Prepare = Callable[[Path], None]
+
+REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS)
 
 
 class Pages:
-    """Pages of one store, written again when what they show has changed."""
+    """Pages of one store, written again when what they show has changed; ``prepare`` is called with a run's folder
+    before its report is."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, prepare: Prepare) -> None:
         self.store = store
+        self._prepare = prepare
         self._lock = threading.Lock()
         self._stamps: dict[str, list[int]] | None = None
 
@@ -70,11 +75,12 @@ class Pages:
     def refresh_report(self, run_dir: Path) -> None:
         """Write a run's report if there is none or it is older than the run's files."""
         with self._lock:
-            report = run_dir / "report.html"
+            self._prepare(run_dir)
+            report = run_dir / REPORT
             written = report.stat().st_mtime_ns if report.exists() else -1
             changed = [(run_dir / name).stat().st_mtime_ns for name in REPORT_SOURCES if (run_dir / name).exists()]
             if changed and max(changed) > written:
-                write_page(report, run_report(read_run(run_dir)))
+                write_page(report, run_report(read_folder(run_dir)))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -123,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         if parts == ["index.html"]:
             self.pages.refresh_index()
         path = inside(self.pages.store, parts)
-        if path is not None and len(parts) == 2 and parts[1] == "report.html" and path.parent.is_dir():
+        if path is not None and len(parts) == 2 and parts[1] == REPORT and path.parent.is_dir():
             self.pages.refresh_report(path.parent)
         return path if path is not None and path.is_file() else None
 
@@ -183,10 +189,10 @@ def inside(store: Path, parts: list[str]) -> Path | None:
 
 
 def _is_page(parts: list[str]) -> bool:
-    return len(parts) == 2 and (parts[1] == "report.html" or is_picture(parts[1]))
+    return len(parts) == 2 and (parts[1] == REPORT or is_picture(parts[1]))
 
 
-def make_server(store: Path, host: str, port: int) -> ThreadingHTTPServer:
+def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: None) -> ThreadingHTTPServer:
     """A server that is bound but does not serve yet; port 0 takes a free one.
 
     Raises:
@@ -196,7 +202,7 @@ def make_server(store: Path, host: str, port: int) -> ThreadingHTTPServer:
     if not store.is_dir():
         raise HistoryError(f"{store}: there is no such store of runs; name one with --store DIR")
     hosts = LOOPBACK | {host} if host in LOOPBACK else None
-    handler = partial(Handler, Pages(store), hosts)
+    handler = partial(Handler, Pages(store, prepare), hosts)
     try:
         server = ThreadingHTTPServer((host, port), handler)
     except OSError as error:
@@ -208,14 +214,16 @@ def make_server(store: Path, host: str, port: int) -> ThreadingHTTPServer:
     return server
 
 
-def serve(store: Path, host: str = "127.0.0.1", port: int = 8642) -> None:
+def serve(
+    store: Path, host: str = "127.0.0.1", port: int = 8642, prepare: Prepare = lambda _: None
+) -> None:
     """Serve a store until interrupted (Ctrl-C); the index and reports are renewed when runs change.
 
     Raises:
         HistoryError: there is no such store.
         UsageError: the address can't be used.
     """
-    with make_server(store, host, port) as server:
+    with make_server(store, host, port, prepare) as server:
         shown = f"[{host}]" if ":" in host else host
         try:
             print(f"Serving {store} on http://{shown}:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.history.schema import NO_VALUE, PAIR_SHIFT, TEXT_VALUE, decode_pair
-from reports.folder import History, Ints
+from stormproof.history.columns import HistoryColumns, Int64s
+from stormproof.history.schema import NO_VALUE, PAIR_SHIFT, TEXT_VALUE, decode_pair
+from stormproof.vocabulary import INVOKE, function_named, rank
 
-INVOKE_CODE = 0
 OPEN_CODE = 4
 """``type`` of a span whose completion is not in the history."""
 TYPE_WORDS = ("invoke", "ok", "fail", "info", "open")
-
-PAIR_FUNCTIONS = frozenset({
-    "enqueue", "dequeue", "drain", "publish", "receive", "commit", "abort", "move", "finish", "recover", "rollback",
-})
-"""Functions whose values are (producer, sequence) pairs; producer 0's pairs look like plain integers."""
-
-FUNCTION_ORDER = (
-    "enqueue", "publish", "send", "write", "commit", "abort", "move", "finish", "dequeue", "receive", "read", "drain",
-    "depth",
-)
-"""Order, and with it colour, of functions that are known here."""
 
 
 @dataclass(frozen=True)
@@ -35,82 +26,71 @@ class Spans:
     times are nanoseconds; ``type`` is the completion's, or ``OPEN_CODE``.
     """
 
-    first: Ints
-    last: Ints
-    start: Ints
-    end: Ints
-    process: Ints
-    type: Ints
-    f: Ints
-    key: Ints
-    value: Ints
-    node: Ints
-    error: Ints
+    first: Int64s
+    last: Int64s
+    start: Int64s
+    end: Int64s
+    process: Int64s
+    type: Int64s
+    f: Int64s
+    key: Int64s
+    value: Int64s
+    node: Int64s
+    error: Int64s
 
     def __len__(self) -> int:
         return len(self.first)
 
-    def take(self, rows: Ints) -> Spans:
+    def take(self, rows: Int64s) -> Spans:
         """The spans at these positions."""
         return Spans(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
 
-def pair_spans(history: History) -> Spans:
-    """Join each client's invocation with the completion that follows it in the same process.
+def pair_spans(history: HistoryColumns) -> Spans:
+    """Each client's operations: an invocation with its completion, where it has one.
 
     The nemesis is left out. A completion without an invocation (a torn history) stands alone.
     """
-    order = np.lexsort((history.index, history.process))
-    order = order[history.process[order] >= 0]
-    process, kind = history.process[order], history.type[order]
-    is_invoke = kind == INVOKE_CODE
-    follows = np.zeros(len(order), dtype=bool)  # row is the completion of the row before it
-    follows[1:] = (process[1:] == process[:-1]) & is_invoke[:-1] & ~is_invoke[1:]
-    first = order[~follows]
-    completed = np.append(follows[1:], False)[~follows]
-    last = first.copy()
-    last[completed] = order[follows]
-    value = _prefer(history.value, first, last, NO_VALUE)
+    alone = history.partner < 0
+    first = np.flatnonzero((history.process >= 0) & ((history.kind == INVOKE) | alone))
+    last = np.where(alone[first], first, history.partner[first])
+    is_open = alone[first] & (history.kind[first] == INVOKE)
     spans = Spans(
         first=first,
         last=last,
         start=history.time[first],
         end=history.time[last],
-        process=history.process[first],
-        type=np.where(completed | (history.type[first] != INVOKE_CODE), history.type[last], OPEN_CODE),
-        f=history.f[first],
+        process=history.process[first].astype(np.int64),
+        type=np.where(is_open, OPEN_CODE, history.kind[last]).astype(np.int64),
+        f=history.f.codes[first].astype(np.int64),
         key=_prefer(history.key, first, last, NO_VALUE),
-        value=value,
-        node=_prefer(history.node, first, last, -1),
-        error=history.error[last],
+        value=_prefer(history.value, first, last, NO_VALUE),
+        node=_prefer(history.node.codes, first, last, -1),
+        error=history.error.codes[last].astype(np.int64),
     )
     return spans.take(np.lexsort((spans.first, spans.start)))
 
 
-def _prefer(column: Ints, first: Ints, last: Ints, none: int) -> Ints:
+def _prefer(column: NDArray[Any], first: Int64s, last: Int64s, none: int) -> Int64s:
     """The completion's entry where it has one, otherwise the invocation's."""
-    chosen: Ints = np.where(column[last] != none, column[last], column[first])
-    return chosen
+    return np.where(column[last] != none, column[last], column[first]).astype(np.int64)
 
 
-def client_functions(history: History, spans: Spans) -> list[int]:
+def client_functions(history: HistoryColumns, spans: Spans) -> list[int]:
     """Codes of the functions that clients called: sends before takes before final readings, then by number."""
-    calls = np.bincount(spans.f, minlength=len(history.f_names))
-    ranks = {name: rank for rank, name in enumerate(FUNCTION_ORDER)}
+    names = history.f.names
+    calls = np.bincount(spans.f, minlength=len(names))
     used = [code for code, n in enumerate(calls.tolist()) if n]
-    return sorted(
-        used,
-        key=lambda code: (ranks.get(history.f_names[code], len(ranks)), -calls[code], history.f_names[code]),
-    )
+    return sorted(used, key=lambda code: (rank(names[code]), -calls[code], names[code]))
 
 
-def pair_flags(history: History) -> tuple[bool, ...]:
-    """Per function, whether its values are pairs: known ones, and those with a value no small integer has."""
-    high = np.zeros(len(history.f_names), dtype=np.int64)
-    np.maximum.at(high, history.f, history.value)
-    return tuple(
-        name in PAIR_FUNCTIONS or bool(top >> PAIR_SHIFT > 0) for name, top in zip(history.f_names, high, strict=True)
-    )
+def pair_flags(history: HistoryColumns) -> tuple[bool, ...]:
+    """Per function, whether its values are (producer, sequence) pairs: the vocabulary says so, or one of them is a
+    number that no small integer has. Producer 0's pairs look like plain integers."""
+    high = np.zeros(len(history.f.names), dtype=np.int64)
+    np.maximum.at(high, history.f.codes, history.value)
+    names = zip(history.f.names, high, strict=True)
+    return tuple(function_named(name).pair or bool(top >> PAIR_SHIFT > 0) for name, top in names)
 
 
 def value_text(value: int, is_pair: bool, text: str | None) -> str:
@@ -133,14 +113,14 @@ def parse_value(text: str) -> int | None:
     return int(head) << PAIR_SHIFT | int(tail) if slash else int(head)
 
 
-def spans_of_rows(spans: Spans, rows: Iterable[int], history: History) -> Ints:
+def spans_of_rows(spans: Spans, rows: Iterable[int], history: HistoryColumns) -> Int64s:
     """Positions of the spans that hold any of these row numbers, without repetition, in order of time."""
     wanted = np.asarray(sorted({row for row in rows if isinstance(row, int)}), dtype=np.int64)
     hit = np.isin(history.index[spans.first], wanted) | np.isin(history.index[spans.last], wanted)
     return np.flatnonzero(hit)
 
 
-def spans_of_message(spans: Spans, key: int | None, value: int) -> Ints:
+def spans_of_message(spans: Spans, key: int | None, value: int) -> Int64s:
     """Positions of the spans that carry this value (of this object, when one is named)."""
     hit = spans.value == value
     if key is not None and key >= 0:

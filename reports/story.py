@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.history.ledger import FaultWindow
-from reports.folder import History, mapping, sequence
+from reports.folder import mapping, sequence
 from reports.pack import shorten
 from reports.spans import (
     OPEN_CODE,
@@ -21,6 +20,9 @@ from reports.spans import (
     spans_of_rows,
     value_text,
 )
+from stormproof.history.columns import HistoryColumns
+from stormproof.history.ledger import FaultWindow
+from stormproof.vocabulary import SENDS, SUBSCRIPTION, TAKES, TOPIC, Function, function_named
 
 MAX_OPERATIONS = 40
 """Operations shown with one anomaly."""
@@ -29,20 +31,6 @@ MAX_ANOMALIES = 50
 
 _SHOWN_ELSEWHERE = frozenset({"faults", "picture"})
 """Details that the story names or the check links to."""
-
-SENDS = frozenset({"enqueue", "publish", "send", "commit", "abort", "move", "finish"})
-TAKES = frozenset({"dequeue", "drain", "receive"})
-_MOVES = frozenset({"move", "finish"})
-_TRANSACTIONS = _MOVES | {"commit", "abort"}
-_OTHERS = {
-    "attach": "durable subscription {key} asked for",
-    "listen": "transient subscription {key} asked for",
-    "detach": "subscription {key} left, to come back",
-    "delete": "subscription {key} deleted",
-    "recover": "prepared transaction looked for, and committed",
-    "rollback": "prepared transaction looked for, and rolled back",
-}
-"""What functions do that neither send nor take; others go by their names."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +57,17 @@ class Operation:
     @property
     def sends(self) -> bool:
         """Whether it puts a message somewhere."""
-        return self.f in SENDS
+        return self.function.does == SENDS
+
+    @property
+    def takes(self) -> bool:
+        """Whether it brought a message, or may have."""
+        return self.function.does == TAKES and self.type in ("ok", "info")
+
+    @property
+    def function(self) -> Function:
+        """What its function means."""
+        return function_named(self.f)
 
     @property
     def latency_ms(self) -> float | None:
@@ -78,7 +76,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Anomaly:
+class ShownAnomaly:
     """One anomaly with its evidence; ``ident`` names it within the page."""
 
     ident: str
@@ -111,18 +109,18 @@ class Anomaly:
 
 
 @dataclass(frozen=True)
-class Teller:
+class Narrator:
     """Turns rows of a history into operations and stories."""
 
-    history: History
+    history: HistoryColumns
     spans: Spans
     faults: Sequence[FaultWindow]
     pairs: tuple[bool, ...]
     noun: str
 
     @classmethod
-    def of(cls, history: History, spans: Spans, faults: Sequence[FaultWindow], noun: str) -> Teller:
-        """A teller for one run; ``noun`` is what a key numbers: ``queue``."""
+    def of(cls, history: HistoryColumns, spans: Spans, faults: Sequence[FaultWindow], noun: str) -> Narrator:
+        """A narrator for one run; ``noun`` is what a key numbers: ``queue``."""
         return cls(history, spans, faults, pair_flags(history), noun)
 
     def operation(self, at: int, proof: bool) -> Operation:
@@ -140,17 +138,17 @@ class Teller:
             start=start / 1e9,
             end=None if is_open else end / 1e9,
             process=int(spans.process[at]),
-            node=_name(history.node_names, int(spans.node[at])),
+            node=_name(history.node.names, int(spans.node[at])),
             type=TYPE_WORDS[code],
-            f=_name(history.f_names, f),
+            f=_name(history.f.names, f),
             key=int(spans.key[at]),
             value=shorten(value_text(int(spans.value[at]), self.pairs[f], text)),
-            error=shorten(_name(history.error_names, int(spans.error[at]))),
+            error=shorten(_name(history.error.names, int(spans.error[at]))),
             faults=tuple(fault_name(w) for w in self.faults if _during(w, start, end)),
             proof=proof,
         )
 
-    def anomaly(self, ident: str, check: str, data: Mapping[str, Any]) -> Anomaly:
+    def anomaly(self, ident: str, check: str, data: Mapping[str, Any]) -> ShownAnomaly:
         """One entry of a check's anomalies, with its operations and those of the same message."""
         key = data.get("key") if isinstance(data.get("key"), int) else None
         value = str(data.get("value") if data.get("value") is not None else "")
@@ -159,9 +157,9 @@ class Teller:
         same = np.empty(0, np.int64) if encoded is None else spans_of_message(self.spans, key, encoded)
         together = np.union1d(proof, same)
         shown = together if len(together) <= MAX_OPERATIONS else proof[:MAX_OPERATIONS]
-        proven = set(proof.tolist())
-        operations = tuple(self.operation(int(at), int(at) in proven) for at in shown)
-        return Anomaly(
+        named = set(proof.tolist())
+        operations = tuple(self.operation(int(at), int(at) in named) for at in shown)
+        return ShownAnomaly(
             ident=ident,
             check=check,
             kind=str(data.get("kind") or check),
@@ -172,17 +170,17 @@ class Teller:
             ),
             operations=operations,
             left_off=len(together) - len(shown),
-            story=tuple(tell(operations, encoded is not None, value)),
+            story=tuple(narrate(operations, encoded is not None, value)),
             noun=self.noun,
         )
 
 
-def tell(operations: Iterable[Operation], is_message: bool, about: str = "") -> list[str]:
+def narrate(operations: Iterable[Operation], is_message: bool, about: str = "") -> list[str]:
     """Sentences about a message's operations, in order of time; those of another message than ``about`` name it."""
     told = list(operations)
     sentences = [_sentence(op, f" message {op.value}" if about and op.value != about else "") for op in told]
-    sends = [op for op in told if op.f in SENDS]
-    taken = [op for op in told if op.f in TAKES and op.type in ("ok", "info")]
+    sends = any(op.sends for op in told)
+    taken = any(op.takes for op in told)
     if is_message and sends and not taken:
         sentences.append("No operation of this run delivered it.")
     if is_message and taken and not sends:
@@ -195,29 +193,29 @@ def _sentence(op: Operation, which: str) -> str:
     during = f", during {' and '.join(op.faults)}" if op.faults else ""
     reason = f" ({op.error})" if op.error else ""
     after = f" after {op.latency_ms:,.1f} ms" if op.latency_ms is not None else ""
-    if op.f in SENDS:
+    if op.sends:
         outcome = {
             "ok": "it was aborted, as intended" if op.f == "abort" else f"the receipt came{after}",
             "info": f"no receipt came{reason}: it may or may not have been accepted",
-            "fail": f"it had no effect{reason}" if op.f in _TRANSACTIONS else f"it was refused{reason}",
+            "fail": f"it had no effect{reason}" if op.function.transaction else f"it was refused{reason}",
         }.get(op.type, "its outcome is not in the history")
         return f"{op.start:.3f} s: {_sent(op, which)} by {where}{during}; {outcome}."
-    if op.f in TAKES and op.type in ("ok", "info") and op.end is not None:
+    if op.takes and op.end is not None:
         outcome = "the receipt of its ACK came" if op.type == "ok" else f"its ACK was never confirmed{reason}"
-        how = " in the final drain" if op.f == "drain" else ""
-        of = f" for subscription {op.key}" if op.f == "receive" else ""
+        how = " in the final drain" if op.function.final else ""
+        of = f" for subscription {op.key}" if op.function.noun == SUBSCRIPTION else ""
         return f"{op.end:.3f} s: delivered{which} to {where}{of}{how}{during}; {outcome}."
-    what = _OTHERS.get(op.f, op.f).format(key=op.key)
+    what = op.function.sentence.format(key=op.key) or op.f
     return f"{op.start:.3f} s: {what} by {where}{during}: {op.type}{reason}."
 
 
 def _sent(op: Operation, which: str) -> str:
     """What an operation that sends did, before its outcome is told."""
-    if op.f == "publish":
+    if op.function.noun == TOPIC:
         return f"published{which} to topic {op.key}"
-    if op.f in _MOVES:
+    if op.function.moves:
         return f"moved{which} from queue {op.key} to queue {op.key + 1} in one transaction"
-    if op.f in _TRANSACTIONS:
+    if op.function.transaction:
         queues = [str(queue) for queue in range(op.key.bit_length()) if op.key >> queue & 1]
         listed = f"{', '.join(queues[:-1])} and {queues[-1]}" if len(queues) > 1 else "".join(queues)
         return f"sent{which} to queues {listed} in one transaction"

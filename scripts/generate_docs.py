@@ -15,7 +15,8 @@ def names_page() -> str:
     for kind, entries in listing("all").items():
         lines += ["", f"## {kind.capitalize()}"]
         for entry in entries:
-            lines += ["", f"**`{entry['name']}`** {entry['summary']}"]
+            shown_by = f": `{entry['command']}`" if "command" in entry else ""
+            lines += ["", f"**`{entry['name']}`** {entry['summary']}{shown_by}"]
             if entry["options"]:
                 lines += ["", "| `--set` | default | meaning |", "| --- | --- | --- |"]
             for option in entry["options"]:

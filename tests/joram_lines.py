@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.history.ledger import read_ledger
 from harness.settings import make_test
-from harness.spec import Test
+from stormproof.history.ledger import read_ledger
+from stormproof.run_folder import LEDGER, node_logs
+from stormproof.test import Test
 
 RATE, SEED = 120.0, 4
 COMMON = {"fault_duration": "1.5", "fault_gap": "0.3", "idle_timeout": "1", "min_ok": "10"}
@@ -32,7 +33,7 @@ class Ended:
     @property
     def logs(self) -> dict[str, str]:
         """Node -> its log."""
-        return {path.stem: path.read_text() for path in sorted((self.folder / "logs").iterdir())}
+        return {path.stem: path.read_text() for path in node_logs(self.folder)}
 
     def tellers(self, *words: str) -> list[str]:
         """The nodes in whose logs one line has all these words."""
@@ -55,7 +56,7 @@ def grew(form: str) -> Callable[[Ended], None]:
     return check
 
 
-def reacted(run: Ended) -> None:
+def processed(run: Ended) -> None:
     """The client inside the broker moved with the master, as did the services, which began once for the first time."""
     grew("held-back")(run)
     assert len(run.tellers("collocated connection opened")) >= 2
@@ -102,12 +103,12 @@ class Line:
         """The command's arguments, but for backend and store."""
         pairs = {**COMMON, **self.settings}.items()
         settings = [word for name, value in pairs for word in ("--set", f"{name}={value}")]
-        return ["--design", "joram", "--workload", self.workload, "--nemesis", self.nemesis, "--nodes", f"{self.nodes}",
+        return ["--system", "joram", "--workload", self.workload, "--nemesis", self.nemesis, "--nodes", f"{self.nodes}",
                 "--time-limit", f"{self.time_limit}", "--rate", f"{RATE:g}", "--seed", f"{SEED}", *settings]
 
     def test(self, backend: str, seed: int) -> Test:
         """The same as a test, with another seed."""
-        return make_test(design="joram", workload=self.workload, nemesis=self.nemesis, backend=backend,
+        return make_test(system="joram", workload=self.workload, nemesis=self.nemesis, backend=backend,
                          nodes=self.nodes, time_limit=self.time_limit, rate=RATE, seed=seed,
                          settings={**COMMON, **self.settings})  # fmt: skip
 
@@ -115,9 +116,9 @@ class Line:
         """Whether it went as it should."""
         assert run.verdict == self.verdict, run.sentence
         assert self.says in run.sentence
-        faults = read_ledger(run.folder / "ledger.jsonl")
+        faults = read_ledger(run.folder / LEDGER)
         assert {window.fault for window in faults} == set(self.nemesis.split(","))
-        assert all(window.proven for window in faults)
+        assert all(window.confirmed for window in faults)
         self.check(run)
 
 
@@ -129,8 +130,9 @@ DELIVERED = "confirmed messages were delivered"
 LINES: Mapping[str, Line] = {
     "asynchronous": Line("queue", DELIVERED, grew("two-step"),
                          **_growing(propagation="asynchronous", transfer="two-step")),
-    "reaction": Line("reaction", DELIVERED, reacted, **_growing(source="topic", transfer="held-back")),
-    "forward": Line("forward", DELIVERED, forwarded, nodes=4, settings={"kill_kind": "master", "local_servers": "1"}),
+    "processing": Line("processing", DELIVERED, processed, **_growing(source="topic", transfer="held-back")),
+    "store-and-forward": Line("store-and-forward", DELIVERED, forwarded, nodes=4,
+                              settings={"kill_kind": "master", "local_servers": "1"}),
     "clustered": Line("clustered", DELIVERED, clustered, nodes=6),
     "topic": Line("topic", "owed to durable subscriptions came", served_by_two),
     "transaction": Line("transaction", "moved exactly once", served_by_two,
@@ -147,8 +149,8 @@ def row(*ids: str, part: bool = False) -> list[pytest.MarkDecorator]:
 
 ROWS: Mapping[str, list[pytest.MarkDecorator]] = {
     "asynchronous": row("J1", "J7", "J15", "J17", "J18"),
-    "reaction": row("J3", "J5", "J10", "J18") + row("J4", part=True),
-    "forward": row("J2", "J11", "J12"),
+    "processing": row("J3", "J5", "J10", "J18") + row("J4", part=True),
+    "store-and-forward": row("J2", "J11", "J12"),
     "clustered": row("J19"),
     "topic": row("J5"),
     "transaction": row("J4", part=True),

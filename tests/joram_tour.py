@@ -16,17 +16,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.protocols import Backend, DiskTrouble
-from harness.registry import BACKENDS
+from harness.backends.catalog import BACKENDS
+from harness.deployment import cluster_of, topology_of
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
-from harness.store import Lock
 from nodes.reference.process import BrokerProcess
 from nodes.reference.runtime import prepared
 from nodes.reference.start import start_config
 from nodes.reference.store import read_all
-from nodes.systems.admin import AdminConnection
-from nodes.systems.reference import Joram, ReferenceCluster
+from nodes.systems.reference.admin_connection import AdminConnection
+from nodes.systems.reference.cluster import ReferenceCluster
+from nodes.systems.reference.code import code_folder
+from stormproof.contracts.backend import Backend, DiskFault, Shells
+from stormproof.contracts.cluster import MAIN
+from stormproof.run_folder import Lock
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
 PATIENCE = 30.0
@@ -50,7 +53,7 @@ class Described:
     """The three replicas of the document's descriptor, started by its command line; replica I is node n(I+1)."""
 
     def __init__(self, cluster: ReferenceCluster, descriptor: str, folder: Path) -> None:
-        self._cluster, self._backend, self._folder = cluster, cluster.backend, folder
+        self._backend, self._folder = cluster.backend, folder
         self.nodes = cluster.node_names
         hosts = iter(self._backend.address(node) for node in self.nodes)
         self._descriptor = re.sub('hostname="localhost"', lambda _: f'hostname="{next(hosts)}"', descriptor)
@@ -64,12 +67,14 @@ class Described:
         if isinstance(self._backend, SimBackend):
             (self._folder / "a3servers.xml").write_text(self._descriptor)
             config = start_config(self._folder / "a3servers.xml", ["0", f"{base}/s0", str(replica)], 3)
-            await self._backend.launch(node, partial(BrokerProcess, config), f"{base}/described.log")
+            await self._backend.launch(node, MAIN, partial(BrokerProcess, config), f"{base}/described.log")
             return
         await self._backend.upload(node, self._descriptor.encode(), f"{base}/a3servers.xml")
-        await self._backend.start(node, [
-            "env", f"PYTHONPATH={self._cluster._code(node)}", self._backend.python(node), "-m", "nodes.reference",
-            "--descriptor", f"{base}/a3servers.xml", "--nb-cluster-expected", "3", "0", f"{base}/s0", str(replica),
+        assert isinstance(self._backend, Shells)
+        code, python = code_folder(self._backend, node), self._backend.python(node)
+        await self._backend.start(node, MAIN, [
+            "env", f"PYTHONPATH={code}", python, "-m", "nodes.reference", "--descriptor", f"{base}/a3servers.xml",
+            "--nb-cluster-expected", "3", "0", f"{base}/s0", str(replica),
         ], f"{base}/described.log")  # fmt: skip
 
     async def states(self) -> list[dict[str, Any]]:
@@ -141,7 +146,7 @@ async def described(cluster: ReferenceCluster, descriptor: str, folder: Path) ->
     assert connection.peer == replicas.addresses[first]
     assert sorted(connection._addresses) == sorted(replicas.addresses), "the server's list"
     await connection.request("SEND", QUEUE, b"1", PATIENCE)
-    await cluster.backend.kill(replicas.nodes[first])
+    await cluster.backend.kill(replicas.nodes[first], MAIN)
     await connection.request("SEND", QUEUE, b"2", PATIENCE)
     await replicas.start(first)
     second = await replicas.settled()
@@ -157,7 +162,7 @@ async def described(cluster: ReferenceCluster, descriptor: str, folder: Path) ->
     await connection.abort()
     await replicas.settled()
     for replica, node in enumerate(replicas.nodes):
-        await cluster.backend.stop(node)
+        await cluster.backend.stop(node, MAIN)
         log = await replicas.log(replica)
         assert ("first_time=True" in log) == (replica == first)
         assert ("first_time=False" in log) == (replica == second)
@@ -179,7 +184,7 @@ async def idle(cluster: ReferenceCluster) -> None:
     await backend.set_network(frozenset([*links, *((node, host) for host, node in links)]))
 
     async def forgotten() -> bool:
-        master = await cluster.master()
+        master = await cluster.primary()
         status = await cluster.status(master) if master else None
         return status is not None and (status.detail or {}).get("connections") == 0
 
@@ -198,17 +203,18 @@ async def idle(cluster: ReferenceCluster) -> None:
 
 async def tour(backend_name: str, descriptor: Path, run_dir: Path) -> None:
     """Both, one after the other, on the same nodes."""
-    test = make_test(design="joram", workload="queue", nemesis="none", backend=backend_name, nodes=3, time_limit=60.0,
+    test = make_test(system="joram", workload="queue", nemesis="none", backend=backend_name, nodes=3, time_limit=60.0,
                      rate=1.0, seed=1, settings={"idle_timeout": 0.8})  # fmt: skip
     backend = BACKENDS.load(backend_name)()
-    cluster = Joram.cluster(test, backend, "between client and broker")
+    cluster = cluster_of(test, backend, "between client and broker")
+    assert isinstance(cluster, ReferenceCluster)
     try:
-        await backend.provision(test, run_dir)
+        await backend.provision(test, topology_of(test), run_dir)
         await cluster.install()
         await described(cluster, descriptor.read_text(), run_dir)
         if isinstance(backend, SimBackend):  # a node has one database there, whatever the folder
             for node in cluster.node_names:
-                await backend.set_disk(node, DiskTrouble("empty"))
+                await backend.set_disk(node, DiskFault("empty"))
         await idle(cluster)
     finally:
         await backend.release()

@@ -7,20 +7,23 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from harness.op import Op
-from harness.protocols import Backend, Option
-from harness.spec import Test
 from nodes.stomp import Frame
+from stormproof.contracts.backend import Backend
+from stormproof.contracts.option import Option
+from stormproof.operation import Op
+from stormproof.test import Test
 from workloads.connection import Connection, ConnectionBroken, NotSent, Rejected, Settings
 
 logger = logging.getLogger("stormproof.client")
 
 CLIENT_HEARTBEAT = Option(
     "client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection", least=0.01)
-SETTLE_TIMEOUT = Option(
-    "settle_timeout", 60.0,
-    "seconds that the healed cluster has to become healthy, and then its clients to settle what was confirmed to them")
-"""Options of every workload."""
+"""An option of every workload that speaks STOMP."""
+HOME, ANY_NODE = "home", "any"
+CONNECT = Option(
+    "connect", ANY_NODE,
+    "whom clients connect to: any node, the one beside them first; or home, that one alone, whether it leads or not",
+    (ANY_NODE, HOME))
 
 _SETTLE_SECONDS = 60.0
 """How long a client tries to get a connection on which to bring back what came undone."""
@@ -53,7 +56,7 @@ class StompCluster(Protocol):
         ...
 
 
-class Part:
+class SubCluster:
     """A cluster of which clients see only some nodes."""
 
     def __init__(self, cluster: StompCluster, nodes: Sequence[str]) -> None:
@@ -105,13 +108,15 @@ class StompClient:
         addresses = list(cluster.client_addresses())
         first %= len(addresses)
         self._names = dict(zip(addresses, cluster.node_names, strict=True))
-        self._addresses = addresses[first:] + addresses[:first]
+        home = options.get(CONNECT.name) == HOME
+        self._addresses = [addresses[first]] if home else addresses[first:] + addresses[:first]
         self._settings = Settings(
             login=cluster.login,
             passcode=cluster.passcode,
             local_host=cluster.backend.address(host),
             reliable=bool(options.get("reliable", True)),
             heartbeat=float(options["client_heartbeat"]),
+            learns_replicas=not home,
         )
         self._connection = Connection(self._addresses, self._settings)
 
@@ -127,7 +132,7 @@ class StompClient:
         """Disconnect."""
         await self._connection.close()
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Wait until what was confirmed is safe, and send again what came undone."""
         try:
             while self._connection.unsafe:

@@ -7,11 +7,15 @@ are. What the queue workload promises is promised of each queue as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from harness.errors import UsageError
-from harness.protocols import Client, Option
-from workloads.client import Part, StompCluster
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.errors import UsageError
+from workloads.client import SubCluster
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient
 
@@ -25,8 +29,8 @@ class ClusteredWorkload(QueueWorkload):
         *QueueWorkload.options,
     )
 
-    @staticmethod
-    def concurrency(options: Mapping[str, Any]) -> int:
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
 
         Raises:
@@ -34,8 +38,13 @@ class ClusteredWorkload(QueueWorkload):
         """
         if options["ha_servers"] < 2:
             raise UsageError("--set ha_servers: at least 2; with one, it is the workload `queue`")
-        return QueueWorkload.concurrency(options)
+        return super().concurrency(options)
 
-    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The queues, each on all servers."""
+        return replace(super().demands(options), servers=options["ha_servers"], spread=True)
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client of one of the servers: producers and consumers take turns over them."""
-        return QueueClient(Part(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread)
+        return QueueClient(SubCluster(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread)

@@ -45,7 +45,8 @@ class Settings:
 
     ``same_replica`` is how long it retries the replica that it lost before it moves on along the list;
     ``heartbeat`` the interval asked of the broker (three silent intervals are a failed connection);
-    ``local_host`` the address to bind to, which decides where on the network the client stands.
+    ``local_host`` the address to bind to, which decides where on the network the client stands; ``learns_replicas``
+    whether it goes to replicas that the broker names, too.
     """
 
     login: str
@@ -56,6 +57,7 @@ class Settings:
     same_replica: float = 0.5
     heartbeat: float = 0.5
     retry_delay: float = 0.05
+    learns_replicas: bool = True
 
 
 @dataclass
@@ -355,13 +357,13 @@ class Connection:
     def _replicas(self, text: str) -> None:
         """Take over the server's list of replicas (J17), keeping our place in it."""
         listed = [_address(item) for item in text.split(",") if item]
-        if listed and self.peer in listed and listed != self._addresses:
+        if self.settings.learns_replicas and listed and self.peer in listed and listed != self._addresses:
             self._addresses = listed
             self._place = listed.index(self.peer)
 
     def _learn(self, master: str) -> None:
         """Add the master that a slave names to the list: it may have come to the group since we got that."""
-        if master and (address := _address(master)) not in self._addresses:
+        if self.settings.learns_replicas and master and (address := _address(master)) not in self._addresses:
             self._addresses.append(address)
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.errors import UsageError
-from harness.generator import (
+from nodes.reference.icestorm.topics import ORDERED, UNORDERED
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
     Generator,
     Seed,
     Source,
@@ -22,11 +28,10 @@ from harness.generator import (
     rate,
     time_limit,
 )
-from harness.protocols import Client, Option
-from harness.spec import Test
-from nodes.reference.icestorm.topics import ORDERED, UNORDERED
-from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT
-from workloads.events_client import KINDS, EventCluster, Listener, Publisher, links
+from stormproof.test import Test
+from stormproof.vocabulary import EVENTS
+from workloads.client import CLIENT_HEARTBEAT
+from workloads.events_client import KINDS, Listener, Publisher, links, topic_name
 from workloads.topic import Publishes, Subscriber
 
 MIXED = "mixed"
@@ -36,12 +41,12 @@ SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event comes to several."""
 
 
-class EventsWorkload:
+class EventsWorkload(Workload):
     """Publishers get a receipt when a replica has queued their event; subscribers acknowledge what they are pushed."""
 
     name = "events"
-    needs: tuple[str, ...] = ("events",)
-    """What it needs of a design."""
+    subject = EVENTS
+    needs = ("events",)
     options = (
         Option("producers", 3, "threads that publish", load=True),
         Option("subscribers", 3, "threads that subscribe", load=True),
@@ -56,14 +61,12 @@ class EventsWorkload:
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
-        SETTLE_TIMEOUT,
         Option("min_ok", 50, "confirmed publishes, and events received, below which the verdict is unknown"),
     )
-    promises = ("topic-phantom", "event-lost", "event-order", "elections")
-    """Checks whose violation makes a run invalid."""
+    guarantees = ("topic-phantom", "event-lost", "event-order", "elections")
 
-    @staticmethod
-    def concurrency(options: Mapping[str, Any]) -> int:
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
 
         Raises:
@@ -74,13 +77,18 @@ class EventsWorkload:
                 raise UsageError(f"--set {name}={options[name]}: at least 1")
         return int(options["producers"] + options["subscribers"])
 
-    @staticmethod
-    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
-        return {"min_ok": {"publish": least, "receive": least}, "faults_proven": True}
+        return {"min_ok": {"publish": least, "receive": least}, "faults_confirmed": True}
 
-    def client(self, cluster: EventCluster, thread: int, host: str) -> Client:
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The topics."""
+        return Demands(topics=tuple(topic_name(topic) for topic in range(options["topics"])))
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
         options = cluster.test.options
         if thread >= options["producers"]:

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from harness.op import Op
-from harness.protocols import NodeStatus
 from nodes.reference.frames import TOPIC_MANAGER
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.timeouts import within
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.operation import Op
 from workloads.client import StompCluster, decode_body, encode_body
 from workloads.connection import Address, Connection, ConnectionBroken, NotSent, Rejected, Settings
 

@@ -11,8 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UsageError
-from harness.generator import (
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
     PENDING,
     Answer,
     Context,
@@ -27,11 +32,11 @@ from harness.generator import (
     sequence,
     time_limit,
 )
-from harness.op import FAIL, INVOKE, Op
-from harness.protocols import Client, Option
-from harness.spec import Test
-from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT, StompCluster
-from workloads.queue_client import QueueClient
+from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.test import Test
+from workloads.client import CLIENT_HEARTBEAT, CONNECT
+from workloads.neutral_client import NeutralQueueClient
+from workloads.queue_client import QueueClient, queue_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,11 @@ class Drain(Generator):
         return lift(None) if event.type == FAIL and event.error == "empty" else self
 
 
-class QueueWorkload:
+class QueueWorkload(Workload):
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
-    needs: tuple[str, ...] = ("queues",)
-    """What it needs of a design."""
+    needs = ("queues",)
     options: tuple[Option, ...] = (
         Option("producers", 3, "threads that send", load=True),
         Option("consumers", 3, "threads that take", load=True),
@@ -78,19 +82,18 @@ class QueueWorkload:
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
+        CONNECT,
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
-        SETTLE_TIMEOUT,
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
         Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
         Option("majority_ok", 0, "confirmed sends on majority sides of partitions below which it is unknown"),
     )
-    promises: tuple[str, ...] = ("lost", "phantom", "duplicated", "depth")
-    """Checks whose violation makes a run invalid."""
+    guarantees: tuple[str, ...] = ("lost", "phantom", "duplicated", "depth")
 
-    @staticmethod
-    def concurrency(options: Mapping[str, Any]) -> int:
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
 
         Raises:
@@ -103,8 +106,8 @@ class QueueWorkload:
             raise UsageError(f"--set consumers={consumers}: each of the {queues} queues needs one at least")
         return int(producers + consumers)
 
-    @staticmethod
-    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])  # where nothing was confirmed, nothing was checked
         gates: dict[str, Any] = {
@@ -112,7 +115,7 @@ class QueueWorkload:
             "min_dequeue_ok": least,
             "drain": True,
             "depth": True,
-            "faults_proven": True,
+            "faults_confirmed": True,
         }
         if options["both_sides"]:
             gates["both_sides"] = True
@@ -120,8 +123,15 @@ class QueueWorkload:
             gates["majority_success"] = options["majority_ok"]
         return gates
 
-    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The queues."""
+        return Demands(queues=tuple(queue_name(key) for key in range(options["queues"])))
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
+        if (connection := cluster.queue_connection()) is not None:
+            return NeutralQueueClient(cluster, connection, host, thread)
         return QueueClient(cluster, host, thread)
 
     def main(self, test: Test) -> Generator:

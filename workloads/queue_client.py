@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from harness.op import Op
 from nodes.stomp import Frame
+from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
 
 
 def destination(key: int) -> str:
     """The STOMP destination of queue number ``key``."""
-    return f"/queue/q{key}"
+    return f"/queue/{queue_name(key)}"
+
+
+def queue_name(key: int) -> str:
+    """The name of queue number ``key``."""
+    return f"q{key}"
 
 
 class QueueClient(StompClient):

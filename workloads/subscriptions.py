@@ -13,8 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harness.errors import UsageError
-from harness.generator import (
+from nodes.reference.frames import TOPIC_MANAGER
+from stormproof.contracts.backend import Backend
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
     PENDING,
     Answer,
     Context,
@@ -29,11 +35,9 @@ from harness.generator import (
     sequence,
     time_limit,
 )
-from harness.op import FAIL, INFO, INVOKE, OK, Op
-from harness.protocols import Backend, Client, Option
-from harness.spec import Test
-from nodes.reference.frames import TOPIC_MANAGER
-from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
+from stormproof.test import Test
+from workloads.client import CLIENT_HEARTBEAT
 from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
@@ -211,12 +215,11 @@ class SubscriptionClient:
         return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
 
 
-class SubscriptionsWorkload:
+class SubscriptionsWorkload(Workload):
     """Clients that change the set and clients that look at it; at the end everything is looked at once more."""
 
     name = "subscriptions"
-    needs: tuple[str, ...] = ("topic manager",)
-    """What it needs of a design."""
+    needs = ("topic manager",)
     options = (
         Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink", load=True),
         Option("lookers", 3, "threads that look", load=True),
@@ -228,14 +231,12 @@ class SubscriptionsWorkload:
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
-        SETTLE_TIMEOUT,
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )
-    promises = ("metadata", "elections")
-    """Checks whose violation makes a run invalid."""
+    guarantees = ("metadata", "elections")
 
-    @staticmethod
-    def concurrency(options: Mapping[str, Any]) -> int:
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
 
         Raises:
@@ -249,13 +250,13 @@ class SubscriptionsWorkload:
                 raise UsageError(f"--set {name}={options[name]}: at least 0")
         return int(options["changers"] + options["lookers"])
 
-    @staticmethod
-    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
-        return {"min_changes_ok": least, "min_looks_ok": least, "last_looks": True, "faults_proven": True}
+        return {"min_changes_ok": least, "min_looks_ok": least, "last_looks": True, "faults_confirmed": True}
 
-    def client(self, cluster: TopicCluster, thread: int, host: str) -> Client:
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
         return SubscriptionClient(cluster, host, thread)
 

@@ -11,8 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.errors import UsageError
-from harness.generator import (
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
     PENDING,
     Answer,
     Context,
@@ -29,10 +34,9 @@ from harness.generator import (
     sequence,
     time_limit,
 )
-from harness.op import FAIL, INFO, INVOKE, OK, Op
-from harness.protocols import Client, Option
-from harness.spec import Test
-from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT, StompCluster
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
+from stormproof.test import Test
+from workloads.client import CLIENT_HEARTBEAT
 from workloads.topic_client import TopicClient, selects, topic_name
 
 SEND_SHARE = 1 / 3
@@ -106,12 +110,11 @@ class Subscriber(Generator):
         return self
 
 
-class TopicWorkload:
+class TopicWorkload(Workload):
     """Producers send with receipts; each subscriber holds one subscription and acknowledges each message."""
 
     name = "topic"
-    needs: tuple[str, ...] = ("topics",)
-    """What it needs of a design."""
+    needs = ("topics",)
     options = (
         Option("producers", 2, "threads that publish", load=True),
         Option("durables", 2, "durable subscriptions, a thread each", load=True),
@@ -127,14 +130,12 @@ class TopicWorkload:
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
-        SETTLE_TIMEOUT,
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
     )
-    promises = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")
-    """Checks whose violation makes a run invalid."""
+    guarantees = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")
 
-    @staticmethod
-    def concurrency(options: Mapping[str, Any]) -> int:
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
 
         Raises:
@@ -153,13 +154,18 @@ class TopicWorkload:
                 raise UsageError(f"--set patterns: {pattern!r} selects none of the topics {names}")
         return int(options["producers"] + subscriptions)
 
-    @staticmethod
-    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
-        return {"min_ok": {"publish": least, "receive": least}, "drain": True, "depth": True, "faults_proven": True}
+        return {"min_ok": {"publish": least, "receive": least}, "drain": True, "depth": True, "faults_confirmed": True}
 
-    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The topics."""
+        return Demands(topics=tuple(topic_name(topic) for topic in range(options["topics"])))
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
         pattern = _pattern(cluster.test, max(0, thread - cluster.test.options["producers"]))
         return TopicClient(cluster, host, thread, pattern)

@@ -6,8 +6,8 @@ process's completions is the order in which the broker pushed the messages.
 
 from __future__ import annotations
 
-from harness.op import Op
 from nodes.stomp import Frame
+from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
 from workloads.connection import ConnectionBroken
 

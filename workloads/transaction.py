@@ -12,8 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.errors import UsageError
-from harness.generator import (
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
     PENDING,
     Answer,
     Context,
@@ -33,12 +38,12 @@ from harness.generator import (
     sequence,
     time_limit,
 )
-from harness.op import FAIL, INVOKE, Op
-from harness.protocols import Client, Option
-from harness.spec import Test
-from workloads.client import CLIENT_HEARTBEAT, SETTLE_TIMEOUT, StompCluster
+from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.test import Test
+from workloads.client import CLIENT_HEARTBEAT
 from workloads.decisions import Decisions
 from workloads.queue import Drain
+from workloads.queue_client import queue_name
 from workloads.transaction_client import NONE_PREPARED, TransactionClient
 
 SEND_SHARE = 1 / 3
@@ -115,12 +120,11 @@ class Recovers(Generator):
         return lift(None) if done else self
 
 
-class TransactionWorkload:
+class TransactionWorkload(Workload):
     """Writers, consumers of their parts; producers, movers, consumers of what was moved; with XA a recoverer."""
 
     name = "transaction"
-    needs: tuple[str, ...] = ("queues", "transactions")
-    """What it needs of a design."""
+    needs = ("queues", "transactions")
     options = (
         Option("transactions", "plain", "one phase (plain) or prepare and commit (xa)", ("plain", "xa")),
         Option("writers", 2, "threads that send to several queues in one transaction", load=True),
@@ -135,17 +139,15 @@ class TransactionWorkload:
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that each step of the drain may take"),
-        SETTLE_TIMEOUT,
         Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
     )
-    promises = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
-    """Checks whose violation makes a run invalid."""
+    guarantees = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
 
     def __init__(self) -> None:
         self._decisions = Decisions()
 
-    @staticmethod
-    def concurrency(options: Mapping[str, Any]) -> int:
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
 
         Raises:
@@ -159,18 +161,23 @@ class TransactionWorkload:
             raise UsageError("--set aborts and crash_share: at most 90, and at most 0.9")
         return int(_first_taker(options) + options["parts"] + 1 + (options["transactions"] == "xa"))
 
-    @staticmethod
-    def gates(options: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         least = max(1, options["min_ok"])
         gates: dict[str, Any] = {
-            "min_ok": {"commit": least, "move": least}, "drain": True, "depth": True, "faults_proven": True,
+            "min_ok": {"commit": least, "move": least}, "drain": True, "depth": True, "faults_confirmed": True,
         }  # fmt: skip
         if options["transactions"] == "xa":
             gates["recovered"] = True
         return gates
 
-    def client(self, cluster: StompCluster, thread: int, host: str) -> Client:
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The queues for parts, the one that is moved from, and the one that is moved to."""
+        return Demands(queues=tuple(queue_name(key) for key in range(options["parts"] + 2)))
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
         return TransactionClient(cluster, host, thread, self._decisions)
 

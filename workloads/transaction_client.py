@@ -7,7 +7,7 @@ is given up with all that was begun on it.
 
 from __future__ import annotations
 
-from harness.op import Op
+from stormproof.operation import Op
 from workloads.client import StompCluster, decode_body
 from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.decisions import Decisions, xid_of

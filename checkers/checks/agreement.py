@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from checkers import kernels_topic
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.topics import Topics
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import TOPICS
 
 TWO = "seen-in-two-orders"
 NO_ORDER = "no-common-order"
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """First deliveries only.
 
     ``seen-in-two-orders``: a message that came to one subscription after another one that a second subscription got
@@ -37,12 +40,12 @@ def check(run: Run) -> Outcome:
     if count:
         text = (f"{amount(count, 'message')} came to two subscriptions in different orders "
                 f"({amount(pairs, 'pair')} in disagreement)")
-        return Outcome(INVALID, count, text, tuple(examples), figures)
+        return CheckOutcome(INVALID, count, text, tuple(examples), figures)
     cycle = kernels_topic.find_cycle(t.codes, t.start, t.message, t.messages)
     if len(cycle):
-        return Outcome(INVALID, 1, "no order of all messages agrees with every subscription",
+        return CheckOutcome(INVALID, 1, "no order of all messages agrees with every subscription",
                        (_cycle(run, t, cycle.tolist()),), figures)  # fmt: skip
-    return Outcome(VALID, 0, "all subscriptions saw the messages that they share in one order", (), figures)
+    return CheckOutcome(VALID, 0, "all subscriptions saw the messages that they share in one order", (), figures)
 
 
 def _pair(run: Run, t: Topics, place_of: Int64s, one: int, other: int, place: int, earlier: int) -> Anomaly:
@@ -67,3 +70,16 @@ def _cycle(run: Run, t: Topics, places: list[int]) -> Anomaly:
     shown = "; ".join(steps[:10]) + (f"; and {len(steps) - 10} more" if len(steps) > 10 else "")
     rows = run.rows_of(*(int(t.rows[place]) for place in places))
     return Anomaly(NO_ORDER, rows, None, t.name(int(t.message[places[0]])), {"order": shown})
+
+
+CHECK = RunCheck(
+    name="agreement",
+    guarantee="all subscriptions see the messages that they share in one order",
+    anomaly="agreement",
+    decides=True,
+    subjects=(TOPICS,),
+    one="message was seen in different orders by different subscriptions",
+    more="messages were seen in different orders by different subscriptions",
+    speaks_when_held=True,
+    function=check,
+)

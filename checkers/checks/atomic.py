@@ -6,16 +6,19 @@ from collections import Counter
 
 import numpy as np
 
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, UNSURE, Transactions
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import TRANSACTIONS
 
 TORN = "torn"
 WHOLE = "lost-whole"
 REVIVED = "aborted-yet-delivered"
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Committed transactions with a part that never came; aborted ones with a part that did; and those whose
     fate is unknown with one that came and another that did not.
 
@@ -45,13 +48,14 @@ def check(run: Run) -> Outcome:
         examples = tuple(_anomaly(run, t, kind, number) for kind, number in told[:MAX_EXAMPLES])
         listed = ", ".join(f"{found:,} {kind}" for kind, found in kinds.most_common() if found)
         text = f"{amount(count, 'transaction')} did not happen as a whole ({listed})"
-        return Outcome(INVALID, count, text, examples, figures)
+        return CheckOutcome(INVALID, count, text, examples, figures)
     if undecided:
         queue, reason = next(iter(t.undrained.items()))
         some = amount(int(undecided), "transaction")
         text = f"{some} with parts that did not come, but queue {queue} was not drained: {reason}"
-        return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"all {int(sends.sum()):,} transactions happened as a whole or not at all", (), figures)
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    text = f"all {int(sends.sum()):,} transactions happened as a whole or not at all"
+    return CheckOutcome(VALID, 0, text, (), figures)
 
 
 def _anomaly(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
@@ -70,3 +74,16 @@ def _anomaly(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
 
 def _bits(mask: int) -> list[int]:
     return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+
+
+CHECK = RunCheck(
+    name="atomic",
+    guarantee="of a transaction all parts come or none: all when it was committed, none when it was aborted",
+    anomaly="atomic",
+    decides=True,
+    subjects=(TRANSACTIONS,),
+    one="transaction was done in part, or against what was confirmed",
+    more="transactions were done in part, or against what was confirmed",
+    speaks_when_held=True,
+    function=check,
+)

@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels
-from checkers.kernels import Int64s
-from checkers.run import SECOND, Bools, Run
-from checkers.verdict import INVALID, VALID, Anomaly, Outcome
-from harness.history.ledger import FaultWindow
-
-_SERVICE_OF = {"drain": "dequeue", "finish": "move"}
-"""Functions that show the same service at work as another does."""
-_NO_SERVICE = frozenset({"depth", "recover", "rollback"})
-"""Functions that read or clean up; they may well have nothing to do."""
+from checkers.api import RunCheck
+from checkers.run import SECOND, Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Bools, Int64s
+from stormproof.history.ledger import FaultWindow
+from stormproof.vocabulary import ANY, shown_service
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """The longest time without a success in the main phase, over all functions and by function; and for each healed
     fault the seconds until each function that was tried again had succeeded.
 
@@ -27,7 +24,7 @@ def check(run: Run) -> Outcome:
     """
     h = run.history
     services = _services(run)
-    confirmed = (h.kind == kernels.OK) & (h.process >= 0)
+    confirmed = (h.kind == vocabulary.OK) & (h.process >= 0)
     start, end = run.main_phase()
     in_main = confirmed & (h.time >= start) & (h.time <= end)
     gaps = {name: _longest_gap(h.time[in_main & mask], start, end) for name, mask in services.items()}
@@ -50,8 +47,9 @@ def check(run: Run) -> Outcome:
     if took:
         text += f"; service was back at most {max(took):.3g} s after a fault was healed"
     if never:
-        return Outcome(INVALID, len(never), f"{text}; after {len(never)} faults it never came back", never, figures)
-    return Outcome(VALID, 0, text, (), figures)
+        text += f"; after {len(never)} faults it never came back"
+        return CheckOutcome(INVALID, len(never), text, never, figures)
+    return CheckOutcome(VALID, 0, text, (), figures)
 
 
 def _services(run: Run) -> dict[str, Bools]:
@@ -60,9 +58,9 @@ def _services(run: Run) -> dict[str, Bools]:
     masks: dict[str, Bools] = {}
     for code, function in enumerate(h.f.names):
         mask = (h.f.codes == code) & (h.process >= 0)
-        if function in _NO_SERVICE or not mask.any():
+        name = shown_service(function)
+        if name is None or not mask.any():  # what reads or cleans up may well have nothing to do
             continue
-        name = _SERVICE_OF.get(function, function)
         masks[name] = masks[name] | mask if name in masks else mask
     return masks
 
@@ -90,8 +88,8 @@ def _recovery(run: Run, fault: FaultWindow, services: Mapping[str, Bools]) -> di
     by_function: dict[str, float | None] = {}
     for name, mask in services.items():
         tried = np.flatnonzero(mask[row:]) + row
-        tried = tried[(h.kind[tried] != kernels.INVOKE) & (h.partner[tried] >= row)]
-        succeeded = tried[h.kind[tried] == kernels.OK]
+        tried = tried[(h.kind[tried] != vocabulary.INVOKE) & (h.partner[tried] >= row)]
+        succeeded = tried[h.kind[tried] == vocabulary.OK]
         if len(succeeded):
             by_function[name] = round(float(h.time[succeeded[0]] - healed) / SECOND, 6)
         elif (~run.empty[tried]).any():
@@ -105,3 +103,13 @@ def _recovery(run: Run, fault: FaultWindow, services: Mapping[str, Bools]) -> di
         "by_function": by_function,
         "never": never,
     }
+
+
+CHECK = RunCheck(
+    name="availability",
+    guarantee="service comes back after every fault",
+    anomaly="never-recovered",
+    subjects=(ANY,),
+    headline_figures=True,
+    function=check,
+)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from checkers.api import RunCheck
 from checkers.run import Run, noun_of
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Messages left in drained queues (or durable subscriptions); unknown where the depth was not read or the drain did
     not finish."""
     noun = noun_of(run)
@@ -20,16 +23,28 @@ def check(run: Run) -> Outcome:
             for queue, (depth, row) in list(stuck.items())[:MAX_EXAMPLES]
         )
         text = f"{amount(count, 'message was', 'messages were')} left in drained {noun}s"
-        return Outcome(INVALID, count, text, examples, figures)
+        return CheckOutcome(INVALID, count, text, examples, figures)
     unread = [queue for queue in run.queues if queue not in run.depths]
     if unread:
-        return Outcome(UNKNOWN, 0, f"the depth of {noun} {_list(unread)} was not read", (), figures)
+        return CheckOutcome(UNKNOWN, 0, f"the depth of {noun} {_list(unread)} was not read", (), figures)
     if left:
         text = f"{noun} {_list(list(left))} holds messages, but its drain did not finish"
-        return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"every {noun} was empty at the end", (), figures)
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    return CheckOutcome(VALID, 0, f"every {noun} was empty at the end", (), figures)
 
 
 def _list(queues: list[int]) -> str:
     shown = ", ".join(map(str, queues[:5]))
     return shown if len(queues) <= 5 else f"{shown} and {len(queues) - 5} others"
+
+
+CHECK = RunCheck(
+    name="depth",
+    guarantee="a drained queue is empty",
+    anomaly="depth",
+    decides=True,
+    subjects=(MESSAGES, TOPICS, TRANSACTIONS,),
+    one="message was left after everything was drained",
+    more="messages were left after everything was drained",
+    function=check,
+)

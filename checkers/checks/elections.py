@@ -8,24 +8,27 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from checkers.api import RunCheck
 from checkers.run import SECOND, Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
-from harness.history.ledger import FaultWindow
-from harness.history.moments import read_moments
-from nodes.reference.coverage import Line, events
+from nodes.systems.reference.log_events import Line, events
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.contracts.fault import (
+    CUTS_LINKS,
+    DELAYS_MESSAGES,
+    ENDS_PROCESS,
+    LOSES_DATA,
+    MAY_END_PROCESS,
+    MOVES_CLOCK,
+    STOPS_TIME,
+)
+from stormproof.history.ledger import FaultWindow
+from stormproof.history.moments import read_moments
+from stormproof.text import amount
+from stormproof.vocabulary import EVENTS, METADATA
 
 NORMAL, REORGANIZATION = "normal", "reorganization"
-MARGIN = 0.25
-"""Seconds that a minority may take beyond its bound: messages and timers take their time."""
-MARGINS = {"sim": MARGIN, "local": 5.0, "docker": 5.0}
-"""The same by backend: on a real machine a busy processor takes its time, too. Hosts with clocks of their own have
-none: their times can't be compared with those of the faults."""
-STANDING_STILL = frozenset({"pause", "kill", "power", "reboot", "clock", "disk"})
-"""Faults of a replica itself, during which its bound says nothing."""
-DELAYING = "packets"
-"""The fault by which what was said before a cut may arrive long after."""
-FORGETTING = "disk"
-"""The fault by which a replica may forget what it had promised."""
+_STANDS_STILL = frozenset({STOPS_TIME, ENDS_PROCESS, MAY_END_PROCESS, MOVES_CLOCK})
+"""Effects of faults of a replica itself, during which its bound says nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Account:
         return next(iter(self.groups.get(group, ())), None)
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Breaches of the rules; a run whose logs show no group is undecided.
 
     A line that is missing from a log is no evidence: what it would have told is taken to be right.
@@ -74,19 +77,19 @@ def check(run: Run) -> Outcome:
     account = read_account(run.folder / "logs" if run.folder is not None else None, names, _zero(run))
     replicating = [formed for lines in account.groups.values() for formed in lines if formed.replicates]
     if not replicating:
-        return Outcome(UNKNOWN, 0, "the replicas' logs show no group that replicates")
+        return CheckOutcome(UNKNOWN, 0, "the replicas' logs show no group that replicates")
     found = [*_groups(account), *_members(account), *_full_start(account)]
-    if FORGETTING not in (run.test.get("nemesis") or ()):
+    effects = frozenset[str]().union(*(fault.effects for fault in run.faults))
+    if LOSES_DATA not in effects:  # a replica that lost its disk may have forgotten what it had promised
         found += _epochs_grow(account)
-    margin = MARGINS.get(str(run.test.get("backend")))
-    known = margin == MARGIN or "clock" not in (run.test.get("nemesis") or ())
-    if margin is not None and known:
-        found += _minorities(run, account, margin)
+    times_known = run.in_process or MOVES_CLOCK not in effects
+    if run.lateness is not None and times_known:
+        found += _minorities(run, account, run.lateness)
     figures: dict[str, object] = {"groups": len(account.groups), "replicating": len(replicating)}
     if found:
         text = f"{amount(len(found), 'breach', 'breaches')} of the election's rules: {found[0].detail['reason']}"
-        return Outcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]), figures)
-    return Outcome(VALID, 0, f"{len(replicating):,} groups that replicated kept the election's rules", (), figures)
+        return CheckOutcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]), figures)
+    return CheckOutcome(VALID, 0, f"{len(replicating):,} groups that replicated kept the election's rules", (), figures)
 
 
 def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Account:
@@ -215,7 +218,7 @@ def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
     pause = max(float(options.get("master_timeout", 1.0)), float(options.get("election_timeout", 1.0)))
     once = pause + float(options.get("response_timeout", 0.5))
     for fault in run.faults:
-        if fault.fault != "partition" or not fault.proven or 2 * len(fault.targets) > len(account.names):
+        if CUTS_LINKS not in fault.effects or not fault.confirmed or 2 * len(fault.targets) > len(account.names):
             continue
         # Alone, a replica asks in vain; a slave beside its coordinator learns from it, when that has found out.
         bound = once * min(len(fault.targets), 2) + margin
@@ -234,7 +237,19 @@ def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
 
 def _stood_still(faults: Sequence[FaultWindow], node: str, since: float, until: float) -> bool:
     return any(
-        (fault.fault == DELAYING or (fault.fault in STANDING_STILL and node in fault.targets))
+        (DELAYS_MESSAGES in fault.effects or (fault.effects & _STANDS_STILL and node in fault.targets))
         and fault.start / SECOND <= until and (fault.end is None or fault.end / SECOND >= since)
         for fault in faults
     )  # fmt: skip
+
+
+CHECK = RunCheck(
+    name="elections",
+    guarantee="a group replicates with a majority, after a stop of all with everybody; nobody is in two; a minority "
+    "stops",
+    anomaly="elections",
+    subjects=(METADATA, EVENTS,),
+    one="rule of the election was broken",
+    more="rules of the election were broken",
+    function=check,
+)

@@ -5,18 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.topics import Subscription
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.contracts.fault import ENDS_PROCESS, MAY_END_PROCESS
+from stormproof.history.columns import Int64s
+from stormproof.history.ledger import FaultWindow
+from stormproof.text import amount
+from stormproof.vocabulary import EVENTS
 
 ENDLESS = 1_000
 """A retry count that no run uses up."""
-ENDING = frozenset({"kill", "power", "reboot", "disk"})
-"""Faults that end a replica's process, and with it what waits in its memory."""
 
 
-def check(run: Run) -> Outcome:
+def may_end(fault: FaultWindow) -> bool:
+    """Whether a fault may end a replica's process, and with it what waits in its memory."""
+    return bool(fault.effects & {ENDS_PROCESS, MAY_END_PROCESS})
+
+
+def check(run: Run) -> CheckOutcome:
     """Events confirmed by a replica and owed to a subscriber that did not come.
 
     *Promised*: the subscription was confirmed before the first fault, it is never removed (a ``retry_count`` of 1000
@@ -50,12 +58,12 @@ def check(run: Run) -> Outcome:
     aside = f"; {unpromised:,} that were not promised did not come either" if unpromised else ""
     if lost:
         text = f"{lost:,} of {owed_in_all:,} events owed to subscribers never came, though their replicas lived{aside}"
-        return Outcome(INVALID, lost, text, tuple(examples), figures)
+        return CheckOutcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
         text = f"{amount(undecided, 'event')} did not come, but subscription {key} was not drained: {reason}"
-        return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"every event that was promised came ({owed_in_all:,} owed){aside}", (), figures)
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    return CheckOutcome(VALID, 0, f"every event that was promised came ({owed_in_all:,} owed){aside}", (), figures)
 
 
 def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -67,7 +75,7 @@ def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bo
         # How long the injection took is not known exactly: what was sent until the heal counts as before.
         until = fault.end if fault.end is not None else np.iinfo(np.int64).max
         for code, name in enumerate(h.node.names):
-            if fault.fault in ENDING and name in fault.targets:
+            if may_end(fault) and name in fault.targets:
                 last[code] = max(last[code], until)
     died: np.ndarray[tuple[int], np.dtype[np.bool_]] = (h.time[sent] <= last[node]) | (node < 0)
     return died
@@ -82,3 +90,14 @@ def _anomaly(run: Run, s: Subscription, message: int) -> Anomaly:
         "faults": run.faults_at(confirmed),
     }  # fmt: skip
     return Anomaly("event-lost", run.rows_of(s.since, sent), None, t.name(message), detail)
+
+
+CHECK = RunCheck(
+    name="event-lost",
+    guarantee="a replica delivers what it confirmed to every subscriber, as long as its process lives",
+    anomaly="event-lost",
+    subjects=(EVENTS,),
+    one="confirmed message was never delivered to a subscriber",
+    more="confirmed messages were never delivered to a subscriber",
+    function=check,
+)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels, kernels_topic
-from checkers.checks.event_lost import ENDING
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
+from checkers.checks.event_lost import may_end
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
-from harness.history.schema import PAIR_SHIFT
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.text import amount
+from stormproof.vocabulary import EVENTS
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Events that first came to a subscriber after a later one of the same publisher.
 
     *Promised* to subscribers with ``reliability`` ordered, while the publisher stays on one replica: for events
@@ -29,8 +32,8 @@ def check(run: Run) -> Outcome:
     figures = {"not_promised": moved}
     aside = f"; {moved:,} came out of order where no order was promised" if moved else ""
     if not len(late):
-        return Outcome(VALID, 0, f"every publisher's events came in order while it stayed on one replica{aside}", (),
-                       figures)  # fmt: skip
+        text = f"every publisher's events came in order while it stayed on one replica{aside}"
+        return CheckOutcome(VALID, 0, text, (), figures)
     examples = []
     for place, witness in late[:MAX_EXAMPLES].tolist():
         message, later = int(t.message[place]), int(t.message[witness])
@@ -41,7 +44,7 @@ def check(run: Run) -> Outcome:
         examples.append(Anomaly("event-out-of-order", rows, None, t.name(message), detail))
     events = amount(len(late), "event")
     text = f"{events} came to a subscriber after a later one, though the publisher had not moved{aside}"
-    return Outcome(INVALID, len(late), text, tuple(examples), figures)
+    return CheckOutcome(INVALID, len(late), text, tuple(examples), figures)
 
 
 def _stays(run: Run) -> Int64s:
@@ -72,7 +75,7 @@ def _life(run: Run, sent: int, ended: int) -> tuple[int, int] | None:
         return None
     lives = 0
     for fault in run.faults:
-        if fault.fault not in ENDING or name not in fault.targets:
+        if not may_end(fault) or name not in fault.targets:
             continue
         if fault.end is not None and fault.end < h.time[sent]:
             lives += 1
@@ -91,3 +94,14 @@ def _late(run: Run, group: Int64s) -> Int64s:
     )  # fmt: skip
     places = np.flatnonzero(shown_by >= 0)
     return np.column_stack((places, shown_by[places])).astype(np.int64)
+
+
+CHECK = RunCheck(
+    name="event-order",
+    guarantee="a publisher's events come in order while it stays on one replica",
+    anomaly="event-order",
+    subjects=(EVENTS,),
+    one="message was delivered to a subscriber after a later one of a publisher that had not moved",
+    more="messages were delivered to a subscriber after a later one of a publisher that had not moved",
+    function=check,
+)

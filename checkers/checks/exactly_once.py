@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, Transactions, find, name
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import TRANSACTIONS
 
 LOST = "lost"
 TWICE = "moved-twice"
@@ -33,7 +36,7 @@ class _Found:
             self.examples.append(anomaly)
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Moves take a message from one queue and send another to the next queue in one transaction. Violated by confirmed
     messages that led to none, messages that led to several, results of moves that are certain not to have
     committed, committed moves whose result never came, and moves of what nobody had sent.
@@ -54,12 +57,12 @@ def check(run: Run) -> Outcome:
     if count:
         listed = ", ".join(f"{n:,} {kind}" for kind, n in found.kinds.most_common())
         text = f"{amount(count, 'message was', 'messages were')} not moved exactly once ({listed})"
-        return Outcome(INVALID, count, text, tuple(found.examples), figures)
+        return CheckOutcome(INVALID, count, text, tuple(found.examples), figures)
     if found.undecided:
         messages = amount(found.undecided, "message was", "messages were")
         text = f"{messages} not seen to be moved, but not every queue on the way was drained"
-        return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"all {found.messages:,} confirmed messages were moved exactly once", (), figures)
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    return CheckOutcome(VALID, 0, f"all {found.messages:,} confirmed messages were moved exactly once", (), figures)
 
 
 def _judge(run: Run, t: Transactions, source: int, found: _Found) -> None:
@@ -117,3 +120,16 @@ def _of_message(run: Run, t: Transactions, kind: str, source: int, value: int, s
     }
     rows = [sent, *t.row[moves].tolist(), *t.deliveries[np.isin(t.of_delivery, moves)].tolist()]
     return Anomaly(kind, run.rows_of(*rows), source, name(value), detail)
+
+
+CHECK = RunCheck(
+    name="exactly-once",
+    guarantee="every message that is moved by transactions leads to exactly one",
+    anomaly="exactly-once",
+    decides=True,
+    subjects=(TRANSACTIONS,),
+    one="message was not moved exactly once",
+    more="messages were not moved exactly once",
+    speaks_when_held=True,
+    function=check,
+)

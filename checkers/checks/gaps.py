@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels_topic
-from checkers.excuses import near_fault
-from checkers.history import History
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
+from checkers.exemptions import near_fault
 from checkers.run import Run
 from checkers.topics import Connection, Topics
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import HistoryColumns, Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import TOPICS
 
 BY_TIME = "missed-by-time"
 BY_ORDER = "missed-by-order"
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Messages that a process with a transient subscription never got, though it got a later one.
 
     ``missed-by-time``: published after its subscription was confirmed, and confirmed before the later one was
@@ -31,14 +33,14 @@ def check(run: Run) -> Outcome:
     firsts = [t.first_places(s) for s in t.subscriptions]
     examples: list[Anomaly] = []
     by_time = by_order = unpromised = 0
-    excused = BY_TIME in run.excused("gaps")
+    exempt = BY_TIME in run.exempt("gaps")
     for c in t.connections:
         s, known = c.subscription, set()
         if c.since >= 0:
             missed, shown_by = kernels_topic.skipped_by_time(
                 c.taken, t.message, s.mask, c.since, t.messages, by_sending, t.sent, t.topic, t.state, h.partner
             )
-            if excused:
+            if exempt:
                 near = near_fault(run, t.sent[missed], _came_without(t, h, c, missed))
                 unpromised += int(near.sum())
                 missed, shown_by = missed[~near], shown_by[~near]
@@ -70,16 +72,16 @@ def check(run: Run) -> Outcome:
                     examples.append(_anomaly(run, t, BY_ORDER, c, m, rows, detail))
     count = by_time + by_order
     figures = {"connections": len(t.connections), "by_time": by_time, "by_order": by_order}
-    if excused:
+    if exempt:
         figures["not_promised"] = unpromised
     if not count:
         text = f"no gap in what {amount(len(t.connections), 'connection')} of transient subscriptions got"
-        return Outcome(VALID, 0, text, (), figures)
+        return CheckOutcome(VALID, 0, text, (), figures)
     text = f"{amount(count, 'message was', 'messages were')} missing in what a connected transient subscription got"
-    return Outcome(INVALID, count, text, tuple(examples), figures)
+    return CheckOutcome(INVALID, count, text, tuple(examples), figures)
 
 
-def _came_without(t: Topics, h: History, c: Connection, missed: Int64s) -> Int64s:
+def _came_without(t: Topics, h: HistoryColumns, c: Connection, missed: Int64s) -> Int64s:
     """By message that a connection missed: the first row at which it got one that had been sent after the message was
     confirmed. By then the message had come undone, or was passed over."""
     sent, rows = t.sent[t.message[c.taken]], t.rows[c.taken]
@@ -97,3 +99,16 @@ def _anomaly(
 ) -> Anomaly:
     about = {"subscription": c.subscription.key, "process": c.process, "topic": int(t.topic[message])}
     return Anomaly(kind, run.rows_of(*rows), None, t.name(message), about | detail)
+
+
+CHECK = RunCheck(
+    name="gaps",
+    guarantee="a transient subscription misses nothing between the messages it gets on one connection; what comes "
+    "between two connections is not promised",
+    anomaly="gaps",
+    decides=True,
+    subjects=(TOPICS,),
+    one="message was missing in what a connected transient subscription got",
+    more="messages were missing in what a connected transient subscription got",
+    function=check,
+)

@@ -18,10 +18,14 @@ from porcupine.columns import DEQUEUE, ENQUEUE, NEVER
 from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 
 from checkers import kernels
-from checkers.folder import picture_name
-from checkers.kernels import Int64s
-from checkers.run import Bools, Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
+from checkers.api import RunCheck
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Bools, Int64s
+from stormproof.run_folder import picture_name
+from stormproof.text import amount
+from stormproof.vocabulary import MESSAGES
 
 MODEL = "unordered-queue"
 QUEUE_SECONDS = 1.0
@@ -61,7 +65,7 @@ class Columns:
         )
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Whether each queue behaved as if every operation had happened at one instant, messages in any order.
 
     A send that ended ``ok`` put its message in, one that ended ``info`` may have, at any time after it was invoked; a
@@ -72,16 +76,16 @@ def check(run: Run) -> Outcome:
     queues = np.unique(columns.key).tolist()
     figures: dict[str, object] = {"model": MODEL, "queues": len(queues), "operations": len(columns.f)}
     if not queues:
-        return Outcome(UNKNOWN, 0, "no operation put a message into a queue or took one out", (), figures)
+        return CheckOutcome(UNKNOWN, 0, "no operation put a message into a queue or took one out", (), figures)
     whole = columns.check(run.history.rows)
     if whole.verdict is CheckResult.OK:
         text = f"{amount(len(queues), 'queue')} linearizable, messages in any order"
-        return Outcome(VALID, 0, text, (), figures)
+        return CheckOutcome(VALID, 0, text, (), figures)
     illegal, unknown = _by_queue(run, columns, queues)
     if not illegal:
         some = f"{len(unknown):,} of {amount(len(queues), 'queue')}"
         text = f"{some} could not be decided within the limits of time and memory"
-        return Outcome(UNKNOWN, 0, text, (), {**figures, "undecided": len(unknown)})
+        return CheckOutcome(UNKNOWN, 0, text, (), {**figures, "undecided": len(unknown)})
     examples = tuple(
         _anomaly(run, key, result, operations, pictured=place < MAX_PICTURES)
         for place, (key, operations, result) in enumerate(illegal[:MAX_EXAMPLES])
@@ -91,7 +95,7 @@ def check(run: Run) -> Outcome:
     first = examples[0]
     where = f" (message {first.value} of queue {first.key})" if first.value else f" (queue {first.key})"
     text = f"{len(illegal):,} of {amount(len(queues), 'queue')} not linearizable: {first.detail['reason']}{where}"
-    return Outcome(INVALID, len(illegal), text, examples, {**figures, "undecided": len(unknown)}, pages)
+    return CheckOutcome(INVALID, len(illegal), text, examples, {**figures, "undecided": len(unknown)}, pages)
 
 
 def columns_of(run: Run) -> Columns:
@@ -100,7 +104,7 @@ def columns_of(run: Run) -> Columns:
     put = np.flatnonzero((messages.sent >= 0) & (messages.state != kernels.FAILED))
     sent = messages.sent[put]
     sent_until = np.where(messages.state[put] == kernels.ACKED, h.partner[sent], NEVER)
-    taken = np.flatnonzero(((h.role == kernels.DEQUEUE) | (h.role == kernels.DRAIN)) & (h.kind == kernels.OK))
+    taken = np.flatnonzero(((h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)) & (h.kind == vocabulary.OK))
     value = messages.of_row[taken].astype(np.int64)
     foreign = value < 0
     value[foreign] = len(messages.key) + np.arange(np.count_nonzero(foreign))
@@ -144,3 +148,11 @@ def _page(run: Run, operations: Columns, result: ColumnsResult) -> str:
     from checkers.pictures import picture
 
     return picture(run, MODEL, operations, result.rows)
+
+
+CHECK = RunCheck(
+    name="linearizable",
+    guarantee="each queue is linearizable as an unordered queue: nothing comes twice, nothing from nowhere",
+    subjects=(MESSAGES,),
+    function=check,
+)

@@ -7,12 +7,15 @@ from collections import Counter
 import numpy as np
 
 from checkers import kernels
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.vocabulary import MESSAGES
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names.
 
     Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after
@@ -29,12 +32,12 @@ def check(run: Run) -> Outcome:
     examples = tuple(_anomaly(run, int(message)) for message in lost[:MAX_EXAMPLES])
     if len(lost):
         text = f"{len(lost):,} of {confirmed:,} confirmed messages were never delivered"
-        return Outcome(INVALID, len(lost), text, examples, figures)
+        return CheckOutcome(INVALID, len(lost), text, examples, figures)
     if len(maybe):
         reason = run.undrained[int(messages.key[maybe[0]])]
         text = f"{len(maybe):,} of {confirmed:,} confirmed messages were not delivered, but the queue was not drained"
-        return Outcome(UNKNOWN, 0, f"{text}: {reason}", (), figures)
-    return Outcome(VALID, 0, f"all {confirmed:,} confirmed messages were delivered", (), figures)
+        return CheckOutcome(UNKNOWN, 0, f"{text}: {reason}", (), figures)
+    return CheckOutcome(VALID, 0, f"all {confirmed:,} confirmed messages were delivered", (), figures)
 
 
 def _proven_empty(run: Run, queue: int) -> bool:
@@ -43,8 +46,8 @@ def _proven_empty(run: Run, queue: int) -> bool:
     if depth != 0:
         return False
     h = run.history
-    here = (h.key == queue) & (h.role >= kernels.ENQUEUE) & (h.role <= kernels.DRAIN)
-    still_open = here & (h.kind == kernels.INVOKE) & (h.partner < 0)
+    here = (h.key == queue) & (h.role >= vocabulary.ENQUEUE) & (h.role <= vocabulary.DRAIN)
+    still_open = here & (h.kind == vocabulary.INVOKE) & (h.partner < 0)
     return not still_open.any() and not here[h.partner[row] :].any()
 
 
@@ -61,3 +64,16 @@ def _anomaly(run: Run, message: int) -> Anomaly:
     return Anomaly(
         "lost", run.rows_of(sent), int(run.messages.key[message]), run.messages.name(message), detail
     )
+
+
+CHECK = RunCheck(
+    name="lost",
+    guarantee="every confirmed message is delivered",
+    anomaly="lost",
+    decides=True,
+    subjects=(MESSAGES,),
+    one="confirmed message was never delivered",
+    more="confirmed messages were never delivered",
+    speaks_when_held=True,
+    function=check,
+)

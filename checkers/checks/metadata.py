@@ -9,10 +9,12 @@ import numpy as np
 import porcupine
 from porcupine import CheckResult, Operation
 
-from checkers import kernels
-from checkers.history import ADDS, LOOKS, REMOVES
+from checkers.api import RunCheck
+from checkers.history import CREATES, DELETES, READS
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.vocabulary import METADATA
 
 MODEL = "cas-register"
 ABSENT, PRESENT = None, 1
@@ -26,7 +28,7 @@ RUN_SECONDS = 20.0
 """After this time no further object of a run is begun."""
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Whether every object (key) behaved as if each operation on it had happened at one instant.
 
     A change that ended ``ok`` with 1 was made: the object was not so before; with 0 it was found so. One that ended
@@ -36,7 +38,7 @@ def check(run: Run) -> Outcome:
     figures: dict[str, object] = {"model": MODEL, "objects": len(objects),
                                   "operations": sum(len(rows) for rows in objects.values())}  # fmt: skip
     if not objects:
-        return Outcome(UNKNOWN, 0, "nothing was changed or looked at", (), figures)
+        return CheckOutcome(UNKNOWN, 0, "nothing was changed or looked at", (), figures)
     model = porcupine.model_named(MODEL)
     deadline = time.monotonic() + RUN_SECONDS
     illegal: list[Anomaly] = []
@@ -56,11 +58,11 @@ def check(run: Run) -> Outcome:
         first = illegal[0]
         reason = f"object {first.key}: {first.detail['reason']}"
         text = f"{len(illegal):,} of {len(objects):,} objects not linearizable: {reason}"
-        return Outcome(INVALID, len(illegal), text, tuple(illegal[:MAX_EXAMPLES]), figures)
+        return CheckOutcome(INVALID, len(illegal), text, tuple(illegal[:MAX_EXAMPLES]), figures)
     if undecided:
         text = f"{undecided:,} of {len(objects):,} objects could not be decided within the limits of time and memory"
-        return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"{len(objects):,} subscriptions, topics and links linearizable", (), figures)
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    return CheckOutcome(VALID, 0, f"{len(objects):,} subscriptions, topics and links linearizable", (), figures)
 
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
@@ -73,20 +75,20 @@ def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
 
 def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
     h = run.history
-    ours = [code for code, name in enumerate(h.f.names) if name in (*ADDS, *REMOVES, *LOOKS)]
-    rows = np.flatnonzero((h.kind == kernels.INVOKE) & np.isin(h.f.codes, ours) & (h.process >= 0))
+    ours = [code for code, name in enumerate(h.f.names) if name in (*CREATES, *DELETES, *READS)]
+    rows = np.flatnonzero((h.kind == vocabulary.INVOKE) & np.isin(h.f.codes, ours) & (h.process >= 0))
     for row in rows.tolist():
         name = h.f.names[h.f.codes[row]]
         end = int(h.partner[row])
-        kind = kernels.INFO if end < 0 else int(h.kind[end])
-        if kind == kernels.FAIL or (kind != kernels.OK and name in LOOKS):
+        kind = vocabulary.INFO if end < 0 else int(h.kind[end])
+        if kind == vocabulary.FAIL or (kind != vocabulary.OK and name in READS):
             continue
-        ret = end if kind == kernels.OK else None
+        ret = end if kind == vocabulary.OK else None
         answer = int(h.value[end]) if ret is not None else 1
-        if name in LOOKS:
+        if name in READS:
             operation = Operation(int(h.process[row]), ("read",), PRESENT if answer else ABSENT, row, ret)
         else:
-            change = (ABSENT, PRESENT) if name in ADDS else (PRESENT, ABSENT)
+            change = (ABSENT, PRESENT) if name in CREATES else (PRESENT, ABSENT)
             operation = Operation(int(h.process[row]), ("cas", *change), bool(answer), row, ret)
         yield int(h.key[row]), operation, row
 
@@ -105,10 +107,21 @@ def _told(run: Run, call: int) -> str:
     """One operation for a person."""
     h = run.history
     end = int(h.partner[call])
-    if end < 0 or h.kind[end] != kernels.OK:
+    if end < 0 or h.kind[end] != vocabulary.OK:
         outcome = "unknown"
-    elif h.f.at(call) in LOOKS:
+    elif h.f.at(call) in READS:
         outcome = "there" if h.value[end] else "not there"
     else:
         outcome = "done" if h.value[end] else "found so"
     return f"{h.f.at(call)} by process {h.process[call]}: {outcome}"
+
+
+CHECK = RunCheck(
+    name="metadata",
+    guarantee="each subscription, topic and link is linearizable: it exists or not, once",
+    anomaly="metadata",
+    subjects=(METADATA,),
+    one="subscription, topic or link was not linearizable",
+    more="subscriptions, topics or links were not linearizable",
+    function=check,
+)

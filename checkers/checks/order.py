@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels_delivery
+from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
-from harness.history.schema import PAIR_SHIFT
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.text import amount
+from stormproof.vocabulary import MESSAGES
 
 _KINDS = {kernels_delivery.BY_CONSUMER: "seen-by-one-consumer", kernels_delivery.OVERALL: "seen-overall"}
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Messages whose first delivery came after that of a later message of their producer and queue.
 
     Repeated deliveries don't count, nor messages whose send was not confirmed before the later one was sent.
@@ -31,7 +34,7 @@ def check(run: Run) -> Outcome:
     by_consumer = int(np.count_nonzero(codes == kernels_delivery.BY_CONSUMER))
     figures = {"by_consumer": by_consumer, "overall": len(late) - by_consumer}
     if not len(late):
-        return Outcome(VALID, 0, "every producer's messages came in the order sent", (), figures)
+        return CheckOutcome(VALID, 0, "every producer's messages came in the order sent", (), figures)
     examples = []
     for message in late[:MAX_EXAMPLES].tolist():
         row, witness = int(messages.delivered[messages.start[message]]), int(shown_by[message])
@@ -42,4 +45,13 @@ def check(run: Run) -> Outcome:
         examples.append(Anomaly(_KINDS[int(codes[message])], ops, key, name, detail))
     text = (f"{amount(len(late), 'message')} came after a later one of the same producer "
             f"({by_consumer:,} at one consumer)")
-    return Outcome(INVALID, len(late), text, tuple(examples), figures)
+    return CheckOutcome(INVALID, len(late), text, tuple(examples), figures)
+
+
+CHECK = RunCheck(
+    name="order",
+    guarantee="each producer's messages are delivered in the order sent",
+    anomaly="order",
+    subjects=(MESSAGES,),
+    function=check,
+)

@@ -7,9 +7,13 @@ from collections import Counter
 import numpy as np
 
 from checkers import kernels
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import MESSAGES
 
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
@@ -18,7 +22,7 @@ FAILED = "failed-yet-delivered"
 FOREIGN = "not-ours"
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Messages delivered that were never sent, were sent to another queue, are delivered before they are sent, or
     whose send is certain to have failed; and deliveries whose body is none of ours."""
     messages = run.messages
@@ -43,18 +47,18 @@ def check(run: Run) -> Outcome:
         if len(found) < MAX_EXAMPLES:
             found.append(Anomaly(FOREIGN, run.rows_of(row), int(run.history.key[row])))
     if not kinds:
-        return Outcome(VALID, 0, "everything delivered had been sent")
+        return CheckOutcome(VALID, 0, "everything delivered had been sent")
     count = kinds.total()
     text = f"{amount(count, 'message was', 'messages were')} delivered that had not been sent ({_list(kinds)})"
-    return Outcome(INVALID, count, text, tuple(found), {"kinds": dict(kinds)})
+    return CheckOutcome(INVALID, count, text, tuple(found), {"kinds": dict(kinds)})
 
 
 def _foreign(run: Run) -> Int64s:
     """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
     h = run.history
-    taken = (h.role == kernels.DEQUEUE) | (h.role == kernels.DRAIN)
-    confirmed = (h.kind == kernels.OK) & (h.value < 0)
-    unsure = (h.kind == kernels.INFO) & (h.value < -1)
+    taken = (h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)
+    confirmed = (h.kind == vocabulary.OK) & (h.value < 0)
+    unsure = (h.kind == vocabulary.INFO) & (h.value < -1)
     return np.flatnonzero(taken & (confirmed | unsure))
 
 
@@ -80,3 +84,15 @@ def _anomaly(run: Run, kind: str, message: int, delivery: int, elsewhere: int | 
 
 def _list(kinds: Counter[str]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+
+
+CHECK = RunCheck(
+    name="phantom",
+    guarantee="only what was sent is delivered",
+    anomaly="phantom",
+    decides=True,
+    subjects=(MESSAGES,),
+    one="message was delivered without having been sent",
+    more="messages were delivered without having been sent",
+    function=check,
+)

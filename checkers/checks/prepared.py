@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.transactions import name
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import TRANSACTIONS
 
 REFUSED = "refused when prepared"
 """Words in the error of a completion: COMMIT or ABORT of a prepared branch was refused."""
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Completions that say so. A receipt for PREPARE is a promise: only the coordinator's word ends the branch."""
     h = run.history
     told = np.asarray([*(REFUSED in error for error in h.error.names), False], dtype=np.bool_)[h.error.codes]
     rows = np.flatnonzero(told & (h.process >= 0)).tolist()
     if not rows:
-        return Outcome(VALID, 0, "no prepared transaction was refused its end")
+        return CheckOutcome(VALID, 0, "no prepared transaction was refused its end")
     examples = []
     for row in rows[:MAX_EXAMPLES]:
         value = int(h.value[row])
@@ -26,4 +29,16 @@ def check(run: Run) -> Outcome:
         examples.append(Anomaly(REFUSED.replace(" ", "-"), run.rows_of(row), None, name(value) if value >= 0 else None,
                                 detail))  # fmt: skip
     text = f"{amount(len(rows), 'prepared transaction was', 'prepared transactions were')} refused an end"
-    return Outcome(INVALID, len(rows), text, tuple(examples))
+    return CheckOutcome(INVALID, len(rows), text, tuple(examples))
+
+
+CHECK = RunCheck(
+    name="prepared",
+    guarantee="a confirmed PREPARE is a promise: COMMIT and ABORT of the branch are never refused",
+    anomaly="prepared-refused",
+    decides=True,
+    subjects=(TRANSACTIONS,),
+    one="prepared transaction was refused their end",
+    more="prepared transactions were refused their end",
+    function=check,
+)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels_delivery
-from checkers.kernels import Int8s, Int64s
 from checkers.run import Run
-from checkers.verdict import MAX_EXAMPLES, Anomaly
+from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
+from stormproof.history.columns import Int8s, Int64s
 
 BUFFERED = "buffered"
 """Word in the error of a completion whose message may have been on its way to the client before the invocation."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels_topic
+from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import TOPICS
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Deliveries to a subscription after the receipt of its ACK of the message; each counts. A subscription has one
     consumer at a time, so nothing was under way then. Other repeats are permitted, and counted beside."""
     t, h = run.topics, run.history
@@ -18,7 +21,7 @@ def check(run: Run) -> Outcome:
     figures = {"redelivered_unconfirmed": permitted}
     if not len(places):
         text = f"no message came again after the receipt of its ACK ({permitted:,} did while none was confirmed)"
-        return Outcome(VALID, 0, text, (), figures)
+        return CheckOutcome(VALID, 0, text, (), figures)
     examples = []
     for place in places[:MAX_EXAMPLES].tolist():
         row, witness = int(t.rows[place]), int(t.shown_by[place])
@@ -31,4 +34,16 @@ def check(run: Run) -> Outcome:
         examples.append(Anomaly("delivered-after-receipt", run.rows_of(witness, row), None, name, detail))
     deliveries = amount(len(places), "delivery", "deliveries")
     text = f"{deliveries} to a subscription came after the receipt of the message's ACK"
-    return Outcome(INVALID, len(places), text, tuple(examples), figures)
+    return CheckOutcome(INVALID, len(places), text, tuple(examples), figures)
+
+
+CHECK = RunCheck(
+    name="topic-duplicated",
+    guarantee="a subscription never gets again what it was told that it consumed",
+    anomaly="topic-duplicated",
+    decides=True,
+    subjects=(TOPICS,),
+    one="message was delivered to a subscription again after the receipt of the ACK",
+    more="messages were delivered to a subscription again after the receipt of the ACK",
+    function=check,
+)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.topics import Subscription
-from checkers.verdict import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Outcome, amount
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import TOPICS
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Confirmed messages of a subscription's topics that were sent after the subscription had been confirmed, and
     confirmed before its deletion was asked for, yet no receive or drain of it (``ok`` or ``info``) names them. Each
     subscription that lost a message counts it.
@@ -41,13 +44,13 @@ def check(run: Run) -> Outcome:
     }  # fmt: skip
     if lost:
         text = f"{lost:,} of {owed_in_all:,} messages owed to durable subscriptions never came"
-        return Outcome(INVALID, lost, text, tuple(examples), figures)
+        return CheckOutcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
         messages = amount(undecided, "confirmed message")
         text = f"{messages} did not come, but subscription {key} was not drained: {reason}"
-        return Outcome(UNKNOWN, 0, text, (), figures)
-    return Outcome(VALID, 0, f"all {owed_in_all:,} messages owed to durable subscriptions came", (), figures)
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    return CheckOutcome(VALID, 0, f"all {owed_in_all:,} messages owed to durable subscriptions came", (), figures)
 
 
 def _anomaly(run: Run, s: Subscription, message: int) -> Anomaly:
@@ -59,3 +62,16 @@ def _anomaly(run: Run, s: Subscription, message: int) -> Anomaly:
         "faults": run.faults_at(confirmed),
     }  # fmt: skip
     return Anomaly("lost-to-subscription", run.rows_of(s.since, sent), None, t.name(message), detail)
+
+
+CHECK = RunCheck(
+    name="topic-lost",
+    guarantee="a durable subscription gets every confirmed message, whoever failed and whether it was attached or not",
+    anomaly="topic-lost",
+    decides=True,
+    subjects=(TOPICS,),
+    one="confirmed message was never delivered to a durable subscription",
+    more="confirmed messages were never delivered to a durable subscription",
+    speaks_when_held=True,
+    function=check,
+)

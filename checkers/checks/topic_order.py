@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from checkers import kernels_topic
+from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
-from harness.history.schema import PAIR_SHIFT
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.text import amount
+from stormproof.vocabulary import TOPICS
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Messages that first came to a subscription after a later one of the same producer, of any topic. Only a message
     that was confirmed before the later one was sent is bound to an order; redeliveries don't count."""
     t = run.topics
@@ -21,7 +24,7 @@ def check(run: Run) -> Outcome:
     )  # fmt: skip
     late = np.flatnonzero(shown_by >= 0)
     if not len(late):
-        return Outcome(VALID, 0, "every producer's messages came to every subscription in the order sent")
+        return CheckOutcome(VALID, 0, "every producer's messages came to every subscription in the order sent")
     examples = []
     for place in late[:MAX_EXAMPLES].tolist():
         witness = int(shown_by[place])
@@ -30,4 +33,16 @@ def check(run: Run) -> Outcome:
         rows = run.rows_of(int(t.sent[message]), int(t.sent[later]), int(t.rows[witness]), int(t.rows[place]))
         examples.append(Anomaly("producer-out-of-order", rows, None, t.name(message), detail))
     text = f"{amount(len(late), 'message')} came to a subscription after a later one of the same producer"
-    return Outcome(INVALID, len(late), text, tuple(examples))
+    return CheckOutcome(INVALID, len(late), text, tuple(examples))
+
+
+CHECK = RunCheck(
+    name="topic-order",
+    guarantee="each subscription gets a producer's messages in the order sent",
+    anomaly="topic-order",
+    decides=True,
+    subjects=(TOPICS,),
+    one="message was delivered to a subscription after a later one of the same producer",
+    more="messages were delivered to a subscription after a later one of the same producer",
+    function=check,
+)

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 
 from checkers import kernels, kernels_topic
-from checkers.excuses import near_fault
-from checkers.kernels import Int64s
+from checkers.api import RunCheck
+from checkers.exemptions import near_fault
 from checkers.run import Run
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import TOPICS
 
 NEVER = "never-published"
 EARLY = "delivered-before-published"
@@ -21,7 +25,7 @@ OLDER = "older-than-subscription"
 FOREIGN = "not-ours"
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """First deliveries to a subscription of what nobody had published, of a message whose publishing is certain to have
     failed, of a topic that it doesn't take, or that was confirmed before anybody had asked for the subscription (for a
     transient one: before this process had); and every delivery of a body that is none of ours. Of the kinds that the
@@ -45,10 +49,10 @@ def check(run: Run) -> Outcome:
     wrong[OLDER] = clean & takes & (confirmed < _asked(run)[first])
     unpromised = 0
     near = near_fault(run, np.where(known, sent, row), row)
-    for kind in run.excused("topic-phantom"):
+    for kind in run.exempt("topic-phantom"):
         unpromised += int((wrong[kind] & near).sum())
         wrong[kind] &= ~near
-    aside: dict[str, Any] = {"not_promised": unpromised} if run.excused("topic-phantom") else {}
+    aside: dict[str, Any] = {"not_promised": unpromised} if run.exempt("topic-phantom") else {}
     kinds = {kind: int(mask.sum()) for kind, mask in wrong.items()}
     found = [
         _anomaly(run, kind, int(first[at]))
@@ -63,11 +67,11 @@ def check(run: Run) -> Outcome:
     count = sum(kinds.values())
     if not count:
         text = "everything delivered had been published to a topic of the subscription"
-        return Outcome(VALID, 0, text, figures=aside)
+        return CheckOutcome(VALID, 0, text, figures=aside)
     shown = {kind: n for kind, n in kinds.items() if n}
     listed = ", ".join(f"{n:,} {kind}" for kind, n in Counter(shown).most_common())
     text = f"{amount(count, 'delivery', 'deliveries')} to a subscription could not have been for it ({listed})"
-    return Outcome(INVALID, count, text, tuple(found[:MAX_EXAMPLES]), {"kinds": shown, **aside})
+    return CheckOutcome(INVALID, count, text, tuple(found[:MAX_EXAMPLES]), {"kinds": shown, **aside})
 
 
 def _asked(run: Run) -> Int64s:
@@ -82,8 +86,8 @@ def _asked(run: Run) -> Int64s:
 def _foreign(run: Run) -> Int64s:
     """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
     h = run.history
-    taken = (h.role == kernels.RECEIVE) | (h.role == kernels.DRAIN)
-    return np.flatnonzero(taken & (((h.kind == kernels.OK) & (h.value < 0)) | (h.value < -1)))
+    taken = (h.role == vocabulary.RECEIVE) | (h.role == vocabulary.DRAIN)
+    return np.flatnonzero(taken & (((h.kind == vocabulary.OK) & (h.value < 0)) | (h.value < -1)))
 
 
 def _anomaly(run: Run, kind: str, place: int) -> Anomaly:
@@ -97,3 +101,15 @@ def _anomaly(run: Run, kind: str, place: int) -> Anomaly:
     if kind == OLDER:
         rows.append(int(_asked(run)[place]))
     return Anomaly(kind, run.rows_of(*rows), None, t.name(message), detail)
+
+
+CHECK = RunCheck(
+    name="topic-phantom",
+    guarantee="a subscription gets what was published to its topics since it was asked for, and nothing else",
+    anomaly="topic-phantom",
+    decides=True,
+    subjects=(TOPICS,),
+    one="phantom message was delivered to a subscription",
+    more="phantom messages were delivered to a subscription",
+    function=check,
+)

@@ -6,10 +6,13 @@ from collections import Counter
 
 import numpy as np
 
-from checkers import kernels
+from checkers.api import RunCheck
 from checkers.run import Run
 from checkers.transactions import find, name
-from checkers.verdict import INVALID, MAX_EXAMPLES, VALID, Anomaly, Outcome, amount
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import TRANSACTIONS
 
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
@@ -17,7 +20,7 @@ TOO_EARLY = "delivered-before-sent"
 FOREIGN = "not-ours"
 
 
-def check(run: Run) -> Outcome:
+def check(run: Run) -> CheckOutcome:
     """Deliveries of a value that no transaction sends to that queue, that complete before the transaction was begun, or
     whose body is none of ours; each counts. What an aborted transaction sent is ``atomic``'s and ``exactly-once``'s."""
     h, t = run.history, run.transactions
@@ -41,12 +44,24 @@ def check(run: Run) -> Outcome:
     early = t.deliveries[ours] < begun
     for row, sent in zip(t.deliveries[ours][early].tolist(), begun[early].tolist(), strict=True):
         add(TOO_EARLY, row, sent)
-    takes = (h.role == kernels.DEQUEUE) | (h.role == kernels.DRAIN)
-    for row in np.flatnonzero(takes & (((h.kind == kernels.OK) & (h.value < 0)) | (h.value < -1))).tolist():
+    takes = (h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)
+    for row in np.flatnonzero(takes & (((h.kind == vocabulary.OK) & (h.value < 0)) | (h.value < -1))).tolist():
         add(FOREIGN, row)
     if not kinds:
-        return Outcome(VALID, 0, "everything delivered had been sent by a transaction")
+        return CheckOutcome(VALID, 0, "everything delivered had been sent by a transaction")
     listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     deliveries = amount(kinds.total(), "delivery was", "deliveries were")
     text = f"{deliveries} of what no transaction had sent there ({listed})"
-    return Outcome(INVALID, kinds.total(), text, tuple(found), {"kinds": dict(kinds)})
+    return CheckOutcome(INVALID, kinds.total(), text, tuple(found), {"kinds": dict(kinds)})
+
+
+CHECK = RunCheck(
+    name="tx-phantom",
+    guarantee="only what a transaction sent to a queue is delivered from it",
+    anomaly="tx-phantom",
+    decides=True,
+    subjects=(TRANSACTIONS,),
+    one="phantom message was delivered that no transaction had sent",
+    more="phantom messages were delivered that no transaction had sent",
+    function=check,
+)

@@ -6,18 +6,16 @@ import asyncio
 import posixpath
 import secrets
 import shlex
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from harness.backends import network, process
-from harness.backends.faultless import Faultless
 from harness.backends.shell import Channel, Output, Shell
-from harness.errors import BackendError
-from harness.protocols import Link, ProcessState, Result
-from harness.slowness import SLOW
-from harness.spec import Test
+from stormproof.contracts.backend import KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState
+from stormproof.contracts.topology import Topology, machine_of
+from stormproof.errors import BackendError
+from stormproof.timeout_scale import SLOW
 
 T = TypeVar("T")
 
@@ -28,26 +26,24 @@ COPY_LIMIT = 120.0 * SLOW
 DOWNLOAD_LIMIT = 1 << 28
 """Bytes of the largest file that ``download`` returns."""
 
-FAULTS: Mapping[str, str] = {
-    "partition": "packets of each cut link dropped by an nftables table of its own on the node, with counters",
-    "pause": "SIGSTOP to the broker's process group, checked in /proc",
-    "kill": "SIGKILL to the broker's process group, checked in /proc",
-    "membership": "an administrator's command to the master",
+ABILITIES: Mapping[str, str] = {
+    LINKS: "packets of each cut link dropped by an nftables table of its own on the node, with counters",
+    PAUSE: "SIGSTOP to the program's process group, checked in /proc",
+    KILL: "SIGKILL to the program's process group, checked in /proc",
 }
 
 
-class ShellBackend(Faultless, ABC):
+class ShellBackend(Backend):
     """A backend made of root shells; subclasses provision the nodes and open channels to them.
 
     Each node has two shells: one for commands and files, one for process and network control, so that a
     slow command never delays a fault or its healing.
     """
 
-    name: str
-    in_process = False
-    silence: float | None = None
+    abilities = ABILITIES
+    lateness: ClassVar[float | None] = 5.0
+    silence: ClassVar[float | None] = None
     """Seconds after which a silent shell must answer before it is used again (see ``Shell``)."""
-    faults: Mapping[str, str] = FAULTS
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
@@ -56,18 +52,6 @@ class ShellBackend(Faultless, ABC):
         self._rules: dict[str, network.Filter] = {}
         self._carried: dict[Link, int] = {}
         self._network_lock = asyncio.Lock()
-
-    @abstractmethod
-    async def provision(self, test: Test, run_dir: Path) -> None:
-        """Create nodes and client hosts and connect them."""
-
-    @abstractmethod
-    async def release(self) -> None:
-        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
-
-    @abstractmethod
-    def node_dir(self, node: str) -> str:
-        """The node's private folder, as seen on the node."""
 
     def code_dir(self, node: str) -> str:
         """Where programs lie on the node: with the node's own things, where nodes end with their run."""
@@ -93,10 +77,10 @@ class ShellBackend(Faultless, ABC):
             known = ", ".join(self._addresses) or "none: not provisioned"
             raise BackendError(f"{name!r} has no address (known: {known})") from None
 
-    async def exec(self, node: str, command: str, timeout: float = CALL_LIMIT) -> Result:
+    async def exec(self, node: str, command: str, timeout: float = CALL_LIMIT) -> CommandResult:
         """Run a shell command on a node as root; raises BackendError when it takes longer than ``timeout``."""
         output = await self._shell(self._work, node).run(command, timeout)
-        return Result(output.status, output.text)
+        return CommandResult(output.status, output.text)
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
         """Write a file on a node, atomically, creating its folder."""
@@ -117,35 +101,36 @@ class ShellBackend(Faultless, ABC):
             raise BackendError(f"{node}: {path} has {output.size} bytes, more than {DOWNLOAD_LIMIT}")
         return output.data
 
-    async def start(self, node: str, argv: Sequence[str], log: str) -> None:
-        """Launch the node's broker in the background, its output appended to the file ``log`` on the node.
+    async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
+        """Launch a program in the background, its output appended to the file ``log`` on the node.
 
         Raises:
-            BackendError: a broker runs there already, or there is no such program.
+            BackendError: it runs there already, or there is no such command.
         """
-        script = process.start_script(self._pid_file(node), argv, log, self.node_dir(node))
-        await self._steer(node, script, "can't start the broker")
+        script = process.start_script(self._pid_file(node, program), argv, log, self.node_dir(node))
+        await self._steer(node, script, f"can't start the {program}")
 
-    async def stop(self, node: str, timeout: float = 5.0) -> None:
-        """End the broker with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
-        script = process.stop_script(self._pid_file(node), timeout)
-        await self._steer(node, script, "can't stop the broker", timeout + CALL_LIMIT)
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
+        """End a program with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
+        script = process.stop_script(self._pid_file(node, program), timeout)
+        await self._steer(node, script, f"can't stop the {program}", timeout + CALL_LIMIT)
 
-    async def kill(self, node: str) -> None:
-        """End the broker with SIGKILL; nothing if it is dead."""
-        await self._steer(node, process.kill_script(self._pid_file(node)), "can't kill the broker")
+    async def kill(self, node: str, program: str) -> None:
+        """End a program with SIGKILL; nothing if it is dead."""
+        await self._steer(node, process.kill_script(self._pid_file(node, program)), f"can't kill the {program}")
 
-    async def pause(self, node: str) -> None:
-        """Stop the broker's processes with SIGSTOP; raises BackendError when it is dead."""
-        await self._steer(node, process.pause_script(self._pid_file(node)), "can't pause the broker")
+    async def pause(self, node: str, program: str) -> None:
+        """Stop a program's processes with SIGSTOP; raises BackendError when it is dead."""
+        await self._steer(node, process.pause_script(self._pid_file(node, program)), f"can't pause the {program}")
 
-    async def resume(self, node: str) -> None:
-        """Let the broker's processes go on with SIGCONT; raises BackendError when it is dead."""
-        await self._steer(node, process.resume_script(self._pid_file(node)), "can't resume the broker")
+    async def resume(self, node: str, program: str) -> None:
+        """Let a program's processes go on with SIGCONT; raises BackendError when it is dead."""
+        await self._steer(node, process.resume_script(self._pid_file(node, program)), f"can't resume the {program}")
 
-    async def process(self, node: str) -> ProcessState:
-        """The broker's state, read from the operating system."""
-        output = await self._steer(node, process.state_script(self._pid_file(node)), "can't see the broker")
+    async def process(self, node: str, program: str) -> ProcessState:
+        """A program's state, read from the operating system."""
+        script = process.state_script(self._pid_file(node, program))
+        output = await self._steer(node, script, f"can't see the {program}")
         return process.parse_state(output.text)
 
     async def set_network(self, cut: frozenset[Link]) -> None:
@@ -172,7 +157,7 @@ class ShellBackend(Faultless, ABC):
         """Whether a packet from one node to another passes and is answered within ``timeout`` seconds."""
         # Port 9 (discard) is closed on ordinary machines: a packet that arrives is answered by a refusal at once.
         connect = shlex.quote(f"exec 3<>/dev/tcp/{self.address(link[1])}/9")
-        result = await self.exec(link[0], f"timeout {timeout} bash -c {connect} 2>&1", timeout + CALL_LIMIT)
+        result = await self.exec(machine_of(link[0]), f"timeout {timeout} bash -c {connect} 2>&1", timeout + CALL_LIMIT)
         if result.status == 0 or "refused" in result.output:
             return "open"
         return "cut" if result.status == 124 else "unknown"
@@ -197,6 +182,27 @@ class ShellBackend(Faultless, ABC):
         _demand(output, f"{node}: {failure}")
         return output
 
+    async def _demand_packages(self, topology: Topology, machines: Sequence[str]) -> None:
+        """See that machines have the Debian packages that the test needs.
+
+        Raises:
+            BackendError: one lacks some; the message has the command that installs them.
+        """
+        wanted = sorted(topology.packages)
+        if not wanted:
+            return
+        ask = "dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' " + shlex.join(wanted) + " 2>/dev/null"
+        answers = await gather_all(self.exec(machine, ask) for machine in machines)
+        for machine, answer in zip(machines, answers, strict=True):
+            there = {line.partition(" ")[2] for line in answer.output.splitlines() if line.startswith("installed ")}
+            if missing := [package for package in wanted if package not in there]:
+                raise BackendError(f"{self._place(machine)} lacks Debian packages that this system needs; run there: "
+                                   f"apt-get install --no-install-recommends {' '.join(missing)}")
+
+    def _place(self, machine: str) -> str:
+        """What a person calls the computer that a machine is on."""
+        return machine
+
     def _open_shells(self, nodes: Iterable[str]) -> None:
         for node in nodes:
             for shells in (self._work, self._control):
@@ -216,8 +222,8 @@ class ShellBackend(Faultless, ABC):
         except KeyError:
             raise BackendError(f"there is no node {node!r} (there are: {', '.join(shells) or 'none'})") from None
 
-    def _pid_file(self, node: str) -> str:
-        return posixpath.join(self.node_dir(node), "broker.pid")
+    def _pid_file(self, node: str, program: str) -> str:
+        return posixpath.join(self.node_dir(node), f"{program}.pid")
 
 
 async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:

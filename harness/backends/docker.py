@@ -24,11 +24,14 @@ from docker.types import IPAMConfig, IPAMPool
 
 from harness.backends import network
 from harness.backends.base import ShellBackend, gather_all
-from harness.backends.image import ensure_image
-from harness.backends.launch import find_tool
-from harness.errors import BackendError
-from harness.spec import Test
+from harness.backends.image import ensure_image, has_image, image_tag, registry_answers
+from harness.backends.launch import as_root, find_tool
 from nodes.timeouts import within
+from stormproof.contracts.backend import Capability
+from stormproof.contracts.topology import Topology
+from stormproof.contracts.topology import endpoint as topology_endpoint
+from stormproof.errors import BackendError
+from stormproof.test import Test
 
 LABEL_RUN = "stormproof.run"
 LABEL_DIR = "stormproof.dir"
@@ -40,7 +43,9 @@ _NODE_DIR = "/stormproof"
 _MEMORY = "1g"
 _PROCESSES = 1024
 _API_LIMIT_S = 60
+_CLEANUP_LIMIT_S = 30
 _CONNECT_LIMIT_S = 30.0
+_PROBE_LIMIT_S = 2.0
 # As in the namespaces of `local`: an init that reaps whatever is orphaned in the node.
 _INIT = 'trap "" CHLD; exec sleep infinity'
 _SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
@@ -75,10 +80,39 @@ def unreachable(info: dict[str, Any]) -> str | None:
     return None
 
 
+def capabilities() -> list[Capability]:
+    """What this machine's Docker can do for us."""
+    try:
+        client = connect(_PROBE_LIMIT_S)
+    except BackendError as error:
+        reason = str(error).partition("; ")[0]
+        mend = ("run: sudo usermod -aG docker $USER, and log in again" if NOT_ALLOWED in reason
+                else f"run: {as_root()}apt-get install docker.io, and start it")
+        return [Capability("docker", False, reason, mend),
+                Capability("docker image", False, "no Docker to build it with", "see docker")]
+    try:
+        version = client.version()
+        daemon = Capability("docker", True, f"Docker {version['Version']} (API {version['ApiVersion']})")
+        tag = image_tag()
+        if has_image(client):
+            return [daemon, Capability("docker image", True, f"image {tag} is there")]
+        if find_tool("mmdebstrap"):
+            return [daemon, Capability("docker image", True, "image can be built by mmdebstrap")]
+        if registry_answers(client):
+            return [daemon, Capability("docker image", True, "image can be built from the Dockerfile")]
+        detail = f"image {tag} is missing, and Docker can't reach its registry"
+        return [daemon, Capability("docker image", False, detail, f"run: {as_root()}apt-get install mmdebstrap")]
+    except DockerException as error:
+        return [Capability("docker", False, f"Docker failed: {' '.join(str(error).split())}", "restart it")]
+    finally:
+        client.close()
+
+
 class DockerBackend(ShellBackend):
     """Nodes in containers of the local Docker daemon."""
 
     name = "docker"
+    by_default = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,12 +124,40 @@ class DockerBackend(ShellBackend):
         self.image_origin = ""
 
     @staticmethod
-    def launch_prefix() -> list[str]:
-        """The harness's child needs no namespaces of its own here."""
-        return []
+    def requirements() -> list[Capability]:
+        """A daemon, and an image or a way to build it."""
+        return capabilities()
 
-    async def provision(self, test: Test, run_dir: Path) -> None:
-        """Create nodes and client hosts and connect them; builds the image when it is not there.
+    @staticmethod
+    def remove_left(doomed: Callable[[Path], bool]) -> list[str]:
+        """Remove containers and networks of runs that are gone; nothing where no Docker daemon answers."""
+        # A harness elsewhere may share this daemon; whether it is alive can only be seen there.
+        ours = {"label": [LABEL_DIR, f"{LABEL_HOST}={socket.gethostname()}"]}
+        removed: list[str] = []
+        try:
+            client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
+            try:
+                found = [*client.api.containers(all=True, filters=ours), *client.api.networks(filters=ours)]
+                runs = sorted({Path(thing["Labels"][LABEL_DIR]) for thing in found})
+                for run_dir in filter(doomed, runs):
+                    removed += remove_run(client, run_dir.name)
+            finally:
+                client.close()
+        except DockerException:
+            return removed
+        return removed
+
+    @staticmethod
+    def obstacle() -> str | None:
+        """No Docker that answers: then nobody knows of its containers."""
+        try:
+            connect().close()
+        except BackendError as error:
+            return str(error)
+        return None
+
+    async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
+        """Create machines and client hosts and connect them; builds the image when it is not there.
 
         Raises:
             BackendError: the daemon does not answer or refuses, or no image can be made.
@@ -104,19 +166,22 @@ class DockerBackend(ShellBackend):
         labels = {LABEL_RUN: self._run, LABEL_DIR: str(run_dir.resolve()), LABEL_HOST: socket.gethostname()}
         try:
             client = self._client = await self._call(connect)
-            self.image, self.image_origin = await self._call(ensure_image, client)
-            subnet = await self._call(_create_network, client, self._run, labels)
-            self._addresses = network.address_plan(test, subnet)
+            self.image, self.image_origin = await self._call(ensure_image, client, topology.packages)
+            subnet = await self._call(_create_network, client, self._run, labels, 0)
+            self._addresses = network.address_plan(topology, subnet)
+            for number, name in enumerate(topology.networks, 1):
+                further = await self._call(_create_network, client, self._run, labels, number)
+                self._addresses |= network.further_plan(topology, name, further)
             await gather_all(
-                self._call(self._create_node, node, test, labels) for node in test.node_names
+                self._call(self._create_machine, machine, topology, labels) for machine in topology.machines
             )
-            ours = [f"{self._addresses[host]}/{subnet.prefixlen}" for host in test.client_hosts]
+            ours = [f"{self._addresses[host]}/{subnet.prefixlen}" for host in topology.client_hosts]
             await self._call(_add_addresses, client, self.image, self._run, labels, ours)
         except DockerException as error:
             raise BackendError(f"Docker refused: {_reason(error)}") from None
-        self._open_shells(test.node_names)
+        self._open_shells(topology.machines)
         # The daemon may still be busy with what was asked of it.
-        await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in test.node_names)
+        await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in topology.machines)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
@@ -156,19 +221,26 @@ class DockerBackend(ShellBackend):
             raise
         return channel
 
-    def _create_node(self, node: str, test: Test, labels: dict[str, str]) -> None:
+    def _create_machine(self, machine: str, topology: Topology, labels: dict[str, str]) -> None:
         assert self._client is not None
-        api, name = self._client.api, container_name(self._run, node)
-        hosts = {other: self._addresses[other] for other in (*test.node_names, *test.client_hosts)}
+        api, name = self._client.api, container_name(self._run, machine)
+        hosts = dict(self._addresses)
+        main = network_name(self._run, 0)
         config = api.create_host_config(
             cap_drop=["ALL"], cap_add=["NET_ADMIN"], security_opt=["no-new-privileges"],
-            mem_limit=_MEMORY, pids_limit=_PROCESSES, extra_hosts=hosts, network_mode=network_name(self._run),
+            mem_limit=_MEMORY, pids_limit=_PROCESSES, extra_hosts=hosts, network_mode=main,
         )
-        endpoint: Any = {network_name(self._run): api.create_endpoint_config(ipv4_address=self._addresses[node])}
+        endpoint: Any = {main: api.create_endpoint_config(ipv4_address=self._addresses[machine])}
         created = api.create_container(
-            self.image, ["sh", "-c", _INIT], name=name, hostname=node, user="0", labels=labels,
+            self.image, ["sh", "-c", _INIT], name=name, hostname=machine, user="0", labels=labels,
             host_config=config, networking_config=api.create_networking_config(endpoint),
         )
+        for number, further in enumerate(topology.networks, 1):
+            if machine in topology.on(further):
+                address = self._addresses[topology_endpoint(machine, further)]
+                api.connect_container_to_network(
+                    created["Id"], network_name(self._run, number), ipv4_address=address
+                )
         api.start(created["Id"])
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -233,14 +305,14 @@ def container_name(run: str, node: str) -> str:
     return f"stormproof-{_short(run)}-{node}"
 
 
-def network_name(run: str) -> str:
-    """Name of a run's network."""
-    return f"stormproof-{_short(run)}"
+def network_name(run: str, number: int = 0) -> str:
+    """Name of a run's networks; the first is the main one."""
+    return f"stormproof-{_short(run)}{f'-{number}' if number else ''}"
 
 
-def bridge_name(run: str) -> str:
-    """Name of the network's bridge on the host (at most 15 characters)."""
-    return f"sp-{_short(run)}"
+def bridge_name(run: str, number: int = 0) -> str:
+    """Name of a network's bridge on the host (at most 15 characters)."""
+    return f"sp-{_short(run)}{f'-{number}' if number else ''}"
 
 
 def remove_run(client: docker.DockerClient, run: str) -> list[str]:
@@ -273,15 +345,17 @@ def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
     return True
 
 
-def _create_network(client: docker.DockerClient, run: str, labels: dict[str, str]) -> ipaddress.IPv4Network:
-    """Make the run's network in the first subnet that is free; no way out of it is needed."""
+def _create_network(
+    client: docker.DockerClient, run: str, labels: dict[str, str], number: int
+) -> ipaddress.IPv4Network:
+    """Make one of the run's networks in the first subnet that is free; no way out of it is needed."""
     for subnet in _free_subnets(client, run):
         pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
         try:
             client.api.create_network(
-                network_name(run), driver="bridge", labels=labels, internal=True,
+                network_name(run, number), driver="bridge", labels=labels, internal=True,
                 ipam=IPAMConfig(pool_configs=[pool]),
-                options={"com.docker.network.bridge.name": bridge_name(run)},
+                options={"com.docker.network.bridge.name": bridge_name(run, number)},
             )
             return subnet
         except APIError as error:

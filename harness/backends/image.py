@@ -20,7 +20,7 @@ from pathlib import Path
 import docker
 from docker.errors import BuildError, DockerException, ImageNotFound
 
-from harness.errors import BackendError
+from stormproof.errors import BackendError
 
 RECIPE = Path(__file__).resolve().parents[2] / "nodes" / "image"
 BASE = "debian:bookworm-slim"
@@ -33,16 +33,17 @@ _TOO_OLD = frozenset({"buster", "bullseye", "bionic", "focal", "jammy"})
 _SLIM = "path-exclude=/usr/share/{doc,man,locale,info}/*"
 
 
-def image_tag() -> str:
-    """``stormproof-node:<hash of the recipe>``."""
+def image_tag(packages: Sequence[str] = ()) -> str:
+    """``stormproof-node:<hash of the recipe and of the further packages>``."""
     recipe = b"".join(path.read_bytes() for path in sorted(RECIPE.iterdir()) if path.is_file())
+    recipe += "".join(f" {package}" for package in sorted(packages)).encode()
     return f"{REPOSITORY}:{hashlib.sha256(recipe).hexdigest()[:12]}"
 
 
-def has_image(client: docker.DockerClient) -> bool:
+def has_image(client: docker.DockerClient, packages: Sequence[str] = ()) -> bool:
     """Whether the image is there already; raises DockerException when the daemon doesn't answer."""
     try:
-        client.images.get(image_tag())
+        client.images.get(image_tag(packages))
     except ImageNotFound:
         return False
     return True
@@ -62,42 +63,43 @@ def registry_answers(client: docker.DockerClient) -> bool:
     return True
 
 
-def ensure_image(client: docker.DockerClient) -> tuple[str, str]:
+def ensure_image(client: docker.DockerClient, packages: Sequence[str] = ()) -> tuple[str, str]:
     """Build the image if it is not there; return its tag and how it came (``present``, ``Dockerfile``...).
 
-    Blocks, for up to minutes when it must build.
+    Each set of further Debian packages has an image of its own. Blocks, for up to minutes when it must build.
 
     Raises:
         BackendError: it can't be built here; the message gives both reasons and what to do.
     """
-    tag = image_tag()
-    if has_image(client):
+    tag = image_tag(packages)
+    if has_image(client, packages):
         return tag, "present"
     reasons = []
     for build in (_from_dockerfile, _from_packages):
         try:
-            return tag, build(client, tag)
+            return tag, build(client, tag, packages)
         except BackendError as error:
             reasons.append(str(error))
     raise BackendError(f"can't build image {tag}: {'; '.join(reasons)}; use --backend local, or load the image")
 
 
-def _from_dockerfile(client: docker.DockerClient, tag: str) -> str:
+def _from_dockerfile(client: docker.DockerClient, tag: str, packages: Sequence[str]) -> str:
     if not registry_answers(client):
         raise BackendError("Docker can't reach its registry")
     try:
-        client.images.build(path=str(RECIPE), tag=tag, rm=True, forcerm=True, timeout=BUILD_LIMIT_S)
+        client.images.build(path=str(RECIPE), tag=tag, rm=True, forcerm=True, timeout=BUILD_LIMIT_S,
+                            buildargs={"PACKAGES": " ".join(sorted(packages))})
     except (BuildError, DockerException) as error:
         raise BackendError(f"docker build {RECIPE} failed: {_one_line(str(error))}") from None
     return f"built from the Dockerfile on {BASE}"
 
 
-def _from_packages(client: docker.DockerClient, tag: str) -> str:
+def _from_packages(client: docker.DockerClient, tag: str, packages: Sequence[str]) -> str:
     if not shutil.which("mmdebstrap"):
         raise BackendError("mmdebstrap is not installed (run: apt-get install mmdebstrap)")
-    packages = ",".join((RECIPE / "packages.txt").read_text().split())
+    wanted = ",".join([*(RECIPE / "packages.txt").read_text().split(), *sorted(packages)])
     source = apt_source()
-    command = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={packages}", f"--dpkgopt={_SLIM}",
+    command = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={wanted}", f"--dpkgopt={_SLIM}",
                source.suite, "-", *source.mirrors]
     repository, _, version = tag.partition(":")
     with tempfile.TemporaryFile() as errors:

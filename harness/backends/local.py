@@ -1,6 +1,6 @@
 """Nodes as Linux namespaces: no daemon, no image, root or ordinary user.
 
-The process that provisions (``harness.lab``) runs as pid 1 of a pid namespace of its own, in network and
+The process that provisions (``harness.test_runner``) runs as pid 1 of a pid namespace of its own, in network and
 mount namespaces of its own: ``launch_prefix`` is the command that puts it there. Whatever it makes dies with
 it, even by SIGKILL. Each node is a process holding further namespaces (network, mount, pid, UTS, IPC), joined to
 the others by a bridge; the harness has its own and the client hosts' addresses on that bridge.
@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.backends import network
 from harness.backends.base import ShellBackend, gather_all
 from harness.backends.launch import how_to_launch
-from harness.backends.scratch import make_scratch, remove_scratch
-from harness.errors import BackendError
-from harness.spec import Test
+from harness.backends.scratch import make_scratch, remove_scratch, scratch_folders
 from nodes.timeouts import within
+from stormproof.contracts.backend import Capability
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
+from stormproof.test import Test
 
-BRIDGE = "stormproof0"
-SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
-"""Any subnet will do: the harness's network namespace has no other."""
+BRIDGE = "stormproof{}"
+SUBNETS = ipaddress.IPv4Network("10.77.0.0/16")
+"""Any subnets will do: the harness's network namespace has no others. The first is the main network's."""
+PREFIX = 24
 
 _SETUP_LIMIT = 10.0
 _END_LIMIT = 3.0
@@ -43,9 +47,11 @@ class LocalBackend(ShellBackend):
     """Nodes in namespaces under this process, which ``launch_prefix`` must have started."""
 
     name = "local"
+    by_default = True
 
     def __init__(self) -> None:
         super().__init__()
+        self._bridges: list[str] = []
         self._holders: dict[str, asyncio.subprocess.Process] = {}
         self._scratch: Path | None = None
 
@@ -61,32 +67,58 @@ class LocalBackend(ShellBackend):
             raise BackendError(f"backend local can't be used: {launch.detail}; {launch.mend}")
         return list(launch.prefix)
 
-    async def provision(self, test: Test, run_dir: Path) -> None:
-        """Create nodes and client hosts and connect them.
+    async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
+        """Create machines and client hosts and connect them.
 
         Raises:
             BackendError: this process is not in a namespace of its own, or the system refused something.
         """
         if os.getpid() != 1:
             raise BackendError("backend local must run as pid 1 of its own namespaces: start it by launch_prefix()")
-        self._addresses = network.address_plan(test, SUBNET)
+        subnets = list(itertools.islice(SUBNETS.subnets(new_prefix=PREFIX), 1 + len(topology.networks)))
+        self._addresses = network.address_plan(topology, subnets[0])
+        for name, subnet in zip(topology.networks, subnets[1:], strict=True):
+            self._addresses |= network.further_plan(topology, name, subnet)
         self._scratch = make_scratch(run_dir)
         hosts = self._write_hosts()
-        await _ip_batch(_bridge_commands(test, self._addresses))
-        await gather_all(self._hold(node, hosts) for node in test.node_names)
+        await _ip_batch(_bridge_commands(topology, self._addresses))
+        await gather_all(self._hold(machine, hosts) for machine in topology.machines)
+        self._bridges = [BRIDGE.format(number) for number in range(1 + len(topology.networks))]
         await _ip_batch([
-            f"link add v{node} type veth peer name eth0 netns {self._holders[node].pid}\n"
-            f"link set v{node} master {BRIDGE} up"
-            for node in test.node_names
+            f"link add v{number}{machine} type veth peer name eth{number} netns {self._holders[machine].pid}\n"
+            f"link set v{number}{machine} master {BRIDGE.format(number)} up"
+            for machine in topology.machines
+            for number in _interfaces(topology, machine)
         ])
-        self._open_shells(test.node_names)
-        await gather_all(self._bring_up(node) for node in test.node_names)
+        self._open_shells(topology.machines)
+        await gather_all(self._bring_up(topology, machine) for machine in topology.machines)
+        await self._demand_packages(topology, topology.machines[:1])
+
+    @staticmethod
+    def requirements() -> list[Capability]:
+        """Namespaces."""
+        launch = how_to_launch()
+        detail = launch.detail if launch.prefix is None else f"Linux namespaces {launch.detail}"
+        return [Capability("namespaces", launch.prefix is not None, detail, launch.mend)]
+
+    @staticmethod
+    def remove_left(doomed: Callable[[Path], bool]) -> list[str]:
+        """Remove the folders of runs that are gone; all else went with their processes."""
+        removed = []
+        for folder, run_dir in scratch_folders():
+            if doomed(run_dir):
+                remove_scratch(folder)
+                removed.append(f"folder {folder}")
+        return removed
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
         if self._scratch is None:
             raise BackendError(f"{node} has no folder: the backend is not provisioned")
         return str(self._scratch / node)
+
+    def _place(self, machine: str) -> str:
+        return "this computer"
 
     def python(self, node: str) -> str:
         """The Python interpreter to run on the node: this one."""
@@ -100,7 +132,8 @@ class LocalBackend(ShellBackend):
             holders, self._holders = list(self._holders.values()), {}
             await gather_all(_end(holder) for holder in holders)
             if self._addresses:
-                await _run("ip", "link", "delete", BRIDGE, check=False)
+                for bridge in self._bridges:
+                    await _run("ip", "link", "delete", bridge, check=False)
                 self._addresses = {}
             if self._scratch is not None:
                 await asyncio.to_thread(remove_scratch, self._scratch)
@@ -132,11 +165,14 @@ class LocalBackend(ShellBackend):
                 why = (await holder.stderr.read()).decode(errors="replace").strip()
                 raise BackendError(f"{node}: can't make its namespaces: {why or 'unshare ended'}")
 
-    async def _bring_up(self, node: str) -> None:
-        address = f"{self._addresses[node]}/{SUBNET.prefixlen}"
-        done = await self.exec(node, f"ip link set lo up && ip address add {address} dev eth0 && ip link set eth0 up")
+    async def _bring_up(self, topology: Topology, machine: str) -> None:
+        commands = ["ip link set lo up"]
+        for number, name in zip(_interfaces(topology, machine), topology.endpoints(machine), strict=True):
+            commands += [f"ip address add {self._addresses[name]}/{PREFIX} dev eth{number}",
+                         f"ip link set eth{number} up"]  # fmt: skip
+        done = await self.exec(machine, " && ".join(commands))
         if done.status != 0:
-            raise BackendError(f"{node}: can't set its address: {done.output.strip()}")
+            raise BackendError(f"{machine}: can't set its address: {done.output.strip()}")
 
     def _write_hosts(self) -> Path:
         assert self._scratch is not None
@@ -178,15 +214,19 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _bridge_commands(test: Test, addresses: dict[str, str]) -> list[str]:
+def _interfaces(topology: Topology, machine: str) -> list[int]:
+    """The numbers of a machine's networks: 0 is the main one."""
+    return [0, *(number for number, name in enumerate(topology.networks, 1) if machine in topology.on(name))]
+
+
+def _bridge_commands(topology: Topology, addresses: dict[str, str]) -> list[str]:
     # The control address comes first: it is the source of connections that are not bound to a client host.
-    ours = [addresses[network.CONTROL], *(addresses[host] for host in test.client_hosts)]
-    return [
-        "link set lo up",
-        f"link add {BRIDGE} type bridge",
-        *(f"address add {ip}/{SUBNET.prefixlen} dev {BRIDGE}" for ip in ours),
-        f"link set {BRIDGE} up",
-    ]
+    ours = [addresses[network.CONTROL], *(addresses[host] for host in topology.client_hosts)]
+    commands = ["link set lo up"]
+    for number in range(1 + len(topology.networks)):
+        bridge = BRIDGE.format(number)
+        commands += [f"link add {bridge} type bridge", f"link set {bridge} up"]
+    return [*commands, *(f"address add {ip}/{PREFIX} dev {BRIDGE.format(0)}" for ip in ours)]
 
 
 async def _ip_batch(commands: Sequence[str]) -> None:

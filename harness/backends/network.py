@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.errors import BackendError
-from harness.protocols import Link
-from harness.spec import Test
+from stormproof.contracts.backend import Link
+from stormproof.contracts.topology import Topology, endpoint, machine_of
+from stormproof.errors import BackendError
 
 MAX_NODES = 100
 TABLE = "inet stormproof"
@@ -24,6 +24,8 @@ CONTROL = "control"
 
 _FIRST_NODE = 10
 _FIRST_CLIENT = 130
+_FIRST_HELPER = 230
+MAX_HELPERS = 20
 
 HEAL_SCRIPT = f"nft -f - <<'EOF'\nadd table {TABLE}\ndelete table {TABLE}\nEOF"
 """Deletes the table whether or not it is there, in one transaction."""
@@ -31,18 +33,26 @@ HEAL_SCRIPT = f"nft -f - <<'EOF'\nadd table {TABLE}\ndelete table {TABLE}\nEOF"
 _ELEMENT = re.compile(r"(\d+\.\d+\.\d+\.\d+) counter packets (\d+)")
 
 
-def address_plan(test: Test, subnet: ipaddress.IPv4Network) -> dict[str, str]:
-    """Addresses of the control host, the nodes and the client hosts in a /24.
+def address_plan(topology: Topology, subnet: ipaddress.IPv4Network) -> dict[str, str]:
+    """Addresses of the control host, the machines and the client hosts in a /24.
 
     Raises:
-        BackendError: more nodes than the subnet holds.
+        BackendError: more machines than the subnet holds.
     """
-    if test.nodes > MAX_NODES:
-        raise BackendError(f"{test.nodes} nodes are too many for one network: use at most {MAX_NODES}")
+    nodes, helpers = len(topology.nodes), len(topology.helpers)
+    if nodes > MAX_NODES or helpers > MAX_HELPERS:
+        raise BackendError(f"{nodes} nodes and {helpers} helpers are too many for one network: use at most {MAX_NODES} "
+                           f"and {MAX_HELPERS}")
     plan = {CONTROL: str(subnet[1])}
-    plan |= {name: str(subnet[_FIRST_NODE + i]) for i, name in enumerate(test.node_names, 1)}
-    plan |= {name: str(subnet[_FIRST_CLIENT + i]) for i, name in enumerate(test.client_hosts, 1)}
-    return plan
+    plan |= {name: str(subnet[_FIRST_NODE + i]) for i, name in enumerate(topology.nodes, 1)}
+    plan |= {name: str(subnet[_FIRST_CLIENT + i]) for i, name in enumerate(topology.client_hosts, 1)}
+    return plan | {helper.name: str(subnet[_FIRST_HELPER + i]) for i, helper in enumerate(topology.helpers, 1)}
+
+
+def further_plan(topology: Topology, network: str, subnet: ipaddress.IPv4Network) -> dict[str, str]:
+    """Addresses of the machines that are on a further network, under the names that they have there."""
+    places = {name: int(str(address).rpartition(".")[2]) for name, address in address_plan(topology, subnet).items()}
+    return {endpoint(machine, network): str(subnet[places[machine]]) for machine in topology.on(network)}
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,14 @@ class Filter:
 
     def links(self, node: str) -> set[Link]:
         """The links that this cuts on ``node``."""
-        return {(name, node) for name in self.sources} | {(node, name) for name in self.targets}
+        arriving = {(name, _beside(name, node)) for name in self.sources}
+        return arriving | {(_beside(name, node), name) for name in self.targets}
+
+
+def _beside(name: str, machine: str) -> str:
+    """The name that a machine has on the network of another name."""
+    _, at, network = name.partition("@")
+    return endpoint(machine, network) if at else machine
 
 
 def filters(nodes: Iterable[str], cut: Iterable[Link]) -> dict[str, Filter]:
@@ -81,10 +98,10 @@ def filters(nodes: Iterable[str], cut: Iterable[Link]) -> dict[str, Filter]:
     sources: dict[str, list[str]] = {node: [] for node in nodes}
     targets: dict[str, list[str]] = {node: [] for node in sources}
     for source, target in sorted(cut):
-        if target in sources:
-            sources[target].append(source)
-        elif source in targets:
-            targets[source].append(target)
+        if machine_of(target) in sources:
+            sources[machine_of(target)].append(source)
+        elif machine_of(source) in targets:
+            targets[machine_of(source)].append(target)
     return {node: Filter(tuple(sources[node]), tuple(targets[node])) for node in sources}
 
 
@@ -98,8 +115,8 @@ def parse_counts(text: str, node: str, rules: Filter, address: Mapping[str, str]
     inward, _, outward = text.partition("set targets")
     arrived = {ip: int(packets) for ip, packets in _ELEMENT.findall(inward)}
     left = {ip: int(packets) for ip, packets in _ELEMENT.findall(outward)}
-    counts = {(name, node): arrived.get(address[name], 0) for name in rules.sources}
-    return counts | {(node, name): left.get(address[name], 0) for name in rules.targets}
+    counts = {(name, _beside(name, node)): arrived.get(address[name], 0) for name in rules.sources}
+    return counts | {(_beside(name, node), name): left.get(address[name], 0) for name in rules.targets}
 
 
 def _set_and_chain(name: str, hook: str, field: str, addresses: list[str]) -> list[str]:

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+from harness.backends.catalog import BACKENDS
 from harness.backends.launch import as_root, find_tool, how_to_launch
-from harness.errors import BackendError
-from harness.registry import BACKENDS
+from stormproof.contracts.backend import Capability
+from stormproof.errors import BackendError
 
 MIN_PYTHON = (3, 11)
 MIN_JAVA = 17
@@ -23,20 +23,10 @@ _LIMIT_S = 2.0
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@dataclass(frozen=True)
-class Capability:
-    """One thing that a run may need: ``detail`` says what was found, ``mend`` what to do if it is missing."""
-
-    name: str
-    available: bool
-    detail: str
-    mend: str = ""
-
-
 def probe_all() -> list[Capability]:
     """All capabilities, always in the same order; takes tenths of a second and never raises."""
     probes: Mapping[str, Callable[[], list[Capability]]] = {
-        "python": _python, "tools": _tools, "namespaces": _namespaces, "docker": _docker,
+        "python": _python, "tools": _tools, "namespaces": _needs_of("local"), "docker": _needs_of("docker"),
         "ssh": _ssh, "netem": _netem, "java": _java, "chromium": _browser,
     }
     with ThreadPoolExecutor(len(probes)) as pool:
@@ -64,7 +54,9 @@ def choose_backend(requested: str | None = None) -> tuple[str, str]:
             raise BackendError(f"backend {requested} can't be used: {why}")
         return requested, f"requested; {why}"
     reasons: list[str] = []
-    for name in ("docker", "local"):
+    for name in BACKENDS.names():
+        if not BACKENDS.load(name).by_default:
+            continue
         usable, why = _usable(name)
         if usable:
             return name, "; ".join([why, *reasons])
@@ -73,18 +65,15 @@ def choose_backend(requested: str | None = None) -> tuple[str, str]:
 
 
 def _usable(backend: str) -> tuple[bool, str]:
-    if backend == "sim":
-        return True, "simulated in this process, which works everywhere"
-    if backend == "ssh":
-        return True, "hosts that are named, reached over SSH"
-    try:
-        needs = {"local": _namespaces, "docker": _docker}[backend]()
-    except KeyError:
-        return True, "it has no needs that are known here"
+    needs = BACKENDS.load(backend).requirements()
     missing = [need for need in needs if not need.available]
     if missing:
         return False, f"{missing[0].detail}; {missing[0].mend}"
-    return True, ", ".join(need.detail for need in needs)
+    return True, ", ".join(need.detail for need in needs) or "it has no needs that are known here"
+
+
+def _needs_of(backend: str) -> Callable[[], list[Capability]]:
+    return lambda: list(BACKENDS.load(backend).requirements())
 
 
 def _python() -> list[Capability]:
@@ -101,44 +90,6 @@ def _tools() -> list[Capability]:
         mend = "" if path else f"run: {as_root()}apt-get install {package}"
         found.append(Capability(tool, path is not None, path or f"{tool} not found", mend))
     return found
-
-
-def _namespaces() -> list[Capability]:
-    launch = how_to_launch()
-    if launch.prefix is None:
-        return [Capability("namespaces", False, launch.detail, launch.mend)]
-    return [Capability("namespaces", True, f"Linux namespaces {launch.detail}")]
-
-
-def _docker() -> list[Capability]:
-    from docker.errors import DockerException
-
-    from harness.backends import docker, image
-
-    try:
-        client = docker.connect(_LIMIT_S)
-    except BackendError as error:
-        reason = str(error).partition("; ")[0]
-        mend = ("run: sudo usermod -aG docker $USER, and log in again" if docker.NOT_ALLOWED in reason
-                else f"run: {as_root()}apt-get install docker.io, and start it")
-        return [Capability("docker", False, reason, mend),
-                Capability("docker image", False, "no Docker to build it with", "see docker")]
-    try:
-        version = client.version()
-        daemon = Capability("docker", True, f"Docker {version['Version']} (API {version['ApiVersion']})")
-        tag = image.image_tag()
-        if image.has_image(client):
-            return [daemon, Capability("docker image", True, f"image {tag} is there")]
-        if find_tool("mmdebstrap"):
-            return [daemon, Capability("docker image", True, "image can be built by mmdebstrap")]
-        if image.registry_answers(client):
-            return [daemon, Capability("docker image", True, "image can be built from the Dockerfile")]
-        detail = f"image {tag} is missing, and Docker can't reach its registry"
-        return [daemon, Capability("docker image", False, detail, f"run: {as_root()}apt-get install mmdebstrap")]
-    except DockerException as error:
-        return [Capability("docker", False, f"Docker failed: {' '.join(str(error).split())}", "restart it")]
-    finally:
-        client.close()
 
 
 def _ssh() -> list[Capability]:

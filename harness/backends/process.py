@@ -1,17 +1,18 @@
-"""Shell scripts that control a node's broker: one process group, named by a file with pid and start time.
+"""Shell scripts that control a program on a node: one process group, named by a file with pid and start time.
 
-The start time (field 22 of ``/proc/PID/stat``, proc(5)) tells the broker from a later process that got the
+The start time (field 22 of ``/proc/PID/stat``, proc(5)) tells it from a later process that got the
 same pid. Every script runs on the node, so pids are those of the node's own pid namespace.
 """
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Sequence
 
-from harness.errors import BackendError
-from harness.protocols import ProcessState
-from harness.slowness import SLOW
+from stormproof.contracts.backend import DEAD, PAUSED, RUNNING, ProcessState
+from stormproof.errors import BackendError
+from stormproof.timeout_scale import SLOW
 
 SETTLE_S = 3.0 * SLOW
 """How long the operating system gets to start, stop, continue or end the processes of a group."""
@@ -46,7 +47,7 @@ settle() {{
     sleep {_STEP_S}
   done
 }}
-need() {{ [ $state != dead ] || {{ echo "the broker is not running"; exit 1; }}; }}
+need() {{ [ $state != dead ] || {{ echo "the $name is not running"; exit 1; }}; }}
 """
 
 # The inner shell notes its own pid and start time, both of which outlive the exec.
@@ -60,14 +61,14 @@ def start_script(pid_file: str, argv: Sequence[str], log: str, folder: str) -> s
     program, words, log = shlex.quote(argv[0]), shlex.join(argv), shlex.quote(log)
     body = f"""
 lookup
-[ $state = dead ] || {{ echo "the broker is already running as process $pid"; exit 1; }}
+[ $state = dead ] || {{ echo "the $name is already running as process $pid"; exit 1; }}
 cd {shlex.quote(folder)} || exit 1
 command -v {program} >/dev/null || {{ printf 'there is no program %s' {program}; exit 1; }}
 mkdir -p "$(dirname {log})" && rm -f "$file" && : >> {log} || exit 1
 ( setsid sh -c {shlex.quote(_LAUNCH)} sh "$file" {words} </dev/null >>{log} 2>&1 & )
 left={_steps(SETTLE_S)}
 until [ -s "$file" ]; do
-  left=$((left - 1)); [ $left -gt 0 ] || {{ echo "the broker did not start"; exit 1; }}
+  left=$((left - 1)); [ $left -gt 0 ] || {{ echo "the $name did not start"; exit 1; }}
   sleep {_STEP_S}
 done
 """
@@ -75,8 +76,8 @@ done
 
 
 def state_script(pid_file: str) -> str:
-    """Print ``running PID``, ``paused PID`` or ``dead``."""
-    return _script(pid_file, "lookup; [ $state != dead ] || pid=; echo $state $pid")
+    """Print ``running PID BORN``, ``paused PID BORN`` or ``dead``."""
+    return _script(pid_file, "lookup; [ $state != dead ] || pid= born=; echo $state $pid $born")
 
 
 def stop_script(pid_file: str, timeout: float) -> str:
@@ -98,24 +99,24 @@ def kill_script(pid_file: str) -> str:
 
 
 def pause_script(pid_file: str) -> str:
-    """Stop all processes of the group and wait until they are stopped; fails when the broker is dead."""
+    """Stop all processes of the group and wait until they are stopped; fails when it is dead."""
     done = f"settle {_steps(SETTLE_S)} '[ $all = $stopped ]'"
     return _script(pid_file, f'lookup; need; signal STOP\n{done} || {{ echo "still not stopped"; exit 1; }}')
 
 
 def resume_script(pid_file: str) -> str:
-    """Let all processes of the group go on and wait until they do; fails when the broker is dead."""
+    """Let all processes of the group go on and wait until they do; fails when it is dead."""
     done = f"settle {_steps(SETTLE_S)} '[ $stopped = 0 ]'"
     return _script(pid_file, f'lookup; need; signal CONT\n{done} || {{ echo "still stopped"; exit 1; }}')
 
 
 def parse_state(text: str) -> ProcessState:
     """The state that ``state_script`` printed; raises BackendError for anything else."""
-    state, _, pid = text.strip().partition(" ")
-    if state == "dead":
-        return ProcessState("dead")
-    if state in ("running", "paused") and pid.isdigit():
-        return ProcessState(state, int(pid))
+    state, *rest = text.split() or [""]
+    if state == DEAD:
+        return ProcessState(DEAD)
+    if state in (RUNNING, PAUSED) and len(rest) == 2 and rest[0].isdigit():
+        return ProcessState(state, int(rest[0]), rest[1])
     raise BackendError(f"unexpected process state {text!r}")
 
 
@@ -128,4 +129,5 @@ settle {_steps(SETTLE_S)} '[ $all = 0 ]' || {{ echo "$all processes outlived SIG
 
 
 def _script(pid_file: str, body: str) -> str:
-    return f"file={shlex.quote(pid_file)}\n{_PRELUDE}\n{body}"
+    name = shlex.quote(posixpath.basename(pid_file).removesuffix(".pid"))
+    return f"file={shlex.quote(pid_file)} name={name}\n{_PRELUDE}\n{body}"

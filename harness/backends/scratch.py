@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.errors import BackendError
+from stormproof.errors import BackendError
 
 _PREFIX = "stormproof-"
 _OWNER_FILE = "run-dir"

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.errors import BackendError
-from harness.slowness import SLOW
 from nodes.timeouts import within
+from stormproof.errors import BackendError
+from stormproof.timeout_scale import SLOW
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of a command's output that are kept unless the caller says otherwise."""

@@ -26,7 +26,7 @@ from harness.bench.interpreter import operations_per_second
 from harness.bench.joram import joram_figures
 from harness.bench.simulation import demo_seconds, speed
 from harness.bench.ssh import shell_figures
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000

@@ -1,7 +1,7 @@
 """Figures of a real cluster: time up and down, confirmed sends a second, the interpreter under full load.
 
-``python -m harness.bench.cluster BACKEND DESIGN NODES`` is the child that holds the nodes, as ``harness.lab`` is for a
-run; it prints one JSON object. ``measure`` starts it.
+``python -m harness.bench.cluster BACKEND DESIGN NODES`` is the child that holds the nodes, as ``harness.test_runner``
+is for a run; it prints one JSON object. ``measure`` starts it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.errors import StormproofError
-from harness.history.journal import JOURNAL, JournalWriter
+from harness.backends.catalog import BACKENDS
+from harness.bench.nodes import running
 from harness.interpreter import Interpreter, NoClient
-from harness.protocols import Client
-from harness.registry import BACKENDS, DESIGNS
 from harness.settings import make_test
-from harness.spec import Test
-from workloads.client import StompCluster
+from nodes.systems.reference.cluster import ReferenceCluster
+from stormproof.contracts.client import Client
+from stormproof.errors import StormproofError
+from stormproof.history.journal import JournalWriter
+from stormproof.run_folder import JOURNAL
+from stormproof.test import Test
 from workloads.queue import QueueWorkload
 
 SECONDS = 5.0
@@ -55,32 +57,22 @@ def measure(backend: str, design: str, nodes: int) -> ClusterFigures:
 
 
 async def _measured(backend_name: str, design: str, nodes: int, run_dir: Path) -> ClusterFigures:
-    test = make_test(design=design, workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
+    test = make_test(system=design, workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
                      time_limit=SECONDS, rate=1e6, seed=1,
                      settings={"producers": IN_FLIGHT, "consumers": 1})  # fmt: skip
-    backend = BACKENDS.load(backend_name)()
-    cluster = DESIGNS.load(design).cluster(test, backend, "bench-passcode")
-    try:
-        start = time.perf_counter()
-        await backend.provision(test, run_dir)
-        await cluster.install()
-        await cluster.start()
-        if not await cluster.await_healthy(60):
-            raise StormproofError(f"not healthy: {await cluster.describe()}")
+    start = time.perf_counter()
+    async with running(test) as cluster:
         up = time.perf_counter() - start
         alone = await sends_a_second(test, cluster, 1)
         together = await sends_a_second(test, cluster, IN_FLIGHT)
         driven = await _interpreter_ops(test, cluster, run_dir)
         start = time.perf_counter()
-        await cluster.stop()
-    finally:
-        await backend.release()
     return ClusterFigures(up, time.perf_counter() - start, alone, together, driven)
 
 
-async def sends_a_second(test: Test, cluster: StompCluster, producers: int) -> float:
+async def sends_a_second(test: Test, cluster: ReferenceCluster, producers: int) -> float:
     """Confirmed sends a second of so many producers, each of which waits for its receipt."""
-    from harness.op import INVOKE, Op
+    from stormproof.operation import INVOKE, Op
 
     work = QueueWorkload()
     clients = [work.client(cluster, 0, test.client_hosts[i % test.nodes]) for i in range(producers)]
@@ -104,7 +96,7 @@ async def sends_a_second(test: Test, cluster: StompCluster, producers: int) -> f
     return confirmed / SECONDS
 
 
-async def _interpreter_ops(test: Test, cluster: StompCluster, run_dir: Path) -> float:
+async def _interpreter_ops(test: Test, cluster: ReferenceCluster, run_dir: Path) -> float:
     work = QueueWorkload()
     journal = JournalWriter(run_dir / JOURNAL, run_dir.name)
     interpreter = Interpreter(

@@ -11,19 +11,17 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from harness.errors import StormproofError
-from harness.protocols import Backend
-from harness.registry import BACKENDS, DESIGNS
+from harness.backends.catalog import BACKENDS
+from harness.bench.nodes import healthy, provisioned
 from harness.settings import make_test
-from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
-from harness.spec import Test
-from nodes.systems.reference import ReferenceCluster
+from nodes.systems.reference.cluster import ReferenceCluster
+from stormproof.contracts.cluster import MAIN
+from stormproof.errors import StormproofError
+from stormproof.test import Test
 
 SIZES = (3, 5, 7, 15, 31)
 REAL_SIZES = (3, 5, 7)
@@ -50,20 +48,14 @@ def _simulated(size: int, seed: int) -> tuple[float, float]:
 
 
 async def _start_and_kill(test: Test) -> tuple[float, float]:
-    backend = SimBackend()
-    with tempfile.TemporaryDirectory() as folder:
-        await backend.provision(test, Path(folder))
-    cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")
-    try:
+    async with provisioned(test) as cluster:
         began = asyncio.get_running_loop().time()
         await cluster.start()
         started = await _until_normal(cluster, test.node_names) - began
         hit, others = test.node_names[-1], test.node_names[:-1]
         began = asyncio.get_running_loop().time()
-        await backend.kill(hit)
+        await cluster.backend.kill(hit, MAIN)
         return started, await _until_normal(cluster, others, without=hit) - began
-    finally:
-        await backend.release()
 
 
 def on_nodes(backend: str, nodes: int, timeout: float, faults: Sequence[str] = FAULTS) -> Mapping[str, float]:
@@ -85,44 +77,38 @@ def on_nodes(backend: str, nodes: int, timeout: float, faults: Sequence[str] = F
     return found
 
 
-async def _measured(backend_name: str, nodes: int, timeout: float, faults: Sequence[str],
-                    run_dir: Path) -> dict[str, float]:
+async def _measured(backend_name: str, nodes: int, timeout: float, faults: Sequence[str]) -> dict[str, float]:
     test = _test(backend_name, nodes, 1, timeout)
-    backend: Backend = BACKENDS.load(backend_name)()
-    cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")
     loop = asyncio.get_running_loop()
     times: dict[str, list[float]] = {what: [] for what in (START, *faults)}
-    try:
-        await backend.provision(test, run_dir)
+    async with provisioned(test) as cluster:
         await cluster.install()
         began = loop.time()
         await cluster.start()
         times[START].append(await _until_normal(cluster, test.node_names) - began)
         for _ in range(ROUNDS):
             for fault in faults:
-                if not await cluster.await_healthy(_LIMIT):
-                    raise StormproofError(f"not healthy: {await cluster.describe()}")
-                hit = await cluster.master()
+                await healthy(cluster)
+                hit = await cluster.primary()
                 if hit is None:
                     raise StormproofError("the group has no coordinator")
-                heal = await _inject(fault, backend, cluster, hit)
+                heal = await _inject(fault, cluster, hit)
                 began = loop.time()
                 others = [node for node in test.node_names if node != hit]
                 times[fault].append(await _until_normal(cluster, others, without=hit) - began)
                 await heal()
-    finally:
-        await backend.release()
     return {fault: statistics.median(found) for fault, found in times.items()}
 
 
-async def _inject(fault: str, backend: Backend, cluster: ReferenceCluster, hit: str) -> Callable[[], Awaitable[None]]:
+async def _inject(fault: str, cluster: ReferenceCluster, hit: str) -> Callable[[], Awaitable[None]]:
     """Hit a node; returns what heals it."""
+    backend = cluster.backend
     if fault == KILL:
-        await backend.kill(hit)
+        await backend.kill(hit, MAIN)
         return lambda: cluster.start_node(hit)
     if fault == PAUSE:
-        await backend.pause(hit)
-        return lambda: backend.resume(hit)
+        await backend.pause(hit, MAIN)
+        return lambda: backend.resume(hit, MAIN)
     others = [node for node in cluster.test.node_names if node != hit]
     await backend.set_network(frozenset([(hit, node) for node in others] + [(node, hit) for node in others]))
     return lambda: backend.set_network(frozenset())
@@ -144,12 +130,9 @@ async def _until_normal(cluster: ReferenceCluster, nodes: Any, without: str | No
 
 def _test(backend: str, nodes: int, seed: int, timeout: float) -> Test:
     settings = {"election_timeout": timeout, "master_timeout": timeout, "response_timeout": timeout / 2}
-    return make_test(design="icestorm", workload="subscriptions", nemesis="none", backend=backend, nodes=nodes,
+    return make_test(system="icestorm", workload="subscriptions", nemesis="none", backend=backend, nodes=nodes,
                      time_limit=5.0, rate=100.0, seed=seed, settings=settings)  # fmt: skip
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
-        print(json.dumps(asyncio.run(
-            _measured(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:], Path(folder))
-        )))  # fmt: skip
+    print(json.dumps(asyncio.run(_measured(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))))

@@ -10,19 +10,17 @@ import asyncio
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
+from harness.backends.catalog import BACKENDS
 from harness.bench.cluster import IN_FLIGHT
-from harness.errors import StormproofError
-from harness.op import INVOKE, OK, Op
-from harness.registry import BACKENDS, DESIGNS
+from harness.bench.nodes import running
 from harness.settings import make_test
 from nodes.reference.icestorm.topics import ORDERED, UNORDERED
-from nodes.systems.reference import ReferenceCluster
+from nodes.systems.reference.cluster import ReferenceCluster
+from stormproof.errors import StormproofError
+from stormproof.operation import INVOKE, OK, Op
 from workloads.events_client import KINDS, Listener, Publisher, topic_name
 
 REPLICAS = 3
@@ -132,24 +130,12 @@ async def measure(cluster: ReferenceCluster, number: int, case: Case, seconds: f
             await client.close()
 
 
-async def _measured(backend_name: str, run_dir: Path, cases: Sequence[Case] = CASES) -> list[Rates]:
-    test = make_test(design="icestorm", workload="events", nemesis="none", backend=backend_name, nodes=REPLICAS,
+async def _measured(backend_name: str, cases: Sequence[Case] = CASES) -> list[Rates]:
+    test = make_test(system="icestorm", workload="events", nemesis="none", backend=backend_name, nodes=REPLICAS,
                      time_limit=SECONDS, rate=100.0, seed=1, settings={"topics": len(cases), "links": 0})  # fmt: skip
-    backend: Any = BACKENDS.load(backend_name)()
-    cluster: ReferenceCluster = DESIGNS.load(test.design).cluster(test, backend, "bench-passcode")
-    try:
-        await backend.provision(test, run_dir)
-        await cluster.install()
-        await cluster.start()
-        if not await cluster.await_healthy(60):
-            raise StormproofError(f"not healthy: {await cluster.describe()}")
-        found = [await measure(cluster, number, case) for number, case in enumerate(cases)]
-        await cluster.stop()
-        return found
-    finally:
-        await backend.release()
+    async with running(test) as cluster:
+        return [await measure(cluster, number, case) for number, case in enumerate(cases)]
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as folder:
-        print(json.dumps([asdict(rates) for rates in asyncio.run(_measured(sys.argv[1], Path(folder)))]))
+    print(json.dumps([asdict(rates) for rates in asyncio.run(_measured(sys.argv[1]))]))

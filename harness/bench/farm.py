@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness.backends.launch import find_tool
 from harness.backends.ssh.keys import make_key
-from harness.errors import BackendError
+from stormproof.errors import BackendError
 
 BRIDGE = "farm0"
 NETWORK = "10.78.0"

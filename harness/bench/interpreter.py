@@ -8,12 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import generator as gen
-from harness.generator import Generator
-from harness.history.journal import JournalWriter
 from harness.interpreter import Interpreter, NoClient
-from harness.op import INVOKE, Op
-from harness.spec import Test
+from stormproof import generator as gen
+from stormproof.generator import Generator
+from stormproof.history.journal import JournalWriter
+from stormproof.operation import INVOKE, Op
+from stormproof.test import Test
 
 
 def workload(operations: int, seed: int) -> Generator:

@@ -12,19 +12,18 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
+from harness.backends.catalog import BACKENDS
 from harness.bench.cluster import IN_FLIGHT, sends_a_second
-from harness.errors import StormproofError
-from harness.protocols import NodeStatus
-from harness.registry import BACKENDS
+from harness.bench.nodes import healthy, running
 from harness.settings import make_test
-from nodes.systems.reference import Joram, ReferenceCluster
+from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.timeouts import within
+from stormproof.contracts.cluster import MAIN, NodeStatus
+from stormproof.errors import StormproofError
 from workloads.connection import Connection, ConnectionBroken, Settings
 
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -75,22 +74,11 @@ def _measure(backend: str, what: str, settings: Mapping[str, Any]) -> dict[str, 
 
 @asynccontextmanager
 async def _cluster(backend_name: str, nodes: int, settings: Mapping[str, Any]) -> AsyncIterator[ReferenceCluster]:
-    test = make_test(design="joram", workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
+    test = make_test(system="joram", workload="queue", nemesis="none", backend=backend_name, nodes=nodes,
                      time_limit=60.0, rate=1e6, seed=1,
                      settings={"producers": IN_FLIGHT, "consumers": 1, **settings})  # fmt: skip
-    backend = BACKENDS.load(backend_name)()
-    cluster = Joram.cluster(test, backend, "bench-passcode")
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        try:
-            await backend.provision(test, Path(folder))
-            await cluster.install()
-            await cluster.start()
-            if not await cluster.await_healthy(60):
-                raise StormproofError(f"not healthy: {await cluster.describe()}")
-            yield cluster
-            await cluster.stop()
-        finally:
-            await backend.release()
+    async with running(test) as cluster:
+        yield cluster
 
 
 async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
@@ -118,17 +106,16 @@ async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, floa
         for _ in range(FAILOVERS):
             connection = await _open(cluster)
             await _send(connection)
-            master = await cluster.master()
+            master = await cluster.primary()
             if master is None:
                 raise StormproofError("nobody serves")
             killed = loop.time()
-            await cluster.backend.kill(master)
+            await cluster.backend.kill(master, MAIN)
             await _send(connection)
             taken.append(loop.time() - killed)
             await connection.close()
             await cluster.start_node(master)
-            if not await cluster.await_healthy(60):
-                raise StormproofError(f"not healthy: {await cluster.describe()}")
+            await healthy(cluster)
     return {"median": statistics.median(taken), "most": max(taken)}
 
 
@@ -144,7 +131,7 @@ async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
         node = cluster.spares()[0]
         await asyncio.sleep(3)
         began = loop.time()
-        refusal = await cluster.add_node(node)
+        refusal = await cluster.add_member(node)
         if refusal:
             raise StormproofError(refusal)
         await _await_joined(cluster, node)
@@ -175,7 +162,7 @@ async def _await_joined(cluster: ReferenceCluster, node: str) -> None:
 
 
 async def _master(cluster: ReferenceCluster) -> NodeStatus:
-    name = await cluster.master()
+    name = await cluster.primary()
     if name is None:
         raise StormproofError(f"nobody serves: {await cluster.describe()}")
     return await cluster.status(name)

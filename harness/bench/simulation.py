@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkers.spark import SparkWarmup
-from harness.demo import run_twins
-from harness.errors import StormproofError
-from harness.sim.campaign import Plan, SeedResult, campaign
+from harness.demo import DEMOS, run_twins
+from harness.sim.campaign import Case, SeedResult, campaign
 from harness.sim.tally import Tally
+from stormproof.errors import StormproofError
 
-PLAN = Plan("joram", "queue", "partition,pause,kill", 3, 30.0, 500 / 30)
+PLAN = Case("joram", "queue", "partition,pause,kill", 3, 30.0, 500 / 30)
 JOBS = 2
 
 
@@ -60,10 +60,10 @@ def demo_seconds() -> dict[str, float]:
     spark = SparkWarmup()
     with tempfile.TemporaryDirectory(prefix="stormproof-bench-") as store, contextlib.redirect_stdout(io.StringIO()):
         try:
-            twins = run_twins(7, "sim", "make bench", Path(store), spark, {}, 1.0)
+            twins = run_twins(DEMOS["split"], 7, "sim", "make bench", Path(store), spark, {}, 1.0)
         finally:
             spark.stop()
     for twin in twins:
         if not twin.as_expected:
-            raise StormproofError(f"the demo's half {twin.partitions} was {twin.outcome.verdict['verdict']}")
-    return {twin.partitions: twin.seconds for twin in twins}
+            raise StormproofError(f"the demo's half {twin.value} was {twin.result.verdict['verdict']}")
+    return {twin.value: twin.seconds for twin in twins}

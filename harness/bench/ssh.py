@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from harness.backends.catalog import BACKENDS
 from harness.bench.farm import running_farm, why_not
-from harness.errors import StormproofError
-from harness.protocols import Backend
-from harness.registry import BACKENDS
-from harness.spec import Test
+from stormproof.contracts.backend import Backend, Shells
+from stormproof.contracts.topology import Topology
+from stormproof.errors import StormproofError
+from stormproof.test import Test
 
 NODES = 3
 COMMANDS = 500
@@ -60,10 +61,11 @@ def _measure(prefix: list[str], backend: str, options: dict[str, str]) -> ShellF
 
 async def _figures(name: str, options: dict[str, str], run_dir: Path) -> ShellFigures:
     backend: Backend = BACKENDS.load(name)()
-    test = Test(design="joram", workload="queue", backend=name, nodes=NODES, options=options)
+    test = Test(system="joram", workload="queue", backend=name, nodes=NODES, options=options)
     split = frozenset({("n1", "n2"), ("n1", "n3"), ("n2", "n1"), ("n3", "n1"), ("c1", "n2"), ("n2", "c1")})
     try:
-        await backend.provision(test, run_dir)
+        await backend.provision(test, Topology(test.node_names, test.client_hosts), run_dir)
+        assert isinstance(backend, Shells)
         await backend.exec("n1", "true")
         start = time.perf_counter()
         for _ in range(COMMANDS):

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
-from harness.errors import BackendError
-from harness.history import moments
-from harness.protocols import Condition, DiskTrouble, Link, ProcessState, Program, Result
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
-from harness.sim.loop import DEAD, PAUSED, RUNNING, Process, SimLoop
+from harness.sim.loop import Process, SimLoop
 from harness.sim.network import CONTROL, Network
 from harness.sim.runtime import SimRuntime
-from harness.spec import Test
 from nodes.reference.api import ConfigError
-from nodes.reference.runtime import LoopRuntime
+from stormproof.contracts.backend import (
+    CLOCKS,
+    DEAD,
+    DISKS,
+    KILL,
+    LINKS,
+    PACKETS,
+    PAUSE,
+    PAUSED,
+    POWER,
+    REBOOT,
+    RUNNING,
+    Backend,
+    Capability,
+    DiskFault,
+    Launch,
+    LaunchedProgram,
+    Link,
+    LinkConditions,
+    ProcessState,
+)  # fmt: skip
+from stormproof.contracts.topology import Topology, endpoint, machine_of
+from stormproof.errors import BackendError
+from stormproof.history import moments
+from stormproof.node_logs import parse_stamped
+from stormproof.test import Test
 
 START_SECONDS = (0.05, 0.4)
 """How long a broker's process takes from its launch to its first instruction."""
@@ -31,8 +53,13 @@ _PROBE_PORT = 9
 _FIRST_PID = 100
 
 
+def _tells_time(log: Sequence[str]) -> bool:
+    """Whether a log says itself when its lines were written, by the simulated clock."""
+    return not log or parse_stamped(log[0]).time is not None
+
+
 class SimNode:
-    """One simulated machine: a disk, a clock, and at most one broker process."""
+    """One simulated machine: a disk, a clock, and its programs, at most one process each."""
 
     def __init__(self, name: str, loop: SimLoop, rng: random.Random) -> None:
         self.name = name
@@ -46,47 +73,62 @@ class SimNode:
         self.logs: dict[str, list[str]] = {}
         self.moments: dict[str, list[float]] = {}
         """When each line was written: seconds since 1970 that no clock fault moves."""
-        self.process: Process | None = None
-        self.program: Program | None = None
+        self.processes: dict[str, Process] = {}
+        self.programs: dict[str, LaunchedProgram] = {}
 
-    def state(self) -> ProcessState:
-        """What the simulated operating system says of the broker."""
-        process = self.process
+    def state(self, program: str) -> ProcessState:
+        """What the simulated operating system says of a program."""
+        process = self.processes.get(program)
         if process is None or process.state == DEAD:
             return ProcessState(DEAD)
         return ProcessState(process.state, process.pid)
 
-    def end(self, powerless: bool = False) -> None:
-        """The broker is gone, if there was one; what it had written stays, unless the power is gone as well."""
-        process, self.process, self.program = self.process, None, None
+    def end(self, program: str) -> None:
+        """A program is gone, if it was there; what it had written stays."""
+        process = self.processes.pop(program, None)
+        self.programs.pop(program, None)
         if process is not None:
+            process.kill()
+            self.disk.process_died()
+
+    def end_all(self, powerless: bool = False) -> None:
+        """All programs are gone, and what was not synced as well, if the power is."""
+        processes = list(self.processes.values())
+        self.processes.clear()
+        self.programs.clear()
+        for process in processes:
             process.kill(powerless)
         if powerless:
             self.disk.power_lost()
-        elif process is not None:
+        elif processes:
             self.disk.process_died()
 
     def _stall(self, seconds: float) -> None:
-        if self.process is not None:
-            self.process.stall(seconds)
+        for process in self.processes.values():
+            process.stall(seconds)
 
 
-class SimBackend:
-    """Nodes, network and disks in this process; must run on a ``SimLoop``."""
+class SimBackend(Backend):
+    """Machines, networks and disks in this process; must run on a ``SimLoop``."""
 
     name = "sim"
     in_process = True
-    faults: Mapping[str, str] = {
-        "partition": "packets on cut links are lost and counted; connections stall as TCP does",
-        "pause": "nothing of the process runs; what arrives waits",
-        "kill": "nothing of the process runs any more; what it wrote stays, connections are closed",
-        "packets": "connections stall, slow down or are reset, as TCP makes of it; every packet hit is counted",
-        "power": "processes, connections and what was not synced are gone, the last write may be torn",
-        "reboot": "the broker is stopped in order, the machine is gone for a while, its clock starts anew",
-        "clock": "the time of day jumps; a wrong rate is one of the monotonic clock and its timers, too",
-        "disk": "SQLite's own files: calls fail or take longer, un-synced writes are lost or torn, a page is noise",
-        "membership": "an administrator's command to the master",
+    lateness = 0.25
+    abilities: ClassVar[Mapping[str, str]] = {
+        LINKS: "packets on cut links are lost and counted; connections stall as TCP does",
+        PAUSE: "nothing of the process runs; what arrives waits",
+        KILL: "nothing of the process runs any more; what it wrote stays, connections are closed",
+        PACKETS: "connections stall, slow down or are reset, as TCP makes of it; every packet hit is counted",
+        POWER: "processes, connections and what was not synced are gone, the last write may be torn",
+        REBOOT: "programs are stopped in order, the machine is gone for a while, its clock starts anew",
+        CLOCKS: "the time of day jumps; a wrong rate is one of the monotonic clock and its timers, too",
+        DISKS: "SQLite's own files: calls fail or take longer, un-synced writes are lost or torn, a page is noise",
     }
+
+    @staticmethod
+    def requirements() -> list[Capability]:
+        """Nothing."""
+        return [Capability("sim", True, "simulated in this process, which works everywhere")]
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -96,16 +138,24 @@ class SimBackend:
         self._addresses: dict[str, str] = {}
         self._nodes: dict[str, SimNode] = {}
         self._network: Network | None = None
+        self._topology = Topology((), ())
+        self._moved = False
+        """Whether a clock was ever set, so that the times in a log may be wrong."""
         self._rng = random.Random(0)
 
-    async def provision(self, test: Test, run_dir: Path) -> None:
-        """Make nodes and network; all that is random about them comes from the test's seed."""
-        self._addresses = {name: f"10.0.0.{11 + i}" for i, name in enumerate(test.node_names)}
-        self._addresses |= {name: f"10.0.0.{131 + i}" for i, name in enumerate(test.client_hosts)}
-        self._addresses[CONTROL] = "10.0.0.1"
+    async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
+        """Make machines and networks; all that is random about them comes from the test's seed."""
+        places = {name: 11 + i for i, name in enumerate(topology.nodes)}
+        places |= {name: 131 + i for i, name in enumerate(topology.client_hosts)}
+        places |= {helper.name: 231 + i for i, helper in enumerate(topology.helpers)}
+        self._addresses = {name: f"10.0.0.{place}" for name, place in places.items()} | {CONTROL: "10.0.0.1"}
+        for number, name in enumerate(topology.networks, 1):
+            self._addresses |= {endpoint(machine, name): f"10.0.{number}.{places[machine]}"
+                                for machine in topology.on(name)}  # fmt: skip
         hosts = {address: name for name, address in self._addresses.items()}
+        self._topology = topology
         self._network = Network(self._loop, hosts, test.rng("sim/network"))
-        self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in test.node_names}
+        self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in topology.machines}
         self._rng = test.rng("sim/machines")
 
     def address(self, name: str) -> str:
@@ -119,18 +169,6 @@ class SimBackend:
         """The node's folder on its simulated disk."""
         return f"/{node}"
 
-    def python(self, node: str) -> str:
-        """Refused: programs run in this process."""
-        raise BackendError("a simulated node has no Python of its own; use launch()")
-
-    async def exec(self, node: str, command: str, timeout: float = 10.0) -> Result:
-        """Refused: there is no shell."""
-        raise BackendError(f"a simulated node has no shell to run {command!r} in")
-
-    async def start(self, node: str, argv: Sequence[str], log: str) -> None:
-        """Refused: only ``launch`` can start something here."""
-        raise BackendError(f"a simulated node can't run {argv[0]!r}; use launch()")
-
     async def upload(self, node: str, content: bytes, path: str) -> None:
         """Write a file on the node's simulated disk."""
         self._node(node).disk.files[path] = content
@@ -140,25 +178,26 @@ class SimBackend:
         found = self._node(node)
         if path in found.logs:
             return "".join(f"{line}\n" for line in found.logs[path]).encode()
-        if (log := path.removesuffix(moments.SUFFIX)) in found.moments:
+        log = path.removesuffix(moments.SUFFIX)
+        if log in found.moments and (self._moved or not _tells_time(found.logs[log])):
             return moments.write_moments(found.moments[log])
         try:
             return found.disk.files[path]
         except KeyError:
             raise BackendError(f"{node}: can't read {path}: there is no such file") from None
 
-    async def launch(self, node: str, program: Callable[[LoopRuntime], Program], log: str) -> None:
-        """Start a broker in a simulated process of the node."""
+    async def launch(self, node: str, program: str, start: Launch, log: str) -> None:
+        """Start a program in a simulated process of the machine."""
         place = self._node(node)
-        if place.state().state != DEAD:
-            raise BackendError(f"{node}: a broker runs there already")
+        if place.state(program).state != DEAD:
+            raise BackendError(f"{node}: its {program} runs already")
         if not place.on:
             raise BackendError(f"{node}: it has no power")
         place.launches += 1
         number = list(self._nodes).index(node)
         pid = _FIRST_PID * (number + 1) + place.launches
         clock = place.clock
-        process = place.process = Process(self._loop, node, pid, clock.offset, clock.rate)
+        process = place.processes[program] = Process(self._loop, node, pid, clock.offset, clock.rate)
         lines, written = place.logs.setdefault(log, []), place.moments.setdefault(log, [])
         rng = random.Random(place.rng.getrandbits(64))
 
@@ -170,53 +209,53 @@ class SimBackend:
 
         runtime = SimRuntime(process, place.disk, rng, write, clock.time_of_day)
         delay = self._rng.uniform(*START_SECONDS)
-        process.spawn(self._live(place, process, program, runtime, delay), f"{node}/main")
+        process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 
-    async def _live(self, place: SimNode, process: Process, program: Callable[[LoopRuntime], Program],
-                    runtime: SimRuntime, delay: float) -> None:
+    async def _live(self, place: SimNode, process: Process, program: str, start: Launch, runtime: SimRuntime,
+                    delay: float) -> None:
         await asyncio.sleep(delay)
         try:
-            place.program = program(runtime)
-            await place.program.run()
+            launched = place.programs[program] = start(runtime)
+            await launched.run()
         except ConfigError as error:
             runtime.write_log(f"error: {error}")
-        self._loop.after(0.0, self._exited, place, process)
+        self._loop.after(0.0, self._exited, place, process, program)
 
-    def _exited(self, place: SimNode, process: Process) -> None:
-        if place.process is process and process.state != DEAD:
-            place.end()
+    def _exited(self, place: SimNode, process: Process, program: str) -> None:
+        if place.processes.get(program) is process and process.state != DEAD:
+            place.end(program)
 
-    async def stop(self, node: str, timeout: float = 5.0) -> None:
-        """Ask the broker to stop; kill it after ``timeout``."""
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
+        """Ask the program to stop; kill it after ``timeout``."""
         place = self._node(node)
-        process, program = place.process, place.program
-        if process is None or program is None:
-            await self.kill(node)
+        process, launched = place.processes.get(program), place.programs.get(program)
+        if process is None or launched is None:
+            await self.kill(node, program)
             return
-        process.call(program.stop)
+        process.call(launched.stop)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.ended.wait(), timeout)
-        if place.process is process:
-            place.end()
+        if place.processes.get(program) is process:
+            place.end(program)
 
-    async def kill(self, node: str) -> None:
-        """End the broker at once; nothing if it is dead."""
+    async def kill(self, node: str, program: str) -> None:
+        """End the program at once; nothing if it is dead."""
         await self._act()
-        self._node(node).end()
+        self._node(node).end(program)
 
-    async def pause(self, node: str) -> None:
-        """Let nothing of the broker run; raises BackendError when it is dead."""
+    async def pause(self, node: str, program: str) -> None:
+        """Let nothing of the program run; raises BackendError when it is dead."""
         await self._act()
-        self._living(node).pause()
+        self._living(node, program).pause()
 
-    async def resume(self, node: str) -> None:
-        """Let the broker run again; raises BackendError when it is dead."""
+    async def resume(self, node: str, program: str) -> None:
+        """Let the program run again; raises BackendError when it is dead."""
         await self._act()
-        self._living(node).resume()
+        self._living(node, program).resume()
 
-    async def process(self, node: str) -> ProcessState:
-        """The broker's state."""
-        return self._node(node).state()
+    async def process(self, node: str, program: str) -> ProcessState:
+        """The program's state."""
+        return self._node(node).state(program)
 
     async def set_network(self, cut: frozenset[Link]) -> None:
         """Lose every packet on exactly these links."""
@@ -229,23 +268,23 @@ class SimBackend:
         """Packets lost on each link that is cut now."""
         return self._net().dropped()
 
-    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+    async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         """Let exactly these links suffer."""
         for end in sorted({end for link in conditions for end in link}):
             self.address(end)
         await self._act()
         self._net().set_conditions({link: conditions[link] for link in sorted(conditions)})
 
-    async def disturbed(self) -> Mapping[Link, int]:
-        """Packets disturbed on each link that has a condition now."""
-        return self._net().disturbed()
+    async def affected_packets(self) -> Mapping[Link, int]:
+        """Packets that suffered on each link that has conditions now."""
+        return self._net().affected_packets()
 
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Take the power of all these nodes at the same instant."""
         places = [self._node(node) for node in nodes]
         await self._act()
         for place in places:
-            place.end(powerless=True)
+            place.end_all(powerless=True)
             self._dark(place)
 
     async def power_on(self, nodes: Sequence[str]) -> None:
@@ -257,9 +296,10 @@ class SimBackend:
             self._boot(place)
 
     async def reboot(self, node: str) -> None:
-        """Stop the broker in order, and boot the node; a disk loses nothing."""
+        """Stop the programs in order, and boot the machine; a disk loses nothing."""
         place = self._node(node)
-        await self.stop(node)
+        for program in list(place.processes):
+            await self.stop(node, program)
         place.disk.sync()
         self._dark(place)
         await asyncio.sleep(self._rng.uniform(*BOOT_SECONDS))
@@ -278,18 +318,19 @@ class SimBackend:
         place = self._node(node)
         await self._act()
         place.clock.set(offset, rate)
-        if place.process is not None:
-            place.process.set_rate(place.clock.rate)
+        self._moved = True
+        for process in place.processes.values():
+            process.set_rate(place.clock.rate)
 
-    async def set_disk(self, node: str, trouble: DiskTrouble | None) -> None:
-        """Bring trouble upon the node's disk."""
+    async def set_disk(self, node: str, fault: DiskFault | None) -> None:
+        """Let the machine's disk fail."""
         place = self._node(node)
         await self._act()
-        place.disk.set_trouble(trouble)
+        place.disk.set_fault(fault)
 
-    async def disk_harm(self, node: str) -> int:
-        """How often the trouble has shown."""
-        return self._node(node).disk.harm
+    async def disk_fault_count(self, node: str) -> int:
+        """How often the fault has shown."""
+        return self._node(node).disk.shown
 
     async def probe_disk(self, node: str) -> str:
         """What becomes of a write and a sync now."""
@@ -297,18 +338,22 @@ class SimBackend:
 
     def _dark(self, place: SimNode) -> None:
         place.on = False
-        self._net().set_power(place.name, False)
+        self._switch(place, False)
 
     def _boot(self, place: SimNode) -> None:
         place.on = True
         place.boots += 1
         place.clock.restart()
-        self._net().set_power(place.name, True)
+        self._switch(place, True)
+
+    def _switch(self, place: SimNode, on: bool) -> None:
+        for name in self._topology.endpoints(place.name):
+            self._net().set_power(name, on)
 
     async def probe(self, link: Link, timeout: float) -> str:
         """Try to connect from a node to a closed port of another: refused at once, unless packets are lost."""
         host = self.address(link[1])
-        prober = Process(self._loop, link[0], 0)
+        prober = Process(self._loop, machine_of(link[0]), 0)
         try:
             await asyncio.wait_for(prober.spawn(_connect(host), "probe"), timeout)
         except ConnectionRefusedError:
@@ -322,7 +367,7 @@ class SimBackend:
     async def release(self) -> None:
         """End all processes and free their disks."""
         for node in self._nodes.values():
-            node.end()
+            node.end_all()
             node.disk.discard()
 
     def _node(self, node: str) -> SimNode:
@@ -331,10 +376,10 @@ class SimBackend:
         except KeyError:
             raise BackendError(f"there is no node {node!r} (there are: {', '.join(self._nodes) or 'none'})") from None
 
-    def _living(self, node: str) -> Process:
-        process = self._node(node).process
+    def _living(self, node: str, program: str) -> Process:
+        process = self._node(node).processes.get(program)
         if process is None or process.state not in (RUNNING, PAUSED):
-            raise BackendError(f"{node}: its broker is dead")
+            raise BackendError(f"{node}: its {program} is dead")
         return process
 
     def _net(self) -> Network:

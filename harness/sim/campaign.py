@@ -12,26 +12,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from harness.errors import StormproofError
-from harness.sim.pool import workshop
-from harness.spec import Test
+from harness.sim.pool import worker_pool
+from stormproof.errors import StormproofError
+from stormproof.test import Test
 
 if TYPE_CHECKING:
     from checkers.verdict import Verdict
-    from harness.protocols import Backend
-    from nemesis.api import Fault
+    from stormproof.contracts.fault import Fault
 
 BROKEN = "broken"
 WHY = "simulated"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Case:
     """What to run, but for the seed: the arguments of ``make_test``."""
 
-    design: str
+    system: str
     workload: str
     nemesis: str
     nodes: int | None
@@ -48,7 +47,7 @@ class Plan:
         from harness.settings import make_test
 
         return make_test(
-            design=self.design, workload=self.workload, nemesis=self.nemesis, backend="sim", nodes=self.nodes,
+            system=self.system, workload=self.workload, nemesis=self.nemesis, backend="sim", nodes=self.nodes,
             time_limit=self.time_limit, rate=self.rate, seed=seed, settings=self.settings,
         )
 
@@ -58,14 +57,16 @@ class Plan:
         Raises:
             UsageError: one can't be simulated, or the test makes no sense.
         """
+        from harness.deployment import topology_of
         from harness.sim.backend import SimBackend
-        from nemesis.api import supported_families
+        from nemesis.families import supported_families
 
-        return supported_families(cast("Backend", SimBackend), self.test(seed))
+        test = self.test(seed)
+        return supported_families(SimBackend, test, topology_of(test))
 
     def label(self) -> str:
         """For a person."""
-        return f"{self.design} {self.workload} {self.nemesis}"
+        return f"{self.system} {self.workload} {self.nemesis}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class SeedResult:
     ``run_dir`` is where a run that was kept lies.
     """
 
-    plan: Plan
+    case: Case
     seed: int
     verdict: str
     sentence: str
@@ -101,26 +102,26 @@ FAILED, NONE, ALL = "failed", "none", "all"
 """Which runs ``run_seed`` keeps."""
 
 
-def run_seed(plan: Plan, seed: int, store: Path, scratch: Path, keep: str = FAILED) -> SeedResult:
+def run_seed(case: Case, seed: int, store: Path, scratch: Path, keep: str = FAILED) -> SeedResult:
     """Simulate and check one seed.
 
     Its folder is in ``scratch``, its command names ``store``. ``keep`` says whose folder is left: that of a run that
     failed, none, or all, with their verdicts.
     """
-    return run_and_judge(plan, seed, store, scratch, keep)[0]
+    return run_and_judge(case, seed, store, scratch, keep)[0]
 
 
-def run_and_judge(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
+def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
     """As ``run_seed``, with the whole verdict; a run that broke has none."""
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
     from harness.describe import create_run
     from harness.sim.run import simulate
-    from harness.store import read_run, update_run
+    from stormproof.run_folder import read_run, update_run
 
     start = time.perf_counter()
-    command = repeating(plan, seed, store)
-    run_dir = create_run(plan.test(seed), WHY, store, scratch)
+    command = repeating(case, seed, store)
+    run_dir = create_run(case.test(seed), WHY, store, scratch)
     kept: Path | None = None
     try:
         try:
@@ -128,7 +129,7 @@ def run_and_judge(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) 
         except StormproofError as error:
             update_run(run_dir, failure=str(error), status="broken")
             seconds, kept = time.perf_counter() - start, None if keep == NONE else run_dir
-            result = SeedResult(plan, seed, BROKEN, str(error), {}, (), {}, {}, "", 0.0, seconds, command, kept)
+            result = SeedResult(case, seed, BROKEN, str(error), {}, (), {}, {}, "", 0.0, seconds, command, kept)
             return result, None
         verdict = check_run(run_dir)
         info = read_run(run_dir)
@@ -137,7 +138,7 @@ def run_and_judge(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) 
             kept = run_dir
         broken = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
         result = SeedResult(
-            plan, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
+            case, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
             info["coverage"], info["history_sha256"], info["phases"][-1]["end"] / 1e9, time.perf_counter() - start,
             command, kept,
         )
@@ -147,15 +148,18 @@ def run_and_judge(plan: Plan, seed: int, store: Path, scratch: Path, keep: str) 
             shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def repeating(plan: Plan, seed: int, store: Path) -> str:
+def repeating(case: Case, seed: int, store: Path) -> str:
     """The command that repeats one seed's run and writes its report."""
-    words = ["stormproof", "test", "--backend", "sim", "--design", plan.design, "--workload", plan.workload]
-    words += ["--nemesis", plan.nemesis]
-    if plan.nodes is not None:
-        words += ["--nodes", str(plan.nodes)]
-    words += ["--time-limit", f"{plan.time_limit:g}", "--rate", f"{plan.rate:g}", "--seed", str(seed)]
+    from harness import plugins
+
+    words = ["stormproof", "test", "--backend", "sim", "--system", plugins.typed("system", case.system)]
+    words += ["--workload", plugins.typed("workload", case.workload)]
+    words += ["--nemesis", ",".join(plugins.typed("nemesis", name) for name in case.nemesis.split(","))]
+    if case.nodes is not None:
+        words += ["--nodes", str(case.nodes)]
+    words += ["--time-limit", f"{case.time_limit:g}", "--rate", f"{case.rate:g}", "--seed", str(seed)]
     words += ["--store", str(store)]
-    for name, value in plan.settings.items():
+    for name, value in case.settings.items():
         words += ["--set", f"{name}={value}"]
     return shlex.join(words)
 
@@ -171,18 +175,18 @@ def _kept(result: SeedResult, store: Path) -> SeedResult:
 
 
 def campaign(
-    plans: Sequence[Plan], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
+    cases: Sequence[Case], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
     report: Callable[[SeedResult], None],
 ) -> None:
-    """Run every plan with every seed; ``report`` is called for each result, in the order in which they come.
+    """Run every case with every seed; ``report`` is called for each result, in the order in which they come.
 
     Stops at the first failure unless ``collect`` is set.
 
     Raises:
         StormproofError: a worker process died, or the store can't be written.
     """
-    with workshop(jobs) as (workers, scratch):
-        for result in workers.each(run_seed, ((plan, seed, store, scratch) for seed in seeds for plan in plans)):
+    with worker_pool(jobs) as (workers, scratch):
+        for result in workers.each(run_seed, ((case, seed, store, scratch) for seed in seeds for case in cases)):
             try:
                 kept = _kept(result, store)
             except OSError as error:

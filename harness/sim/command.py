@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shlex
 import time
@@ -14,45 +13,58 @@ from typing import Any
 
 from rich.console import Console
 
-from checkers.verdict import amount
-from harness.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError, UsageError
+from harness.backends.catalog import BACKENDS
+from harness.deployment import topology_of
+from harness.output import print_json
 from harness.progress import console
-from harness.registry import BACKENDS
 from harness.settings import SEEDS
-from harness.sim.campaign import BROKEN, Plan, SeedResult, campaign
+from harness.sim.campaign import BROKEN, Case, SeedResult, campaign
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
-from harness.store import make_store, write_text
-from nemesis.api import supported_families
+from nemesis.families import supported_families
 from nemesis.schedule import schedule
+from stormproof.contracts.backend import Backend
+from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError, UsageError
+from stormproof.run_folder import SCENARIO, write_text
+from stormproof.store import make_store
+from stormproof.test import Test
+from stormproof.text import amount
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
-SCENARIO = "scenario.toml"
 
 
-def plans_of(designs: Sequence[str], workloads: Sequence[str], nemeses: Sequence[str], *, nodes: int | None,
-             time_limit: float, rate: float, settings: Mapping[str, Any]) -> list[Plan]:
-    """Every combination, each checked as a whole.
+def cases_of(
+    systems: Sequence[str], workloads: Sequence[str], nemeses: Sequence[str], *, nodes: int | None,
+    time_limit: float, rate: float, settings: Mapping[str, Any],
+) -> tuple[list[Case], list[str]]:  # fmt: skip
+    """Every combination that makes sense, each checked as a whole; and a line for each that does not.
 
     Raises:
-        UsageError: one makes no sense.
+        UsageError: none does, or a name is given twice.
     """
-    for what, names in (("design", designs), ("workload", workloads), ("nemesis", nemeses)):
+    for what, names in (("system", systems), ("workload", workloads), ("nemesis", nemeses)):
         given = [frozenset(name.split(",")) for name in names]
         twice = next((name for name, parts in zip(names, given, strict=True) if given.count(parts) > 1), None)
         if twice is not None:
             raise UsageError(f"--{what} {twice} is given twice")
-    plans = [
-        Plan(design, workload, nemesis, nodes, time_limit, rate, dict(settings))
-        for design, workload, nemesis in itertools.product(designs, workloads, nemeses)
-    ]
-    for plan in plans:
-        plan.families(0)
-    return plans
+    cases, left_out = [], []
+    for system, workload, nemesis in itertools.product(systems, workloads, nemeses):
+        case = Case(system, workload, nemesis, nodes, time_limit, rate, dict(settings))
+        try:
+            case.families(0)
+        except UsageError as error:
+            if len(systems) * len(workloads) * len(nemeses) == 1:
+                raise
+            left_out.append(f"{case.label()}: {error}")
+        else:
+            cases.append(case)
+    if not cases:
+        raise UsageError(f"none of the combinations can be: {left_out[0]}")
+    return cases, left_out
 
 
-def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
+def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
                  collect: bool, shrinking: bool, as_json: bool) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
 
@@ -67,27 +79,27 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
     if start + count > SEEDS:
         raise UsageError(f"--start {start}: the last seed must be below 2**63")
     made = make_store(store)
-    jobs = min(jobs or os.cpu_count() or 1, count * len(plans))
-    view = _View(console(as_json), plans, count)
+    jobs = min(jobs or os.cpu_count() or 1, count * len(cases))
+    view = _View(console(as_json), cases, count)
     tally = view.tally
     interrupted = True
     try:
         with view:
             seeds = range(start, start + count)
             if master is None:
-                campaign(plans, seeds, store, jobs=jobs, collect=collect, report=view.show)
+                campaign(cases, seeds, store, jobs=jobs, collect=collect, report=view.show)
             else:
                 from harness.sim.spark import spark_campaign
 
                 spark_campaign(
-                    plans, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
+                    cases, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
                 )
         interrupted = False
         if shrinking and tally.failures:
             _shrink(view, tally.failures, jobs, store)
     except BaseException:
         if as_json:
-            print(json.dumps(tally.to_json(interrupted)), flush=True)
+            print_json(tally.to_json(interrupted))
         with contextlib.suppress(StormproofError, OSError):  # what has happened matters more
             _report(view, store, indexed=master is not None and tally.runs > 0)
         raise
@@ -96,7 +108,7 @@ def run_campaign(plans: Sequence[Plan], start: int, count: int, store: Path, *, 
             with contextlib.suppress(OSError):  # there are runs in it
                 store.rmdir()
     if as_json:
-        print(json.dumps(tally.to_json()), flush=True)
+        print_json(tally.to_json())
     _report(view, store, indexed=master is not None)
     if any(result.verdict == BROKEN for result in tally.failures):
         return EXIT_ERROR
@@ -108,10 +120,12 @@ def _report(view: _View, store: Path, indexed: bool) -> None:
     kept = [result.run_dir for result in view.tally.failures if result.run_dir is not None]
     if not (kept or indexed) or not store.is_dir():
         return
+    from harness.coverage import note_log_events
     from reports.index_page import write_index
     from reports.run_page import write_report
 
     for run_dir in kept[:_REPORTS]:
+        note_log_events(run_dir)
         write_report(run_dir)
     if len(kept) > _REPORTS:
         others = f"`stormproof report RUN --store {store}` writes others"
@@ -135,7 +149,7 @@ def _shrink(view: _View, failures: Sequence[SeedResult], jobs: int, store: Path)
     trouble: KeyboardInterrupt | StormproofError | None = None
     with view.shrinking() as tell:
         try:
-            so_far = shrink(failure.plan, failure.seed, jobs=jobs, progress=smaller)
+            so_far = shrink(failure.case, failure.seed, jobs=jobs, progress=smaller)
         except (KeyboardInterrupt, StormproofError) as error:
             trouble = error
     if trouble is not None:
@@ -162,25 +176,36 @@ def _tell_shrunk(view: _View, shrunk: Shrunk, run_dir: Path, store: Path) -> Non
 
 def _on_real_nodes(result: SeedResult, files: str) -> str:
     """How to try a scenario on the simplest backend of real nodes that has its faults."""
-    for name in ("local", "docker", "ssh"):
-        try:
-            test = result.plan.test(result.seed)
-            schedule(test, supported_families(BACKENDS.load(name), test))
-        except UsageError:
+    test = result.case.test(result.seed)
+    for name in BACKENDS.names()[::-1]:
+        backend = BACKENDS.load(name)
+        if backend.in_process or backend.also_type:
             continue
-        hosts = " --hosts FILE" if name == "ssh" else ""
-        return f"  and, on real nodes, stormproof test --backend {name}{hosts} {files} --repeat 10"
+        if _can_run(backend, test):
+            return f"  and, on real nodes, stormproof test --backend {name} {files} --repeat 10"
+    for name in BACKENDS.names():
+        backend = BACKENDS.load(name)
+        if backend.also_type and _can_run(backend, test):
+            return f"  and, on real nodes, stormproof test --backend {name}{backend.also_type} {files} --repeat 10"
     return "  no backend of real nodes has all of these faults"
+
+
+def _can_run(backend: type[Backend], test: Test) -> bool:
+    try:
+        schedule(test, supported_families(backend, test, topology_of(test)))
+    except UsageError:
+        return False
+    return True
 
 
 class _View:
     """Progress: a live line on a terminal, a line now and then in a log; failures as they come."""
 
-    def __init__(self, to: Console, plans: Sequence[Plan], seeds: int) -> None:
-        self.tally = Tally([plan.design for plan in plans])
+    def __init__(self, to: Console, cases: Sequence[Case], seeds: int) -> None:
+        self.tally = Tally([case.system for case in cases])
         self._console = to
-        self._several = len(plans) > 1
-        self._total = seeds * len(plans)
+        self._several = len(cases) > 1
+        self._total = seeds * len(cases)
         self._status = to.status("simulating") if to.is_terminal else None
         self._last = time.monotonic()
 
@@ -211,9 +236,9 @@ class _View:
             self._status.start()
 
         def tell(shrunk: Shrunk) -> None:
-            plan = shrunk.result.plan
+            case = shrunk.result.case
             line = f"shrinking: {amount(shrunk.runs, 'run')}; {amount(len(shrunk.faults), 'fault')}, "
-            line += f"{plan.time_limit:g} s, {plan.rate:g} operations a second"
+            line += f"{case.time_limit:g} s, {case.rate:g} operations a second"
             if self._status is not None:
                 self._status.update(line)
             else:
@@ -229,8 +254,8 @@ class _View:
         """One more result."""
         self.tally.add(result)
         if result.verdict != "valid":
-            plan = f" {result.plan.label()}" if self._several else ""
-            self.print(f"seed {result.seed}{plan}: {result.verdict.upper()}: {result.sentence}")
+            case = f" {result.case.label()}" if self._several else ""
+            self.print(f"seed {result.seed}{case}: {result.verdict.upper()}: {result.sentence}")
             if result.failed and result.run_dir is not None:
                 self.print(f"  kept in     {result.run_dir}")
             self.print(f"  repeat with {result.command}")

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import apsw
 
-from harness.protocols import DiskTrouble
+from stormproof.contracts.backend import DiskFault
 
 SECTOR = 512
 """Bytes that a disk writes as a whole; a torn write ends at such a boundary."""
@@ -106,9 +106,9 @@ class Disk:
 
     def __init__(self, rng: random.Random) -> None:
         self.files: dict[str, bytes] = {}
-        self.trouble: DiskTrouble | None = None
-        self.harm = 0
-        """How often the present trouble has shown."""
+        self.fault: DiskFault | None = None
+        self.shown = 0
+        """How often the present fault has shown."""
         self.stall: Callable[[float], None] = lambda seconds: None
         """Told when the process that uses the disk has to wait, and how many seconds."""
         self._rng = rng
@@ -130,21 +130,21 @@ class Disk:
             self._vfs.cut_off()
             connection.close()
 
-    def set_trouble(self, trouble: DiskTrouble | None) -> None:
+    def set_fault(self, fault: DiskFault | None) -> None:
         """From now on this is wrong, and nothing else."""
-        if trouble == self.trouble:
+        if fault == self.fault:
             return
-        self.trouble = trouble
-        if trouble is None:
+        self.fault = fault
+        if fault is None:
             return
-        self.harm = 0
-        if trouble.kind == "full":
+        self.shown = 0
+        if fault.kind == "full":
             self._room = FULL_AFTER
-        elif trouble.kind == "empty":
+        elif fault.kind == "empty":
             self._files.clear()
-            self.harm = 1
-        elif trouble.kind == "corrupt":
-            self.harm = self._corrupt()
+            self.shown = 1
+        elif fault.kind == "corrupt":
+            self.shown = self._corrupt()
 
     def sync(self) -> None:
         """The system writes out all it holds, as it does before a reboot."""
@@ -154,10 +154,10 @@ class Disk:
     def process_died(self) -> None:
         """The broker was killed: the page cache stays, unless that is what is wrong."""
         self.abandon()
-        if self.trouble is not None and self.trouble.kind in ("lose-unsynced", "torn"):
-            self.harm += 1
+        if self.fault is not None and self.fault.kind in ("lose-unsynced", "torn"):
+            self.shown += 1
             for file in self._files.values():
-                torn = self.trouble.kind == "torn"
+                torn = self.fault.kind == "torn"
                 file.lose([_torn(file.pending[-1], self._rng)] if torn and file.pending else [])
 
     def power_lost(self) -> None:
@@ -197,31 +197,31 @@ class Disk:
 
     def writing(self, count: int) -> None:
         """A write of so many bytes is asked for; raises apsw.Error when the disk refuses."""
-        kind = self.trouble.kind if self.trouble is not None else ""
+        kind = self.fault.kind if self.fault is not None else ""
         if kind == "write-error":
-            self.harm += 1
+            self.shown += 1
             raise apsw.IOError("simulated write error")
         if kind == "full":
             self._room -= count
             if self._room < 0:
-                self.harm += 1
+                self.shown += 1
                 raise apsw.FullError("simulated disk is full")
 
     def syncing(self) -> None:
         """A sync is asked for; raises apsw.Error when the disk refuses."""
-        trouble = self.trouble
-        if trouble is None:
+        fault = self.fault
+        if fault is None:
             return
-        if trouble.kind == "sync-error":
-            self.harm += 1
+        if fault.kind == "sync-error":
+            self.shown += 1
             raise apsw.IOError("simulated sync error")
-        if trouble.kind == "slow":
-            self.harm += 1
-            self.stall(trouble.seconds)
+        if fault.kind == "slow":
+            self.shown += 1
+            self.stall(fault.seconds)
 
     def probe(self) -> str:
         """What becomes of a write that is synced: ``ok``, ``failed`` or ``slow``."""
-        harm, room, stall = self.harm, self._room, self.stall
+        shown, room, stall = self.shown, self._room, self.stall
         waits: list[float] = []
         self.stall = waits.append
         try:
@@ -230,7 +230,7 @@ class Disk:
         except apsw.Error:
             return "failed"
         finally:
-            self.harm, self._room, self.stall = harm, room, stall
+            self.shown, self._room, self.stall = shown, room, stall
         return "slow" if waits else "ok"
 
     def _corrupt(self) -> int:
@@ -339,7 +339,7 @@ class _Handle:
 
     def xWrite(self, data: bytes, offset: int) -> None:
         if not self.dead:
-            if self._disk.trouble is not None:
+            if self._disk.fault is not None:
                 self._disk.writing(len(data))
             self._file.write(offset, data)
 

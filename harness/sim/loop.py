@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import time
@@ -12,15 +11,16 @@ from pathlib import Path
 
 from rich.table import Table
 
-from checkers.verdict import amount
-from harness.errors import EXIT_INVALID, EXIT_VALID, UsageError
+from harness.output import print_json
 from harness.progress import console
 from harness.settings import declared_options
-from harness.sim.campaign import BROKEN, NONE, Plan, run_seed
-from harness.sim.pool import workshop
+from harness.sim.campaign import BROKEN, NONE, Case, run_seed
+from harness.sim.pool import worker_pool
 from nodes.reference.bugs import BUGS, Bug
+from stormproof.errors import EXIT_INVALID, EXIT_VALID, UsageError
+from stormproof.text import amount
 
-BASE = Plan(
+BASE = Case(
     "joram", "queue", Bug.nemesis, None, 20.0, 40.0,
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30"},
@@ -50,23 +50,23 @@ class Catch:
         return bool(self.anomalies)
 
 
-def plan_of(bug: str) -> Plan:
+def case_of(bug: str) -> Case:
     """The campaign of one bug."""
     about = BUGS[bug]
-    plan = replace(BASE, design=about.design, workload=about.workload, nemesis=about.nemesis, nodes=about.nodes)
-    families = [name for name in plan.nemesis.split(",") if name]
-    declared = {option.name for option in declared_options(plan.design, plan.workload, families)}
-    common = {name: value for name, value in plan.settings.items() if name in declared}
-    return replace(plan, settings={**common, **about.exercise, "bug": bug})
+    case = replace(BASE, system=about.design, workload=about.workload, nemesis=about.nemesis, nodes=about.nodes)
+    families = [name for name in case.nemesis.split(",") if name]
+    declared = {option.name for option in declared_options(case.system, case.workload, families)}
+    common = {name: value for name, value in case.settings.items() if name in declared}
+    return replace(case, settings={**common, **about.exercise, "bug": bug})
 
 
 def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch:
     """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most."""
     began = time.perf_counter()
-    plan = plan_of(bug)
+    case = case_of(bug)
     first = start + number * ROUND_SEEDS
     for seed in range(first, first + budget):
-        result = run_seed(plan, seed, Path("runs"), scratch, NONE)
+        result = run_seed(case, seed, Path("runs"), scratch, NONE)
         if result.verdict == "invalid":
             found = tuple(result.broken)
             seconds = time.perf_counter() - began
@@ -97,8 +97,8 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
             to.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
     finally:
         if as_json:
-            print(json.dumps({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
-                              for bug, found in catches.items()}), flush=True)
+            print_json({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
+                        for bug, found in catches.items()})
         elif any(catches.values()):
             to.print(_table(catches))
     escaped = [bug for bug, found in catches.items() if not any(catch.caught for catch in found)]
@@ -108,7 +108,7 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
 
 
 def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int) -> Iterator[Catch]:
-    with workshop(min(jobs, rounds * len(bugs))) as (workers, scratch):
+    with worker_pool(min(jobs, rounds * len(bugs))) as (workers, scratch):
         tasks = [(bug, number, start, budget, scratch) for number in range(rounds) for bug in bugs]
         yield from workers.each(hunt, tasks)
 

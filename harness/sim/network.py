@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from harness.protocols import Condition, Link
 from harness.sim.loop import DEAD, Process, Resource, SimLoop
 from harness.sim.transport import Endpoint, Pipe, SimTransport
+from stormproof.contracts.backend import Link, LinkConditions
+from stormproof.contracts.topology import endpoint
 
 Address = tuple[str, int]
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -34,7 +35,7 @@ CONNECT_ATTEMPTS = 7
 
 
 @dataclass(frozen=True)
-class Weather:
+class LatencyModel:
     """How long packets take: ``base`` seconds on an idle link, more by ``jitter`` (its mean), and with the
     probability ``spikes`` up to ``spike`` seconds more. ``slices`` is the probability that a read returns less
     than there is."""
@@ -46,7 +47,7 @@ class Weather:
     slices: float
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Weather:
+    def draw(cls, rng: random.Random) -> LatencyModel:
         """A network that suits the seed: from one rack to a slow campus."""
         base = 10 ** rng.uniform(-4.3, -2.7)
         return cls(
@@ -104,14 +105,14 @@ class Network:
     def __init__(self, loop: SimLoop, hosts: Mapping[str, str], rng: random.Random) -> None:
         self.loop = loop
         self.listeners: dict[Address, Listener] = {}
-        self.weather = Weather.draw(rng)
+        self.latency = LatencyModel.draw(rng)
         self.rng = rng
         self._hosts = dict(hosts)
         self._addresses = {name: address for address, name in hosts.items()}
         self._cut: frozenset[Link] = frozenset()
         self._dropped: dict[Link, int] = {}
-        self._conditions: dict[Link, Condition] = {}
-        self._disturbed: dict[Link, int] = {}
+        self._conditions: dict[Link, LinkConditions] = {}
+        self._affected: dict[Link, int] = {}
         self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
         self._dark: dict[str, None] = {}
         self._delays: dict[Link, float] = {}
@@ -130,19 +131,19 @@ class Network:
         """Packets lost so far on each link that is cut now."""
         return dict(self._dropped)
 
-    def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+    def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         """Let exactly these links suffer from now on; what waits for a slow link that is slow no more goes on."""
         self._conditions = dict(conditions)
         self._note_calm()
-        self._disturbed = {link: self._disturbed.get(link, 0) for link in conditions}
+        self._affected = {link: self._affected.get(link, 0) for link in conditions}
         queues, self._queues = self._queues, {}
         for waiting in queues.values():
             for pipe, chunk in waiting:
                 pipe.depart(chunk)
 
-    def disturbed(self) -> dict[Link, int]:
-        """Packets disturbed so far on each link that has a condition now."""
-        return dict(self._disturbed)
+    def affected_packets(self) -> dict[Link, int]:
+        """Packets that suffered so far on each link that has conditions now."""
+        return dict(self._affected)
 
     def set_power(self, host: str, on: bool) -> None:
         """Whether a host is there at all: one without power takes no packet, and sends none."""
@@ -179,12 +180,12 @@ class Network:
         condition = self._conditions.get(link) if self._conditions else None
         return usual if condition is None else usual + self._extra_delay(link, condition)
 
-    def _extra_delay(self, link: Link, condition: Condition) -> float:
+    def _extra_delay(self, link: Link, condition: LinkConditions) -> float:
         seconds = condition.delay
         if condition.jitter:
             seconds = max(0.0, seconds + condition.jitter * self.rng.uniform(-1, 1))
         if condition.delay or condition.jitter:
-            self._disturbed[link] += 1
+            self._affected[link] += 1
         if self._happens(link, condition.reorder):
             # TCP hands nothing on that came too early, so all that a reader sees is a delay.
             seconds += self._usual_delay(link)
@@ -194,7 +195,7 @@ class Network:
     def _happens(self, link: Link, share: float) -> bool:
         if share <= 0 or self.rng.random() >= share:
             return False
-        self._disturbed[link] += 1
+        self._affected[link] += 1
         return True
 
     def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
@@ -211,7 +212,7 @@ class Network:
         return True
 
     def _next_on(self, link: Link, queue: deque[tuple[Pipe, bytes]], rate: float) -> None:
-        self._disturbed[link] += 1
+        self._affected[link] += 1
 
         def through() -> None:
             if self._queues.get(link) is not queue:
@@ -224,13 +225,13 @@ class Network:
         self.loop.after((len(queue[0][1]) + HEADERS) / rate, through)
 
     def _usual_delay(self, link: Link) -> float:
-        rng, weather = self.rng, self.weather
+        rng, latency = self.rng, self.latency
         base = self._delays.get(link)
         if base is None:
-            base = self._delays[link] = weather.base * rng.uniform(0.5, 1.5)
-        seconds = base - weather.jitter * math.log(1.0 - rng.random())
-        if weather.spikes and rng.random() < weather.spikes:
-            seconds += weather.spike * rng.random()
+            base = self._delays[link] = latency.base * rng.uniform(0.5, 1.5)
+        seconds = base - latency.jitter * math.log(1.0 - rng.random())
+        if latency.spikes and rng.random() < latency.spikes:
+            seconds += latency.spike * rng.random()
         return seconds
 
     # Connections.
@@ -255,7 +256,9 @@ class Network:
         target = self._hosts.get(host)
         if target is None:
             raise OSError(113, f"no route to the simulated host {host}")
-        source = self._place(local, owner)
+        source = self._place(local, owner, target)
+        if source not in self._addresses:
+            raise OSError(101, f"{source.partition('@')[0]} is not on the network of {target}")
         mine = (self._addresses[source], self._free_port())
         client = Endpoint(self, source, owner)
         answer: asyncio.Future[Endpoint] = self.loop.create_future()
@@ -273,10 +276,14 @@ class Network:
         transport.begin()
         return transport, protocol
 
-    def _place(self, local: Address | None, owner: Process | None) -> str:
+    def _place(self, local: Address | None, owner: Process | None, target: str) -> str:
+        """Where a connection comes from: a machine has an address on each network, and uses that of the target's."""
         if local is not None:
             return self._hosts[local[0]]
-        return CONTROL if owner is None else owner.name
+        if owner is None:
+            return CONTROL
+        _, at, network = target.partition("@")
+        return endpoint(owner.name, network) if at else owner.name
 
     def _free_port(self) -> int:
         self._next_port += 1

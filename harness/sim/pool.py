@@ -19,8 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harness.errors import StormproofError
-from harness.store import LOCK_FILE, Lock, is_alive
+from harness import plugins
+from stormproof.errors import StormproofError
+from stormproof.run_folder import LOCK_FILE, Lock, is_alive
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "stormproof-sim-"
@@ -33,7 +34,7 @@ _RECYCLE = 2000
 
 
 @contextlib.contextmanager
-def workshop(jobs: int) -> Iterator[tuple[Workers, Path]]:
+def worker_pool(jobs: int) -> Iterator[tuple[Workers, Path]]:
     """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch_place()))
     try:
@@ -95,7 +96,8 @@ class Workers:
         self._jobs = jobs
         self._others = set(multiprocessing.active_children())
         self._pool = None if jobs == 1 else ProcessPoolExecutor(
-            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare, max_tasks_per_child=_RECYCLE
+            jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare,
+            initargs=(plugins.arguments(),), max_tasks_per_child=_RECYCLE
         )  # fmt: skip
 
     def each(self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
@@ -177,9 +179,11 @@ def _dead(error: BrokenProcessPool) -> StormproofError:
     return StormproofError(f"a worker process of the simulation died ({error}); try fewer --jobs")
 
 
-def _prepare() -> None:
-    """Workers leave Ctrl-C to the parent, and don't outlive it."""
+def _prepare(plugged: list[str]) -> None:
+    """Workers have the parent's plug-ins, leave Ctrl-C to it, and don't outlive it."""
     import checkers.run_check  # noqa: F401 - what every run needs
+
+    plugins.load(plugged)
 
     gc.freeze()  # libraries are never garbage: no collection need look at them
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""One simulated run in this process: the lab as it is, on a simulated event loop."""
+"""One simulated run in this process: the test runner as it is, on a simulated event loop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.history.journal import JournalWriter
-from harness.lab import Emit, Interrupted, Lab, Lifeline, Surroundings
 from harness.sim.clock import EPOCH
 from harness.sim.loop import SimLoop, simulation
-from harness.spec import Test
-from harness.store import HARNESS_LOG, read_run
+from harness.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
+from stormproof.history.journal import JournalWriter
+from stormproof.run_folder import HARNESS_LOG, read_run
+from stormproof.test import Test
 
 
 def ignore(event: Mapping[str, Any]) -> None:
@@ -31,13 +31,13 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
         KeyboardInterrupt: Ctrl-C; likewise. A second one ends the run as it is.
     """
     test = Test.from_json(read_run(run_dir)["test"])
-    lifeline = Lifeline()
-    lifeline.teardown.set()
+    control = ControlChannel()
+    control.teardown.set()
     with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
-        lab = loop.create_task(_lab(run_dir, test, loop, lifeline, emit), name="lab")
-        with _interrupts(lambda: loop.interrupt(lifeline.interrupted.set)):
+        runner = loop.create_task(_runner(run_dir, test, loop, control, emit), name="runner")
+        with _interrupts(lambda: loop.interrupt(control.interrupted.set)):
             try:
-                loop.run_until_complete(lab)
+                loop.run_until_complete(runner)
             except Interrupted:
                 raise KeyboardInterrupt from None
 
@@ -97,14 +97,14 @@ def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
         restore()
 
 
-async def _lab(run_dir: Path, test: Test, loop: SimLoop, lifeline: Lifeline, emit: Emit) -> None:
-    surroundings = Surroundings(
+async def _runner(run_dir: Path, test: Test, loop: SimLoop, control: ControlChannel, emit: Emit) -> None:
+    environment = Environment(
         emit=emit,
         passcode=f"{test.rng('passcode').getrandbits(128):032x}",
         time_of_day=lambda: EPOCH + timedelta(seconds=loop.now),
         make_journal=_journal,
     )
-    await Lab(run_dir, lifeline, surroundings).run()
+    await TestRunner(run_dir, control, environment).run()
 
 
 def _journal(path: Path, run: str) -> JournalWriter:

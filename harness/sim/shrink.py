@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import UsageError
-from harness.registry import WORKLOADS
 from harness.settings import SEEDS, declared_options
-from harness.sim.campaign import NONE, Plan, SeedResult, run_seed
-from harness.sim.pool import Workers, workshop
-from nemesis.given import GivenFault, write_schedule
-from nemesis.schedule import INJECT, schedule
+from harness.sim.campaign import NONE, Case, SeedResult, run_seed
+from harness.sim.pool import Workers, worker_pool
+from nemesis.explicit_schedule import ExplicitFault, write_schedule
+from nemesis.schedule import schedule
+from stormproof.errors import UsageError
+from stormproof.history.ledger import INJECT
+from workloads.catalog import WORKLOADS
 
 SEEDS_TRIED = 3
 _MARGINS = (0.5, 2.0, 4.0)
@@ -32,7 +33,7 @@ _GAIN = 0.1
 _LEAST_RATE = 5.0
 _NO_SCHEDULE = "none"
 
-Run = Callable[[Plan, int, Path, Path, str], SeedResult]
+Run = Callable[[Case, int, Path, Path, str], SeedResult]
 Progress = Callable[[SeedResult, int], None]
 """Called with each smaller run that fails, and the number of runs so far."""
 
@@ -49,47 +50,47 @@ class Shrunk:
     runs: int
 
     @property
-    def faults(self) -> tuple[GivenFault, ...]:
+    def faults(self) -> tuple[ExplicitFault, ...]:
         """The faults that are left."""
-        return faults_of(self.result.plan, self.result.seed)
+        return faults_of(self.result.case, self.result.seed)
 
     def scenario(self) -> str:
         """A configuration file for ``stormproof test --config``, on any backend that has these faults."""
-        plan, seed = self.result.plan, self.result.seed
+        case, seed = self.result.case, self.result.seed
         lines = [
             f"# {' '.join(self.result.sentence.split())}",
-            f"design = {json.dumps(plan.design)}",
-            f"workload = {json.dumps(plan.workload)}",
-            f"nemesis = {json.dumps(plan.nemesis)}",
-            f"nodes = {plan.test(seed).nodes}",
-            f"time-limit = {plan.time_limit!r}",
-            f"rate = {plan.rate!r}",
+            f"system = {json.dumps(case.system)}",
+            f"workload = {json.dumps(case.workload)}",
+            f"nemesis = {json.dumps(case.nemesis)}",
+            f"nodes = {case.test(seed).nodes}",
+            f"time-limit = {case.time_limit!r}",
+            f"rate = {case.rate!r}",
             f"seed = {seed}",
             "[set]",
-            *(f"{name} = {json.dumps(str(value))}" for name, value in plan.settings.items()),
+            *(f"{name} = {json.dumps(str(value))}" for name, value in case.settings.items()),
         ]
         return "\n".join(lines) + "\n"
 
 
 def shrink(
-    plan: Plan, seed: int, *, jobs: int = 1, progress: Progress = _silent, run: Run = run_seed
+    case: Case, seed: int, *, jobs: int = 1, progress: Progress = _silent, run: Run = run_seed
 ) -> Shrunk:
     """Shrink the failing run of a seed, with so many processes; ``run`` carries out one candidate.
 
     Raises:
         UsageError: it does not fail, or fails no more once its schedule is written down.
     """
-    with workshop(jobs) as (workers, scratch):
-        return _Shrinker(workers, scratch, plan, seed, progress, run).shrink()
+    with worker_pool(jobs) as (workers, scratch):
+        return _Shrinker(workers, scratch, case, seed, progress, run).shrink()
 
 
 class _Shrinker:
     def __init__(
-        self, workers: Workers, scratch: Path, plan: Plan, seed: int, progress: Progress, run: Run
+        self, workers: Workers, scratch: Path, case: Case, seed: int, progress: Progress, run: Run
     ) -> None:
         self._workers = workers
         self._scratch = scratch
-        self._plan = plan
+        self._plan = case
         self._seeds = tuple(range(seed, min(seed + SEEDS_TRIED, SEEDS)))
         self._progress = progress
         self._run = run
@@ -97,26 +98,26 @@ class _Shrinker:
         self._wanted: set[str] = set()
 
     def shrink(self) -> Shrunk:
-        plan, seed = self._plan, self._seeds[0]
-        _, result = self._workers.first(self._run, [self._task(plan, seed)], lambda result: True)
+        case, seed = self._plan, self._seeds[0]
+        _, result = self._workers.first(self._run, [self._task(case, seed)], lambda result: True)
         self._runs += 1
         self._wanted = set(result.broken)
         if not self._wanted:
             raise UsageError(f"seed {seed} does not fail ({result.verdict}): there is nothing to shrink")
-        found = self._first([with_faults(plan, faults_of(plan, seed))])
+        found = self._first([with_faults(case, faults_of(case, seed))])
         if found is None:
             raise UsageError(f"seed {seed} fails no more when its schedule is written down")
         smallest = None
         while found is not smallest:
             smallest = found
             for change in (_fewer_faults, _tighter, _shorter, _thinner, _less_load):
-                while (smaller := self._first(change(found.plan, faults_of(found.plan, found.seed)))) is not None:
+                while (smaller := self._first(change(found.case, faults_of(found.case, found.seed)))) is not None:
                     found = smaller
         return Shrunk(found, self._runs)
 
-    def _first(self, plans: Iterable[Plan]) -> SeedResult | None:
-        """The first plan that fails in the same way, and its first seed that does."""
-        tasks = (self._task(plan, seed) for plan in plans for seed in self._seeds)
+    def _first(self, cases: Iterable[Case]) -> SeedResult | None:
+        """The first case that fails in the same way, and its first seed that does."""
+        tasks = (self._task(case, seed) for case in cases for seed in self._seeds)
         number, found = self._workers.first(self._run, tasks, lambda result: bool(self._wanted & set(result.broken)))
         self._runs += number + (found is not None)
         if found is not None:
@@ -124,20 +125,20 @@ class _Shrinker:
         result: SeedResult | None = found
         return result
 
-    def _task(self, plan: Plan, seed: int) -> tuple[Plan, int, Path, Path, str]:
-        return plan, seed, Path("runs"), self._scratch, NONE
+    def _task(self, case: Case, seed: int) -> tuple[Case, int, Path, Path, str]:
+        return case, seed, Path("runs"), self._scratch, NONE
 
 
-def _fewer_faults(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+def _fewer_faults(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
     """Without half of them, a quarter..., one; the largest cuts first."""
     size = (len(faults) + 1) // 2
     while size >= 1:
         for start in range(0, len(faults), size):
-            yield with_faults(plan, (*faults[:start], *faults[start + size :]))
+            yield with_faults(case, (*faults[:start], *faults[start + size :]))
         size = size // 2
 
 
-def _tighter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+def _tighter(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
     """All faults and the times between them shorter, then one at a time."""
     now = stretches(faults)
     shorter = [
@@ -151,10 +152,10 @@ def _tighter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
     for lengths in shorter:
         closer = stretched(faults, lengths)
         if _end(closer) <= _end(faults) - _GAIN:
-            yield with_faults(plan, closer)
+            yield with_faults(case, closer)
 
 
-def stretches(faults: Sequence[GivenFault]) -> list[tuple[float, bool]]:
+def stretches(faults: Sequence[ExplicitFault]) -> list[tuple[float, bool]]:
     """From the start to the last heal, between moments at which a fault begins or ends: seconds, and whether there is
     a fault."""
     moments = _moments(faults)
@@ -164,7 +165,7 @@ def stretches(faults: Sequence[GivenFault]) -> list[tuple[float, bool]]:
     ]
 
 
-def stretched(faults: Sequence[GivenFault], lengths: Sequence[float]) -> tuple[GivenFault, ...]:
+def stretched(faults: Sequence[ExplicitFault], lengths: Sequence[float]) -> tuple[ExplicitFault, ...]:
     """The same faults, each overlapping with the same others; its stretches last so many seconds, to hundredths."""
     moved = {0.0: 0.0}
     for (since, until), seconds in zip(itertools.pairwise(_moments(faults)), lengths, strict=True):
@@ -172,74 +173,75 @@ def stretched(faults: Sequence[GivenFault], lengths: Sequence[float]) -> tuple[G
     return tuple(replace(fault, start=moved[fault.start], end=moved[fault.end]) for fault in faults)
 
 
-def _end(faults: Sequence[GivenFault]) -> float:
+def _end(faults: Sequence[ExplicitFault]) -> float:
     return max((fault.end for fault in faults), default=0.0)
 
 
-def _moments(faults: Sequence[GivenFault]) -> list[float]:
+def _moments(faults: Sequence[ExplicitFault]) -> list[float]:
     return sorted({0.0, *(moment for fault in faults for moment in (fault.start, fault.end))})
 
 
-def _shorter(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+def _shorter(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
     soon = [_end(faults) + margin for margin in _MARGINS]
-    for limit in (*soon, *(part * plan.time_limit for part in (0.5, 0.75) if part * plan.time_limit > soon[-1])):
+    for limit in (*soon, *(part * case.time_limit for part in (0.5, 0.75) if part * case.time_limit > soon[-1])):
         limit = max(1.0, round(limit, 1))
-        if limit < plan.time_limit:
-            yield replace(plan, time_limit=limit)
+        if limit < case.time_limit:
+            yield replace(case, time_limit=limit)
 
 
-def _thinner(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+def _thinner(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
     for divisor in (8, 4, 2):
-        if plan.rate / divisor >= _LEAST_RATE:
-            yield replace(plan, rate=round(plan.rate / divisor, 2))
+        if case.rate / divisor >= _LEAST_RATE:
+            yield replace(case, rate=round(case.rate / divisor, 2))
 
 
-def _less_load(plan: Plan, faults: Sequence[GivenFault]) -> Iterator[Plan]:
+def _less_load(case: Case, faults: Sequence[ExplicitFault]) -> Iterator[Case]:
     """One of everything that the workload counts, or half as many of one thing, or one less."""
     counts = {
-        option.name: int(plan.settings.get(option.name, option.default))
-        for option in WORKLOADS.load(plan.workload).options if option.load
+        option.name: int(case.settings.get(option.name, option.default))
+        for option in WORKLOADS.load(case.workload).options if option.load
     }  # fmt: skip
     choices = [{name: 1 for name, count in counts.items() if count > 1}]
     for name, count in counts.items():
         choices += [{name: fewer} for fewer in dict.fromkeys((1, count // 2, count - 1)) if 0 < fewer < count]
     for choice in choices:
-        settings = {**plan.settings, **{name: str(count) for name, count in choice.items()}}
-        if choice and _sensible(candidate := replace(plan, settings=settings)):
+        settings = {**case.settings, **{name: str(count) for name, count in choice.items()}}
+        if choice and _sensible(candidate := replace(case, settings=settings)):
             yield candidate
 
 
-def _sensible(plan: Plan) -> bool:
+def _sensible(case: Case) -> bool:
     """Whether the workload takes it."""
     try:
-        plan.test(0)
+        case.test(0)
     except UsageError:
         return False
     return True
 
 
-def faults_of(plan: Plan, seed: int) -> tuple[GivenFault, ...]:
-    """The faults that the plan has with that seed."""
-    steps = schedule(plan.test(seed), plan.families(seed))
+def faults_of(case: Case, seed: int) -> tuple[ExplicitFault, ...]:
+    """The faults that the case has with that seed."""
+    steps = schedule(case.test(seed), case.families(seed))
     ends = {step.id: step.at for step in steps if step.phase != INJECT}
     return tuple(
-        GivenFault(step.fault, step.kind, step.at, ends[step.id], step.seed) for step in steps if step.phase == INJECT
+        ExplicitFault(step.fault, step.kind, step.at, ends[step.id], step.seed)
+        for step in steps if step.phase == INJECT
     )
 
 
-def with_faults(plan: Plan, faults: Sequence[GivenFault]) -> Plan:
-    """The plan with exactly these faults, and only the families that they need."""
+def with_faults(case: Case, faults: Sequence[ExplicitFault]) -> Case:
+    """The case with exactly these faults, and only the families that they need."""
     families = dict.fromkeys(fault.family for fault in faults)
-    settings = {name: value for name, value in plan.settings.items() if name != "schedule"}
+    settings = {name: value for name, value in case.settings.items() if name != "schedule"}
     if not faults:
-        return replace(plan, nemesis=_NO_SCHEDULE, settings=_fitting(plan, _NO_SCHEDULE, settings))
+        return replace(case, nemesis=_NO_SCHEDULE, settings=_fitting(case, _NO_SCHEDULE, settings))
     nemesis = ",".join(families)
-    settings = _fitting(plan, nemesis, settings) | {"schedule": write_schedule(faults)}
-    return replace(plan, nemesis=nemesis, settings=settings)
+    settings = _fitting(case, nemesis, settings) | {"schedule": write_schedule(faults)}
+    return replace(case, nemesis=nemesis, settings=settings)
 
 
-def _fitting(plan: Plan, nemesis: str, settings: dict[str, object]) -> dict[str, object]:
+def _fitting(case: Case, nemesis: str, settings: dict[str, object]) -> dict[str, object]:
     """The settings without those of families that are not needed any more."""
     names = [name for name in nemesis.split(",") if name != _NO_SCHEDULE]
-    declared = {option.name for option in declared_options(plan.design, plan.workload, names)}
+    declared = {option.name for option in declared_options(case.system, case.workload, names)}
     return {name: value for name, value in settings.items() if name in declared}

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from checkers.job import TASKS_A_CORE, VERDICT_DDL, VERDICT_ROWS, Progress, add_verdicts, collect_frame, verdict_rows
 from checkers.spark import SparkWarmup
-from harness.errors import StormproofError
-from harness.sim.campaign import ALL, Plan, SeedResult, run_and_judge
+from harness import plugins
+from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
+from stormproof.errors import StormproofError
 
 RUNS_A_CORE = 16
 """Runs of one Spark job, for each core; between jobs results are told, and a campaign may stop."""
@@ -30,10 +31,10 @@ _ROWS = pa.schema([*VERDICT_ROWS, _RESULT])
 
 
 def spark_campaign(
-    plans: Sequence[Plan], seeds: Sequence[int], store: Path, *, master: str, collect: bool,
+    cases: Sequence[Case], seeds: Sequence[int], store: Path, *, master: str, collect: bool,
     report: Callable[[SeedResult], None], progress: Progress,
 ) -> None:
-    """Run every plan with every seed; all runs are stored, with their verdicts.
+    """Run every case with every seed; all runs are stored, with their verdicts.
 
     ``report`` is called for each result after each Spark job, in the order of seeds; ``progress`` with the runs done of
     a job. Stops after the first job with a failure unless ``collect`` is set.
@@ -51,7 +52,7 @@ def spark_campaign(
             raise StormproofError(f"{store}: can't be written ({error.strerror}); choose another --store") from error
         spark = warm.session()
         cores = spark.sparkContext.defaultParallelism
-        tasks = ((plan, seed) for seed, plan in product(seeds, plans))
+        tasks = ((case, seed) for seed, case in product(seeds, cases))
         while part := list(islice(tasks, cores * RUNS_A_CORE)):
             table = collect_frame(spark, _frame(spark, part, store, staging, cores * TASKS_A_CORE), len(part), progress)
             results = [_settled(result, store) for result in _results(table, len(part))]
@@ -66,24 +67,28 @@ def spark_campaign(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _frame(spark: Any, tasks: Sequence[tuple[Plan, int]], store: Path, staging: Path, parts: int) -> Any:
+def _frame(spark: Any, tasks: Sequence[tuple[Case, int]], store: Path, staging: Path, parts: int) -> Any:
     """The data frame of results; nothing is computed yet."""
 
+    prepare = plugins.preparation()
+
     def simulate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if prepare is not None:
+            prepare()
         for batch in batches:
             for position in batch.column(0).to_pylist():
-                plan, seed = tasks[position]
-                yield _simulated(plan, seed, store, staging)
+                case, seed = tasks[position]
+                yield _simulated(case, seed, store, staging)
 
     ddl = f"{VERDICT_DDL}, `{_RESULT.name}` binary"
     return spark.range(0, len(tasks), 1, min(parts, len(tasks))).mapInArrow(simulate_batches, ddl)
 
 
-def _simulated(plan: Plan, seed: int, store: Path, staging: Path) -> pa.RecordBatch:
+def _simulated(case: Case, seed: int, store: Path, staging: Path) -> pa.RecordBatch:
     """The verdict's rows of one run, the first of which carries the result."""
     if not staging.is_dir():
         raise StormproofError(f"{staging} is gone: the campaign has ended, or the store is not mounted here")
-    result, verdict = run_and_judge(plan, seed, store, staging, ALL)
+    result, verdict = run_and_judge(case, seed, store, staging, ALL)
     packed = pickle.dumps(result)
     if verdict is None or result.run_dir is None:
         return pa.RecordBatch.from_pylist([{"result": packed}], schema=_ROWS)

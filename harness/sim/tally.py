@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.coverage import states_of
 from harness.sim.campaign import SeedResult
+from nodes.systems.catalog import SYSTEMS
 
 
 @dataclass
@@ -23,9 +23,9 @@ class Reached:
 
 @dataclass
 class Tally:
-    """Results, added up. ``designs`` are those whose states are counted."""
+    """Results, added up. ``systems`` are those whose states are counted."""
 
-    designs: Sequence[str] = ()
+    systems: Sequence[str] = ()
     started: float = field(default_factory=time.monotonic)
     verdicts: dict[str, int] = field(default_factory=dict)
     simulated: float = 0.0
@@ -35,14 +35,14 @@ class Tally:
 
     def __post_init__(self) -> None:
         self.coverage = {
-            design: {state.name: Reached() for state in states_of(design)} for design in dict.fromkeys(self.designs)
+            system: {name: Reached() for name in SYSTEMS.load(system).states} for system in dict.fromkeys(self.systems)
         }
 
     def add(self, result: SeedResult) -> None:
         """One more."""
         self.verdicts[result.verdict] = self.verdicts.get(result.verdict, 0) + 1
         self.simulated += result.simulated
-        self._cover(self.coverage.setdefault(result.plan.design, {}), result.coverage)
+        self._cover(self.coverage.setdefault(result.case.system, {}), result.coverage)
         if result.failed:
             self.failures.append(result)
         elif result.verdict == "unknown":
@@ -74,23 +74,23 @@ class Tally:
                 f"minute, {self.simulated / seconds:.0f} simulated seconds a second")
 
     def coverage_table(self) -> Table:
-        """The states by design that were reached: in how many runs, and how often in all."""
+        """The states by system that were reached: in how many runs, and how often in all."""
         table = Table("state", "runs", "times", "", box=None)
-        for design, states in self.coverage.items():
-            summaries = {state.name: state.summary for state in states_of(design)}
+        for system, states in self.coverage.items():
+            summaries = SYSTEMS.load(system).states
             reached = [item for item in states.items() if item[1].runs]
             for name, state in sorted(reached, key=lambda item: item[1].runs, reverse=True):
-                label = f"{design}: {name}" if len(self.coverage) > 1 else name
+                label = f"{system}: {name}" if len(self.coverage) > 1 else name
                 table.add_row(label, str(state.runs), str(state.times), summaries.get(name, ""))
         return table
 
     def never(self) -> list[str]:
-        """A line for each design with the states that were never reached."""
+        """A line for each system with the states that were never reached."""
         missed = {
-            design: ", ".join(name for name, state in states.items() if not state.runs)
-            for design, states in self.coverage.items()
+            system: ", ".join(name for name, state in states.items() if not state.runs)
+            for system, states in self.coverage.items()
         }
-        return [f"never reached, {design}: {names}" for design, names in missed.items() if names]
+        return [f"never reached, {system}: {names}" for system, names in missed.items() if names]
 
     def to_json(self, interrupted: bool = False) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -101,8 +101,8 @@ class Tally:
             "seconds": round(self.seconds, 3),
             "simulated_seconds": round(self.simulated, 3),
             "coverage": {
-                design: {name: {"runs": state.runs, "times": state.times} for name, state in states.items()}
-                for design, states in self.coverage.items()
+                system: {name: {"runs": state.runs, "times": state.times} for name, state in states.items()}
+                for system, states in self.coverage.items()
             },
             "failures": list(map(_told, self.failures)),
             "unknown": list(map(_told, self.unknown)),
@@ -110,9 +110,9 @@ class Tally:
 
 
 def _told(result: SeedResult) -> dict[str, Any]:
-    plan = result.plan
+    case = result.case
     return {
-        "seed": result.seed, "design": plan.design, "workload": plan.workload, "nemesis": plan.nemesis,
+        "seed": result.seed, "system": case.system, "workload": case.workload, "nemesis": case.nemesis,
         "verdict": result.verdict, "sentence": result.sentence, "anomalies": dict(result.anomalies),
         "command": result.command, "run": result.run_dir.name if result.run_dir else None,
     }  # fmt: skip

@@ -423,7 +423,7 @@ class SimTransport(asyncio.Transport):
         if endpoint.buffer:
             count = min(len(endpoint.buffer), _READ_SIZE)
             network = endpoint.network
-            if count > 1 and network.weather.slices and network.rng.random() < network.weather.slices:
+            if count > 1 and network.latency.slices and network.rng.random() < network.latency.slices:
                 count = network.rng.randrange(1, count)
             data = bytes(endpoint.buffer[:count])
             del endpoint.buffer[:count]

@@ -36,7 +36,7 @@ class Bug:
     @property
     def test(self) -> str:
         """Options of ``stormproof test`` and ``simulate`` with which it shows."""
-        words = [f"--design {self.design} --workload {self.workload} --nemesis {self.nemesis}"]
+        words = [f"--system {self.design} --workload {self.workload} --nemesis {self.nemesis}"]
         words += [] if self.nodes is None else [f"--nodes {self.nodes}"]
         return " ".join(words + [f"--set {name}={value}" for name, value in self.exercise.items()])
 
@@ -111,9 +111,9 @@ BUGS: Mapping[str, Bug] = {
         Bug(DURABLE_LOST_AT_FAILOVER, "a durable subscription that nobody is attached to is emptied at a failover",
             workload="topic", also=_CORE),
         Bug(COLLOCATED_CONTEXTS_KEPT, "contexts that a collocated client left on a former master are never cleaned",
-            workload="reaction", also=_CORE),
+            workload="processing", also=_CORE),
         Bug(PREPARED_FORGOTTEN, "a new master forgets what prepared transactions send",
-            workload="reaction", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill", also=_CORE),
+            workload="processing", exercise={"quality": "exactly-once", "queues": "3"}, nemesis="kill", also=_CORE),
         Bug(BRANCHES_FORGOTTEN, "a new master rolls back prepared transactions on its own", workload="transaction",
             exercise={"transactions": "xa", "crash_share": "0.2"}, also=_CORE),
         Bug(STATE_BEHIND_LOG, "what has been applied is noted on disk, its result is not",
@@ -133,13 +133,13 @@ BUGS: Mapping[str, Bug] = {
         Bug(CONFLICTING_TAIL_KEPT, "a replica keeps entries that its new master's log contradicts", exercise=_MAJORITY),
         Bug(MAJORITY_TOO_SMALL, "one replica fewer than a majority is enough to confirm", exercise=_MAJORITY),
         Bug(FORGOTTEN_WHEN_SENT, "a message for another server is forgotten when it is sent",
-            workload="forward", also=_CORE),
+            workload="store-and-forward", also=_CORE),
         Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
             workload="clustered", also=_CORE),
         Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
             workload="transaction", exercise={"writers": "6", "parts": "8"}, also=_CORE),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again",
-            workload="forward", also=_CORE),
+            workload="store-and-forward", also=_CORE),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
                   exercise=_ALL_DOWN, nemesis="partition,kill"),

@@ -22,7 +22,7 @@ function rowOf(run) {
     el('td', {}, el('span', { class: `pill v-${run.verdict}` }, icon, wordOf(run.verdict))),
     el('td', {}, name, el('small', {}, run.started.replace('T', ' ').slice(0, 19))),
     el('td', {},
-      el('span', {}, [run.design, run.workload, run.nemesis].filter(Boolean).join(' · ')),
+      el('span', {}, [run.system, run.workload, run.nemesis].filter(Boolean).join(' · ')),
       el('small', {}, `${run.options} seed ${run.seed} ${run.backend}`.trim())),
     el('td', {}, el('span', {}, run.sentence), found.length ? el('span', { class: `anomalies v-${run.verdict}` }, ...found) : null));
 }
@@ -34,11 +34,11 @@ function draw() {
 }
 
 function filter() {
-  const design = byId('by-design').value;
+  const system = byId('by-system').value;
   const nemesis = byId('by-nemesis').value;
   const text = byId('by-text').value.toLowerCase();
   matching = runs.filter((run) => (!verdict || run.verdict === verdict)
-    && (!design || run.design === design)
+    && (!system || run.system === system)
     && (!nemesis || run.nemesis.split(',').includes(nemesis))
     && (!text || [run.run, run.sentence, run.options, run.workload, run.seed, ...Object.keys(run.anomalies)].join(' ').toLowerCase().includes(text)));
   for (const button of document.querySelectorAll('[data-verdict]')) button.setAttribute('aria-pressed', String(button.dataset.verdict === verdict));
@@ -48,7 +48,7 @@ function filter() {
 
 function setUpFilters() {
   const choices = {
-    'by-design': [...new Set(runs.map((run) => run.design))].filter(Boolean).sort(),
+    'by-system': [...new Set(runs.map((run) => run.system))].filter(Boolean).sort(),
     'by-nemesis': [...new Set(runs.flatMap((run) => run.nemesis.split(',')))].sort(),
   };
   for (const [id, names] of Object.entries(choices)) {

@@ -1,6 +1,6 @@
 """Stands in for the harness's child: provisions a backend and runs checks of it, or waits to be killed.
 
-Usage: backend_child.py BACKEND RUN_DIR CHECK... Uses nothing but the standard library and `harness`, so that
+Usage: backend_child.py BACKEND RUN_DIR CHECK... Uses nothing but the standard library and this project, so that
 an ordinary user's own interpreter can run it.
 """
 
@@ -13,13 +13,16 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.errors import BackendError
-from harness.protocols import Backend
-from harness.registry import BACKENDS
-from harness.spec import Test
+from harness.backends.catalog import BACKENDS
+from stormproof.contracts.backend import Backend
+from stormproof.contracts.cluster import MAIN
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
+from stormproof.test import Test
 
 PORT = 7100
 NODES = ("n1", "n2", "n3")
@@ -55,7 +58,7 @@ async def start_echo(backend: Backend, *nodes: str) -> None:
         base = backend.node_dir(node)
         await backend.upload(node, ECHO.encode(), f"{base}/code/echo.py")
         await backend.upload(node, ASK.encode(), f"{base}/code/ask.py")
-        await backend.start(node, [backend.python(node), f"{base}/code/echo.py"], f"{base}/logs/broker.log")
+        await backend.start(node, MAIN, [backend.python(node), f"{base}/code/echo.py"], f"{base}/logs/broker.log")
         await until(lambda node=node: from_host(backend, "c1", node), lambda answer: answer != "refused")
 
 
@@ -166,53 +169,53 @@ async def check_process(backend: Backend) -> None:
     """Start, pause, resume, kill, stop act on the whole process group, and on nothing else."""
     base = backend.node_dir("n1")
     log = f"{base}/logs/b.log"
-    assert (await backend.process("n1")).state == "dead"
-    await backend.kill("n1")
-    await backend.stop("n1")
-    await expect_error(backend.pause("n1"), "n1", "not running")
-    await expect_error(backend.start("n1", ["no-such-program"], log), "n1", "no-such-program")
+    assert (await backend.process("n1", MAIN)).state == "dead"
+    await backend.kill("n1", MAIN)
+    await backend.stop("n1", MAIN)
+    await expect_error(backend.pause("n1", MAIN), "n1", "the broker is not running")
+    await expect_error(backend.start("n1", MAIN, ["no-such-program"], log), "n1", "no-such-program")
     family = ["sh", "-c", "sleep 1001 & sleep 1002 & echo \"args: $*\"; wait", "sh", "it's", "a b", ""]
-    await backend.start("n1", family, log)
-    running = await backend.process("n1")
+    await backend.start("n1", MAIN, family, log)
+    running = await backend.process("n1", MAIN)
     assert running.state == "running" and running.pid
-    await expect_error(backend.start("n1", family, log), "n1", "already running", str(running.pid))
+    await expect_error(backend.start("n1", MAIN, family, log), "n1", "already running", str(running.pid))
     assert await asleep(backend, running.pid)
-    await backend.pause("n1")
-    assert await backend.process("n1") == type(running)("paused", running.pid)
+    await backend.pause("n1", MAIN)
+    assert await backend.process("n1", MAIN) == replace(running, state="paused")
     assert await states(backend, running.pid) == {"T"}
-    await backend.resume("n1")
+    await backend.resume("n1", MAIN)
     assert await asleep(backend, running.pid)
-    await backend.pause("n1")
-    await backend.kill("n1")
-    assert (await backend.process("n1")).state == "dead"
+    await backend.pause("n1", MAIN)
+    await backend.kill("n1", MAIN)
+    assert (await backend.process("n1", MAIN)).state == "dead"
     assert await states(backend, running.pid) == set()
-    await backend.start("n1", family, log)
+    await backend.start("n1", MAIN, family, log)
     await until(lambda: backend.download("n1", log), lambda text: text.count(b"\n") == 2)
-    await backend.pause("n1")
-    await backend.stop("n1")
-    assert (await backend.process("n1")).state == "dead"
+    await backend.pause("n1", MAIN)
+    await backend.stop("n1", MAIN)
+    assert (await backend.process("n1", MAIN)).state == "dead"
     assert (await backend.download("n1", log)).decode() == "args: it's a b \n" * 2, "appended"
 
 
 async def check_process_leftovers(backend: Backend) -> None:
     """A group whose leader died, a broker that ignores SIGTERM, a pid that another process has now."""
     log = f"{backend.node_dir('n1')}/b.log"
-    await backend.start("n1", ["sh", "-c", "sleep 1001 & echo; exit 0"], log)
+    await backend.start("n1", MAIN, ["sh", "-c", "sleep 1001 & echo; exit 0"], log)
     pid = int((await backend.download("n1", f"{backend.node_dir('n1')}/broker.pid")).split()[0])
-    await until(lambda: backend.process("n1"), lambda process: process.state == "dead")
+    await until(lambda: backend.process("n1", MAIN), lambda process: process.state == "dead")
     assert await asleep(backend, pid)
-    await backend.kill("n1")
+    await backend.kill("n1", MAIN)
     assert await states(backend, pid) == set()
 
-    await backend.start("n1", ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], log)
+    await backend.start("n1", MAIN, ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"], log)
     await asyncio.sleep(0.1)
-    await backend.stop("n1", timeout=0.2)
-    assert (await backend.process("n1")).state == "dead"
+    await backend.stop("n1", MAIN, timeout=0.2)
+    assert (await backend.process("n1", MAIN)).state == "dead"
 
     other = int((await backend.exec("n1", "setsid sleep 1003 >/dev/null 2>&1 </dev/null & echo $!")).output)
     await backend.upload("n1", f"{other} 1\n".encode(), f"{backend.node_dir('n1')}/broker.pid")
-    assert (await backend.process("n1")).state == "dead", "same pid, other start time"
-    await backend.kill("n1")
+    assert (await backend.process("n1", MAIN)).state == "dead", "same pid, other start time"
+    await backend.kill("n1", MAIN)
     assert (await backend.exec("n1", f"kill -0 {other}")).status == 0, "the other process is not ours to kill"
     await backend.exec("n1", f"kill {other}")
 
@@ -277,13 +280,13 @@ async def check_cut(backend: Backend) -> None:
 async def check_cut_while_paused(backend: Backend) -> None:
     """A paused broker's node can be cut and healed; its kernel still takes connections."""
     await start_echo(backend, "n1", "n2")
-    await backend.pause("n1")
+    await backend.pause("n1", MAIN)
     assert await from_host(backend, "c1", "n1", SILENCE_S) == "silence"
     await backend.set_network(frozenset({("n2", "n1")}))
     await from_node(backend, "n2", "n1", SILENCE_S)
     assert (await backend.dropped())["n2", "n1"] >= 1
     await backend.set_network(frozenset())
-    await backend.resume("n1")
+    await backend.resume("n1", MAIN)
     assert await from_node(backend, "n2", "n1") == backend.address("n2")
 
 
@@ -302,9 +305,9 @@ async def check_measure(backend: Backend) -> None:
     content = bytes(8 << 20)
     figures = {
         "exec": await median(lambda: backend.exec("n1", "true"), 200),
-        "process": await median(lambda: backend.process("n1"), 50),
+        "process": await median(lambda: backend.process("n1", MAIN), 50),
         "partition": await median(lambda: backend.set_network(halves), 20, lambda: backend.set_network(frozenset())),
-        "pause": await median(lambda: backend.pause("n1"), 20, lambda: backend.resume("n1")),
+        "pause": await median(lambda: backend.pause("n1", MAIN), 20, lambda: backend.resume("n1", MAIN)),
         "upload_8MiB": await median(lambda: backend.upload("n1", content, f"{backend.node_dir('n1')}/x"), 5),
         "download_8MiB": await median(lambda: backend.download("n1", f"{backend.node_dir('n1')}/x"), 5),
         "round_trip": await median(lambda: from_host(backend, "c1", "n2"), 100),
@@ -316,10 +319,10 @@ async def check_measure(backend: Backend) -> None:
     base = backend.node_dir("n1")
     argv = [backend.python("n1"), f"{base}/code/echo.py"]
     figures["kill"] = await median(
-        lambda: backend.kill("n1"), 10, lambda: backend.start("n1", argv, f"{base}/logs/broker.log"))
-    await backend.kill("n1")
+        lambda: backend.kill("n1", MAIN), 10, lambda: backend.start("n1", MAIN, argv, f"{base}/logs/broker.log"))
+    await backend.kill("n1", MAIN)
     figures["start"] = await median(
-        lambda: backend.start("n1", argv, f"{base}/logs/broker.log"), 10, lambda: backend.kill("n1"))
+        lambda: backend.start("n1", MAIN, argv, f"{base}/logs/broker.log"), 10, lambda: backend.kill("n1", MAIN))
     print(json.dumps({"figures": figures}), flush=True)
 
 
@@ -340,7 +343,7 @@ async def check_wait(backend: Backend) -> None:
     """Leave brokers running and a link cut, and wait for the end of standard input or a kill."""
     await start_echo(backend, *NODES)
     await backend.set_network(frozenset({("n1", "n2"), ("c1", "n1")}))
-    await backend.pause("n3")
+    await backend.pause("n3", MAIN)
     print(json.dumps({"waiting": os.getpid()}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
@@ -349,17 +352,17 @@ async def reset(backend: Backend) -> None:
     """As after provisioning: no broker, no cut, empty folders."""
     await backend.set_network(frozenset())
     for node in NODES:
-        await backend.kill(node)
+        await backend.kill(node, MAIN)
         await backend.exec(node, f"rm -rf {backend.node_dir(node)}/*")
 
 
 async def main(name: str, run_dir: Path, checks: list[str]) -> None:
     backend: Backend = BACKENDS.load(name)()
     options = json.loads(os.environ.get("STORMPROOF_TEST_OPTIONS", "{}"))
-    test = Test(design="standalone", workload="queue", nodes=len(NODES), options=options)
+    test = Test(system="standalone", workload="queue", nodes=len(NODES), options=options)
     began = time.perf_counter()
     try:
-        await backend.provision(test, run_dir)
+        await backend.provision(test, Topology(test.node_names, test.client_hosts), run_dir)
         up = time.perf_counter() - began
         for check in checks:
             await CHECKS[check](backend)

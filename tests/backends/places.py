@@ -21,7 +21,7 @@ import pytest
 from docker.errors import DockerException
 
 from harness.backends import docker as docker_backend
-from harness.store import LOCK_FILE
+from stormproof.run_folder import LOCK_FILE
 
 PROJECT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("backend_child.py")
@@ -158,9 +158,8 @@ def make_place(name: str) -> Iterator[Place]:
     try:
         run_dir = tmp / "store" / run
         run_dir.mkdir(parents=True)
-        shutil.copytree(PROJECT / "harness", tmp / "harness", ignore=shutil.ignore_patterns("__pycache__"))
-        if backend == "docker":
-            shutil.copytree(PROJECT / "nodes" / "image", tmp / "nodes" / "image")
+        for package in ("harness", "nodes", "stormproof"):
+            shutil.copytree(PROJECT / package, tmp / package, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(CHILD, tmp)
         env = {**os.environ, "PYTHONPATH": str(tmp), "TMPDIR": str(tmp), MARK: run,
                "PYTHONDONTWRITEBYTECODE": "1"}

@@ -15,35 +15,43 @@ from harness.backends import docker as docker_backend
 from harness.backends import image, launch, network, probe, scratch
 from harness.backends.cleanup import cleanup
 from harness.backends.process import parse_state
-from harness.errors import BackendError, UsageError
-from harness.protocols import ProcessState
-from harness.spec import Test
+from stormproof.contracts.backend import ProcessState
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError, UsageError
+from stormproof.test import Test
 
 SUBNET = ipaddress.IPv4Network("10.9.8.0/24")
-TEST = Test(design="standalone", workload="queue", nodes=3)
+
+
+def topology(nodes: int) -> Topology:
+    test = Test(system="standalone", workload="queue", nodes=nodes)
+    return Topology(test.node_names, test.client_hosts)
+
+
+THREE = topology(3)
 
 
 def test_every_name_has_an_address_of_its_own() -> None:
-    full = Test(design="standalone", workload="queue", nodes=network.MAX_NODES)
+    full = topology(network.MAX_NODES)
     plan = network.address_plan(full, SUBNET)
-    assert set(plan) == {"control", *full.node_names, *full.client_hosts}
+    assert set(plan) == {"control", *full.nodes, *full.client_hosts}
     assert len(set(plan.values())) == len(plan)
     assert all(ipaddress.ip_address(ip) in SUBNET for ip in plan.values())
     assert str(SUBNET.broadcast_address) not in plan.values()
-    with pytest.raises(BackendError, match="101 nodes are too many"):
-        network.address_plan(Test(design="standalone", workload="queue", nodes=101), SUBNET)
+    with pytest.raises(BackendError, match="101 nodes and 0 helpers are too many"):
+        network.address_plan(topology(101), SUBNET)
 
 
 def test_filters_stand_on_the_node() -> None:
     cut = {("n2", "n1"), ("c1", "n1"), ("n1", "c2"), ("c1", "c2")}
-    found = network.filters(TEST.node_names, cut)
+    found = network.filters(THREE.nodes, cut)
     assert found == {
         "n1": network.Filter(("c1", "n2"), ("c2",)), "n2": network.Filter(), "n3": network.Filter()}
     assert set().union(*(rules.links(node) for node, rules in found.items())) == cut - {("c1", "c2")}
 
 
 def test_filter_script_replaces_the_table_at_once() -> None:
-    address = network.address_plan(TEST, SUBNET)
+    address = network.address_plan(THREE, SUBNET)
     script = network.Filter(("n2", "c1"), ("c2",)).script(address)
     assert script.count("nft -f -") == 1 and "flush" not in script
     assert "elements = { 10.9.8.12, 10.9.8.131 }" in script and "elements = { 10.9.8.132 }" in script
@@ -60,16 +68,16 @@ def test_counts_are_read_by_direction() -> None:
             elements = { 10.9.8.131 counter packets 7 bytes 1 } }
     }"""
     rules = network.Filter(("n2", "c1", "n3"), ("c1",))
-    address = network.address_plan(TEST, SUBNET)
+    address = network.address_plan(THREE, SUBNET)
     assert network.parse_counts(text, "n1", rules, address) == {
         ("n2", "n1"): 3, ("c1", "n1"): 4, ("n3", "n1"): 0, ("n1", "c1"): 7}
 
 
 def test_process_state_is_parsed_strictly() -> None:
-    assert parse_state("running 12\n") == ProcessState("running", 12)
-    assert parse_state("paused 7") == ProcessState("paused", 7)
+    assert parse_state("running 12 345\n") == ProcessState("running", 12, "345")
+    assert parse_state("paused 7 8") == ProcessState("paused", 7, "8")
     assert parse_state("dead\n") == ProcessState("dead")
-    for odd in ("", "running", "running x", "sh: not found"):
+    for odd in ("", "running", "running 12", "running x 345", "sh: not found"):
         with pytest.raises(BackendError):
             parse_state(odd)
 
@@ -217,7 +225,7 @@ def test_cleanup_spares_whom_it_cannot_judge(tmp_path: Path, monkeypatch: pytest
 
     (run_dir / "lock").touch()
     with monkeypatch.context() as patch:
-        patch.setattr("harness.store.os.open", closed)
+        patch.setattr("stormproof.run_folder.os.open", closed)
         assert cleanup() == [] and folder.exists()
     assert cleanup() == [f"folder {folder}"]
 

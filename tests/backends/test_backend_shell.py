@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.backends.shell import Output, Shell
-from harness.errors import BackendError
+from stormproof.errors import BackendError
 
 
 class LocalChannel:

@@ -13,10 +13,12 @@ from places import Place, make_place
 from harness.backends import docker as docker_backend
 from harness.backends.cleanup import cleanup
 from harness.backends.docker import DockerBackend
-from harness.errors import BackendError
-from harness.spec import Test
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
+from stormproof.test import Test
 
-TEST = Test(design="standalone", workload="queue", nodes=3)
+TEST = Test(system="standalone", workload="queue", nodes=3)
+TOPOLOGY = Topology(TEST.node_names, TEST.client_hosts)
 
 
 @pytest.mark.requirement("H1")
@@ -89,7 +91,7 @@ async def test_docker_addresses_without_root(monkeypatch: pytest.MonkeyPatch) ->
     with make_place("docker") as place:
         backend = DockerBackend()
         monkeypatch.setattr(docker_backend.os, "geteuid", lambda: 1000)
-        await backend.provision(TEST, place.run_dir)
+        await backend.provision(TEST, TOPOLOGY, place.run_dir)
         try:
             listener = "nohup python3 -m http.server 7200 >/dev/null 2>/tmp/seen </dev/null &"
             await backend.exec("n1", listener)
@@ -115,7 +117,7 @@ async def test_docker_addresses_without_root(monkeypatch: pytest.MonkeyPatch) ->
 async def test_docker_cancelled_provision_leaves_nothing(delay: float) -> None:
     with make_place("docker") as place:
         backend = DockerBackend()
-        task = asyncio.create_task(backend.provision(TEST, place.run_dir))
+        task = asyncio.create_task(backend.provision(TEST, TOPOLOGY, place.run_dir))
         await asyncio.sleep(delay)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -126,7 +128,7 @@ async def test_docker_cancelled_provision_leaves_nothing(delay: float) -> None:
 async def test_docker_containers_hold_no_more_than_they_need() -> None:
     with make_place("docker") as place:
         backend = DockerBackend()
-        await backend.provision(TEST, place.run_dir)
+        await backend.provision(TEST, TOPOLOGY, place.run_dir)
         try:
             client = docker_backend.connect()
             host = client.containers.get(docker_backend.container_name(place.run, "n1")).attrs["HostConfig"]
@@ -146,7 +148,10 @@ async def test_docker_subnets_do_not_collide() -> None:
     with make_place("docker") as one, make_place("docker") as two:
         backends = [DockerBackend(), DockerBackend()]
         try:
-            await asyncio.gather(backends[0].provision(TEST, one.run_dir), backends[1].provision(TEST, two.run_dir))
+            await asyncio.gather(*(
+                backend.provision(TEST, TOPOLOGY, place.run_dir)
+                for backend, place in zip(backends, (one, two), strict=True)
+            ))
             assert backends[0].address("n1") != backends[1].address("n1")
         finally:
             await asyncio.gather(*(backend.release() for backend in backends))
@@ -157,5 +162,5 @@ async def test_local_refuses_outside_of_namespaces(tmp_path: Path) -> None:
 
     backend = LocalBackend()
     with pytest.raises(BackendError, match="launch_prefix"):
-        await backend.provision(TEST, tmp_path)
+        await backend.provision(TEST, TOPOLOGY, tmp_path)
     await backend.release()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.history import Names, build_history
+from checkers.history import validated
 from checkers.run import Run
-from harness.history.ledger import FaultWindow
-from harness.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
+from harness.backends.catalog import BACKENDS
+from nemesis.catalog import FAULTS
+from stormproof.history.columns import NAMES, NUMBERS, Names, make_columns
+from stormproof.history.ledger import HEAL, INJECT, FaultWindow, LedgerLine
+from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
+from stormproof.run_folder import RUN_SCHEMA
+from workloads.catalog import WORKLOADS
 
 
 class Row(NamedTuple):
@@ -68,31 +74,65 @@ def table_of(rows: Sequence[Row], run: str = "r") -> pa.Table:
 def run_of(rows: Iterable[Row], faults: Sequence[FaultWindow] = (), **info: Any) -> Run:
     """A run in memory, as if it had been read."""
     table = table_of(list(rows))
-    kinds = dict.fromkeys(("index", "time", "value"), "int64") | {"process": "int32", "type": "int8", "key": "int32"}
-    numbers = {name: np.asarray(table.column(name).to_pylist(), dtype=kind) for name, kind in kinds.items()}
+    numbers = {name: np.asarray(table.column(name).to_pylist(), dtype=kind) for name, kind in NUMBERS.items()}
     names = {}
-    for name in ("run", "f", "node", "error"):
+    for name in NAMES:
         texts = table.column(name).to_pylist()
         known = tuple(dict.fromkeys(text for text in texts if text is not None))
         codes = [-1 if text is None else known.index(text) for text in texts]
         names[name] = Names(np.asarray(codes, dtype=np.int32), known)
     info.setdefault("test", {"workload": "queue", "nodes": 3, "nemesis": []})
-    return Run("r", info, list(faults), build_history(numbers, names, "history"))
+    return Run("r", described(info), list(faults), validated(make_columns(numbers, names), "history"))
+
+
+def described(info: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's description with what the harness writes down of the test's workload and backend."""
+    test = info["test"]
+    found: dict[str, Any] = {"subject": WORKLOADS.load(test["workload"]).subject}
+    if "backend" in test:
+        backend = BACKENDS.load(test["backend"])
+        found["backend"] = {"name": test["backend"], "lateness": backend.lateness, "in_process": backend.in_process}
+    return found | dict(info)
 
 
 def store_run(run_dir: Path, rows: Sequence[Row], row_group: int = 1000, **info: Any) -> Path:
     """A run's folder on disk."""
+    info.setdefault("test", {"system": "joram", "workload": "queue", "nodes": 3, "nemesis": [], "seed": 1})
+    return write_folder(run_dir, rows, {"schema": RUN_SCHEMA, "run": run_dir.name, **described(info)}, row_group)
+
+
+def store_old_run(run_dir: Path, rows: Sequence[Row], **info: Any) -> Path:
+    """A run's folder with a description of schema 1, in the words of that time."""
+    info.setdefault("test", {"design": "joram", "workload": "queue", "nodes": 3, "nemesis": [], "seed": 1})
+    return write_folder(run_dir, rows, {"schema": 1, "run": run_dir.name, **info})
+
+
+def write_folder(run_dir: Path, rows: Sequence[Row], description: Mapping[str, Any], row_group: int = 1000) -> Path:
+    """A run's folder: its history and its description."""
     run_dir.mkdir(parents=True)
     pq.write_table(table_of(rows, run_dir.name), run_dir / "history.parquet", row_group_size=row_group)
-    info.setdefault("test", {"design": "joram", "workload": "queue", "nodes": 3, "nemesis": [], "seed": 1})
-    (run_dir / "run.json").write_text(json.dumps({"schema": 1, "run": run_dir.name, **info}))
+    (run_dir / "run.json").write_text(json.dumps(description))
     return run_dir
 
 
+def write_ledger(run_dir: Path, faults: Iterable[FaultWindow], *, effects: bool = True) -> None:
+    """The ledger of a run; without the effects of its faults as it was once."""
+    text = ""
+    for window in faults:
+        line = LedgerLine(window.id, window.fault, window.kind, INJECT, window.start, window.targets,
+                          window.inject_evidence, window.confirmed, done=window.in_force,
+                          effects=tuple(sorted(window.effects)))  # fmt: skip
+        lines = [line] if window.end is None else [line, replace(line, phase=HEAL, time=window.end)]
+        for row in (json.loads(line.to_json()) for line in lines):
+            text += json.dumps({name: value for name, value in row.items() if effects or name != "effects"}) + "\n"
+    (run_dir / "ledger.jsonl").write_text(text)
+
+
 def fault(start_ms: float, end_ms: float | None, *, family: str = "partition", targets: Sequence[str] = ("n1",),
-          proven: bool = True, ident: int = 1, evidence: dict[str, Any] | None = None,
+          confirmed: bool = True, ident: int = 1, evidence: dict[str, Any] | None = None,
           in_force: float | None = None) -> FaultWindow:  # fmt: skip
     since = None if in_force is None else int(in_force * 1_000_000)
     end = None if end_ms is None else int(end_ms * 1_000_000)
-    return FaultWindow(ident, family, "one", tuple(targets), int(start_ms * 1_000_000), end, proven, evidence or {}, {},
-                       in_force=since)  # fmt: skip
+    effects = FAULTS.load(family).effects if family in FAULTS else frozenset()
+    return FaultWindow(ident, family, "one", tuple(targets), int(start_ms * 1_000_000), end, confirmed, evidence or {},
+                       {}, in_force=since, effects=effects)  # fmt: skip

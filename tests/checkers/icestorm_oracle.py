@@ -9,9 +9,9 @@ from typing import Any
 from checker_histories import Row
 from topic_oracle import Operation, TopicAccount
 
-from harness.history.ledger import FaultWindow
+from stormproof.history.ledger import FaultWindow
 
-ADDS, REMOVES = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink")
+CREATES, DELETES = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink")
 
 
 def is_linearizable(rows: Sequence[Row]) -> bool:
@@ -41,7 +41,7 @@ def _legal(order: Sequence[Operation]) -> bool:
             if o.value != int(there):
                 return False
             continue
-        wanted = o.f in ADDS
+        wanted = o.f in CREATES
         if o.kind == "ok" and o.value != int(there != wanted):
             return False
         there = wanted

@@ -6,15 +6,15 @@ import pytest
 from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 
 from checkers.run_check import judge
-from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
-from harness.errors import HistoryError
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
+from stormproof.errors import HistoryError
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
 A, B = (0, 0), (0, 1)
 
 
-def outcome(check: str, *parts: list[Row], faults: tuple = (), **info: object) -> Outcome:
+def outcome(check: str, *parts: list[Row], faults: tuple = (), **info: object) -> CheckOutcome:
     run = run_of([row for part in parts for row in part], faults, **info)
     return next(result.outcome for result in judge(run).checks if result.check == check)
 

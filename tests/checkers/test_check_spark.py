@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import drained, sent, store_run
+from checker_histories import drained, sent, store_old_run, store_run
 
 from checkers import job
 from checkers.job import VERDICTS_DIR, VERDICTS_FILE, check_and_store, check_runs, summarize
 from checkers.run_check import check_run
 from checkers.spark import SparkFailed, SparkWarmup
 from checkers.synthetic import write_store
-from checkers.verdict import read_verdict
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
+from stormproof.run_folder import read_verdict
 
 pytestmark = pytest.mark.requirement("H9", part=True)
 
@@ -78,16 +78,27 @@ def test_nothing_to_check(spark: Any) -> None:
     assert check_runs(spark, []) == []
 
 
-def test_the_summary_counts_by_design_nemesis_and_check(spark: Any, tmp_path: Path) -> None:
+def test_the_summary_counts_by_system_nemesis_and_check(spark: Any, tmp_path: Path) -> None:
     written = list(write_store(tmp_path, 12, 400))
     check_runs(spark, [run_dir for run_dir, _ in written])
-    found = {(row.design, row.nemesis, row.check): row for row in summarize(spark, tmp_path)}
-    assert {(design, nemesis) for design, nemesis, _ in found} == {("joram", "partition"), ("standalone", "partition")}
+    found = {(row.system, row.nemesis, row.check): row for row in summarize(spark, tmp_path)}
+    assert {(system, nemesis) for system, nemesis, _ in found} == {("joram", "partition"), ("standalone", "partition")}
     assert sum(row.runs for row in found.values() if row.check == "lost") == 12
     lost = sum(row.invalid for row in found.values() if row.check == "lost")
     assert lost == sum("lost" in defects.anomalies for _, defects in written)
     counted = sum(row.found for row in found.values() if row.check == "lost")
     assert counted == sum(defects.anomalies.get("lost", 0) for _, defects in written)
+
+
+def test_a_table_with_the_column_design_is_read_on(spark: Any, tmp_path: Path) -> None:
+    one, two = (store_old_run(tmp_path / name, [*sent(0, (0, 0)), *drained()]) for name in ("one", "two"))
+    check_runs(spark, [one, two])
+    path = tmp_path / VERDICTS_DIR / VERDICTS_FILE
+    table = pq.read_table(path)
+    pq.write_table(table.rename_columns({"system": "design"}), path)
+    check_runs(spark, [two])
+    assert {(row["run"], row["system"]) for row in table_rows(tmp_path)} == {("one", "joram"), ("two", "joram")}
+    assert {row.runs for row in summarize(spark, tmp_path) if row.check == "lost"} == {2}
 
 
 def test_a_summary_of_nothing(spark: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from queue_oracle import Account
 
 from checkers.catalog import CHECKS
 from checkers.run_check import judge
-from checkers.verdict import Outcome
+from stormproof.contracts.check import CheckOutcome
 
 THREADS = 3
 
@@ -78,7 +78,7 @@ def ending(process: list[int], open_rows: dict[int, Row], queues: int) -> list[R
     return rows
 
 
-def outcomes(rows: list[Row]) -> dict[str, Outcome]:
+def outcomes(rows: list[Row]) -> dict[str, CheckOutcome]:
     return {result.check: result.outcome for result in judge(run_of(rows)).checks}
 
 

@@ -10,7 +10,7 @@ from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 from checkers.gates import GATES, sides
 from checkers.run_check import judge
 from checkers.verdict import Verdict
-from harness.history.ledger import FaultWindow
+from stormproof.history.ledger import FaultWindow
 
 pytestmark = pytest.mark.requirement("H16")
 
@@ -37,6 +37,11 @@ def test_a_good_run_passes_the_default_gates() -> None:
     assert found.sentence == "Valid: all 1 confirmed messages were delivered, with no fault in force."
 
 
+def test_a_run_that_shows_nothing_does_not_pass_the_default_gates() -> None:
+    assert verdict([]).verdict == "unknown"
+    assert verdict([Row(-1, "info", "partition.inject"), *depth(0)]).verdict == "unknown"
+
+
 @pytest.mark.parametrize("name", ["min_enqueue_ok", "min_dequeue_ok"])
 def test_successes(name: str) -> None:
     assert verdict(GOOD, {name: 1}).verdict == "valid"
@@ -46,17 +51,17 @@ def test_successes(name: str) -> None:
 
 
 def test_drain_and_depth() -> None:
-    assert verdict(GOOD[:4], {"drain": True}, promises=[]).verdict == "unknown"
-    assert verdict(GOOD[:6], {"depth": True}, promises=[]).verdict == "unknown"
-    assert verdict(GOOD[:6], {"depth": False}, promises=[]).verdict == "valid"
+    assert verdict(GOOD[:4], {"drain": True}, guarantees=[]).verdict == "unknown"
+    assert verdict(GOOD[:6], {"depth": True}, guarantees=[]).verdict == "unknown"
+    assert verdict(GOOD[:6], {"depth": False}, guarantees=[]).verdict == "valid"
 
 
-def test_every_family_must_be_proven() -> None:
-    wanted = {"faults_proven": True}
-    proven, unproven = fault(0, 5), fault(6, 7, family="pause", proven=False, ident=2)
-    assert verdict(GOOD, wanted, (proven,), ("partition",)).verdict == "valid"
+def test_every_family_must_be_confirmed() -> None:
+    wanted = {"faults_confirmed": True}
+    confirmed, unconfirmed = fault(0, 5), fault(6, 7, family="pause", confirmed=False, ident=2)
+    assert verdict(GOOD, wanted, (confirmed,), ("partition",)).verdict == "valid"
     assert verdict(GOOD, wanted, (), ("partition",)).verdict == "unknown"
-    found = verdict(GOOD, wanted, (proven, unproven), ("partition", "pause"))
+    found = verdict(GOOD, wanted, (confirmed, unconfirmed), ("partition", "pause"))
     assert found.verdict == "unknown"
     assert found.sentence == "Unknown: no proof that these faults took effect: pause."
 
@@ -71,7 +76,7 @@ def sends_by_node(*nodes: str) -> list[Row]:
     [
         (fault(0, 100), ("n1", "n2"), True, True),
         (fault(0, 100), ("n2", "n3"), True, False),
-        (fault(0, 100, proven=False), ("n1", "n2"), True, False),
+        (fault(0, 100, confirmed=False), ("n1", "n2"), True, False),
         (fault(0, 100, family="pause"), ("n1", "n2"), True, False),
         (fault(1.5, 100), ("n1", "n2"), True, False),
         (fault(0, 2.5), ("n1", "n2"), True, False),
@@ -114,8 +119,8 @@ def test_a_broken_run_is_not_valid_but_may_be_invalid() -> None:
     assert verdict([*sent(0, (0, 0)), *drained()], status="broken").verdict == "invalid"
 
 
-def test_only_promises_decide() -> None:
+def test_only_guarantees_decide() -> None:
     rows = [*sent(0, (0, 0)), *drained(), *depth(0)]
-    assert verdict(rows, {}, promises=["phantom"]).verdict == "valid"
-    assert verdict(rows, {}, promises=["lost"]).verdict == "invalid"
-    assert verdict(GOOD, {}, promises=["no-such-check"]).verdict == "unknown"
+    assert verdict(rows, {}, guarantees=["phantom"]).verdict == "valid"
+    assert verdict(rows, {}, guarantees=["lost"]).verdict == "invalid"
+    assert verdict(GOOD, {}, guarantees=["no-such-check"]).verdict == "unknown"

@@ -12,10 +12,16 @@ import pytest
 from checker_histories import depth, drained, sent, store_run, table_of, taken
 
 from checkers import catalog, run_check
+from checkers.api import RunCheck
+from checkers.catalog import CHECKS
+from checkers.run import Run
 from checkers.run_check import check_run
 from checkers.synthetic import Defects, write_run
-from checkers.verdict import read_verdict, worst, write_verdict
-from harness.errors import HistoryError
+from checkers.verdict import write_verdict
+from stormproof.contracts.check import CheckOutcome, worst
+from stormproof.errors import HistoryError
+from stormproof.registry import Entry, Registry
+from stormproof.run_folder import read_verdict
 
 ROWS = [*sent(0, (0, 0), node="n1"), *sent(1, (1, 0), node="n2"), *taken(2, (0, 0)), *drained(), *depth()]
 
@@ -107,16 +113,32 @@ def test_a_damaged_ledger(tmp_path: Path) -> None:
     assert "ledger.jsonl:1" in found.sentence
 
 
+def _crash(run: Run) -> CheckOutcome:
+    raise ZeroDivisionError
+
+
+CRASHING = RunCheck(name="broken", guarantee="", decides=True, subjects=("any",), function=_crash)
+
+
 @pytest.mark.requirement("H16")
-def test_a_check_that_crashes_costs_the_verdict_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [(f"{__name__}:CRASHING", "ZeroDivisionError"), ("checkers.not_there:CHECK", "ModuleNotFoundError")],
+)
+def test_a_check_that_crashes_costs_the_verdict_and_says_why(
+    target: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir = store_run(tmp_path / "r", [*sent(0, (0, 0)), *taken(1, (0, 0)), *drained(), *depth()])
-    assert check_run(run_dir).verdict == "valid"
-    broken = catalog.Check("broken", "", "", "checkers.not_there:check", decides=True)
-    monkeypatch.setattr(run_check, "CHECKS", (*catalog.CHECKS, broken))
+    whole = check_run(run_dir)
+    assert whole.verdict == "valid"
+    about_messages = [name for name in CHECKS.names() if {"messages", "any"} & {*CHECKS.load(name).subjects}]
+    assert [result.check for result in whole.checks] == about_messages
+    broken = Entry("broken", "", target)
+    monkeypatch.setattr(run_check, "CHECKS", Registry("check", catalog._is_check, *CHECKS, broken))
     found = check_run(run_dir)
     assert found.verdict == "unknown"
-    assert "broken failed: ModuleNotFoundError" in found.sentence
-    assert len(found.checks) == 1 + sum(bool({"messages", "any"} & {*check.subjects}) for check in catalog.CHECKS)
+    assert f"broken failed: {error}" in found.sentence
+    assert [result.check for result in found.checks] == [*about_messages, "broken"]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +190,7 @@ def test_the_lattice() -> None:
 
 
 def test_every_check_can_be_named_and_loaded() -> None:
-    names = [check.name for check in catalog.CHECKS]
+    names = CHECKS.names()
     assert len(set(names)) == len(names)
-    assert all(callable(check.load()) and check.summary and check.promise for check in catalog.CHECKS)
+    assert [CHECKS.load(name).name for name in names] == names
+    assert all(entry.summary and CHECKS.load(entry.name).guarantee for entry in CHECKS)

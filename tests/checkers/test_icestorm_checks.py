@@ -1,7 +1,8 @@
-"""Checks of HA IceStorm's promises: named histories and logs, and histories compared with the definitions."""
+"""Checks of HA IceStorm's guarantees: named histories and logs, and histories compared with the definitions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,21 @@ import pytest
 from checker_histories import Row, fault, op, run_of
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from icestorm_oracle import ADDS, REMOVES, EventAccount, is_linearizable
+from icestorm_oracle import CREATES, DELETES, EventAccount, is_linearizable
 
 from checkers.run_check import judge
-from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
-from harness.history.ledger import FaultWindow
-from harness.history.moments import write_moments
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
+from stormproof.history.ledger import FaultWindow
+from stormproof.history.moments import write_moments
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
 A, B, C = (0, 0), (0, 1), (0, 2)
 
 
-def outcome(check: str, *parts: list[Row], faults: Any = (), **info: Any) -> Outcome:
+def outcome(check: str, *parts: list[Row], faults: Any = (), **info: Any) -> CheckOutcome:
     rows = [row for part in parts for row in part]
-    run = run_of(rows, faults, promises=[check], **info)
+    run = run_of(rows, faults, guarantees=[check], **info)
     return next(result.outcome for result in judge(run).checks if result.check == check)
 
 
@@ -72,8 +73,8 @@ def test_an_object_exists_or_not_for_everybody_alike(rows: list[list[Row]], verd
         assert found.count == 1 and found.anomalies[0].kind == "not-linearizable" and found.anomalies[0].ops
 
 
-def test_what_is_not_promised_is_reported_and_does_not_decide() -> None:
-    verdict = judge(run_of([*subscribe(), *look(0)], (), promises=["recovery"], gates={}))
+def test_what_is_not_guaranteed_is_reported_and_does_not_decide() -> None:
+    verdict = judge(run_of([*subscribe(), *look(0)], (), guarantees=["recovery"], gates={}))
     (found,) = [result for result in verdict.checks if result.check == "metadata"]
     assert not found.decides and found.outcome.verdict == INVALID and verdict.anomalies["metadata"] == 1
     assert verdict.verdict != INVALID
@@ -86,7 +87,7 @@ def metadata_histories(draw: st.DrawFn) -> list[Row]:
     process = [0, 1, 2]
     under_way: dict[int, tuple[Row, int | None]] = {}
     there = [False, False]
-    about = [draw(st.integers(0, len(ADDS) - 1)) for _ in there]
+    about = [draw(st.integers(0, len(CREATES) - 1)) for _ in there]
     begun = 0
     while begun < 8 or under_way:
         if begun >= 8 and not draw(st.booleans()):
@@ -96,9 +97,9 @@ def metadata_histories(draw: st.DrawFn) -> list[Row]:
             row, answer = under_way.pop(thread)
             kind = draw(st.sampled_from(("ok", "ok", "ok", "ok", "info", "fail")))
             if answer is None and kind != "fail":
-                answer = int(there[row.key]) if row.f == "look" else int(there[row.key] != (row.f in ADDS))
+                answer = int(there[row.key]) if row.f == "look" else int(there[row.key] != (row.f in CREATES))
                 if row.f != "look":
-                    there[row.key] = row.f in ADDS
+                    there[row.key] = row.f in CREATES
             if kind == "ok" and draw(st.integers(0, 11)) == 0:
                 answer = 1 - (answer or 0)
             rows.append(row._replace(type=kind, value=answer if kind == "ok" else None))
@@ -107,13 +108,13 @@ def metadata_histories(draw: st.DrawFn) -> list[Row]:
         elif begun < 8:
             begun += 1
             key = draw(st.integers(0, 1))
-            f = draw(st.sampled_from((ADDS[about[key]], REMOVES[about[key]], "look")))
+            f = draw(st.sampled_from((CREATES[about[key]], DELETES[about[key]], "look")))
             row = Row(process[thread], "invoke", f, key=key)
             answer = None
             if draw(st.booleans()):
-                answer = int(there[key]) if f == "look" else int(there[key] != (f in ADDS))
+                answer = int(there[key]) if f == "look" else int(there[key] != (f in CREATES))
                 if f != "look":
-                    there[key] = f in ADDS
+                    there[key] = f in CREATES
             under_way[thread] = (row, answer)
             rows.append(row)
     return rows
@@ -198,7 +199,7 @@ def test_what_a_replica_that_lives_owes_its_subscribers(
         ([published(A), published(B), got(B, A)], [fault(0.2, 1.8, family="kill")], INVALID, 0),
     ],
 )
-def test_order_is_promised_while_the_publisher_stays(
+def test_order_is_guaranteed_while_the_publisher_stays(
     rows: list[list[Row]], faults: list[FaultWindow], verdict: str, aside: int
 ) -> None:
     found = outcome("event-order", attached(), *rows, faults=faults, test=EVENTS)
@@ -337,14 +338,14 @@ class Logs:
         return self
 
 
-def elections(logs: Logs, tmp_path: Path, faults: Any = (), **test: Any) -> Outcome:
+def elections(logs: Logs, tmp_path: Path, faults: Any = (), **test: Any) -> CheckOutcome:
     folder = tmp_path / "logs"
     folder.mkdir(exist_ok=True)
     for node, lines in logs.lines.items():
         (folder / f"{node}.log").write_text("\n".join([*lines, "Traceback: what is no event", ""]))
     described = {"workload": "subscriptions", "nodes": len(logs.lines), "nemesis": [], "backend": "sim", **test}
-    run = run_of(look(0), faults, promises=["elections"], test=described, clock_zero=ZERO)
-    run = run.__class__(run.name, run.info, run.faults, run.history, tmp_path)
+    run = run_of(look(0), faults, guarantees=["elections"], test=described, clock_zero=ZERO)
+    run = replace(run, folder=tmp_path)
     return next(result.outcome for result in judge(run).checks if result.check == "elections")
 
 
@@ -414,7 +415,8 @@ def test_nobody_is_in_two_groups_at_once(tmp_path: Path) -> None:
         ([], {"backend": "local"}, None, INVALID),
         ([], {"backend": "docker"}, 6.9, VALID),
         ([], {"backend": "docker"}, 7.1, INVALID),
-        ([], {"backend": "docker", "nemesis": ["clock"]}, None, VALID),
+        ([fault(1_500, 2_000, family="clock", targets=("n2",))], {"backend": "docker"}, None, VALID),
+        ([fault(1_500, 2_000, family="clock", targets=("n2",))], {}, None, INVALID),
         ([], {"backend": "ssh"}, None, VALID),
         ([fault(1_500, 2_000, family="pause", targets=("n3",))], {}, None, VALID),
         ([fault(1_500, 2_000, family="pause", targets=("n2",))], {}, None, INVALID),
@@ -486,4 +488,4 @@ def test_logs_without_elections_decide_nothing(tmp_path: Path) -> None:
 
 def test_a_replica_that_forgot_its_disk_may_go_back(tmp_path: Path) -> None:
     logs = begun().form("2:B", 0, "n2", "n1").form("2:C", 1, "n2", "n1")
-    assert elections(logs, tmp_path, nemesis=["disk"]).verdict == VALID
+    assert elections(logs, tmp_path, [fault(15, 18, family="disk", targets=("n2",))]).verdict == VALID

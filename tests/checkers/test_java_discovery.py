@@ -13,7 +13,7 @@ from checkers import java
 from checkers.caches import cache_dir
 from checkers.java import JavaMissing, find_java, java_version, major_version, make_shim
 from checkers.spark import SparkWarmup, _settings, archive_path
-from harness.errors import StormproofError
+from stormproof.errors import StormproofError
 
 
 @pytest.fixture

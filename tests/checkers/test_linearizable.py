@@ -16,14 +16,15 @@ from checkers.checks import linearizable
 from checkers.job import check_and_store, check_runs
 from checkers.run import Run
 from checkers.run_check import check_run, judge
-from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome, read_verdict
-from harness.errors import HistoryError
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
+from stormproof.errors import HistoryError
+from stormproof.run_folder import read_verdict
 
 A, B = (0, 0), (0, 1)
 TWICE = [*sent(0, A), *taken(1, A), *taken(2, A)]
 
 
-def outcome(*parts: Sequence[Row], **info: Any) -> Outcome:
+def outcome(*parts: Sequence[Row], **info: Any) -> CheckOutcome:
     return linearizable.check(run_of([row for part in parts for row in part], **info))
 
 
@@ -108,13 +109,13 @@ def test_queues_that_time_does_not_suffice_for_are_counted(monkeypatch: pytest.M
     assert (found.verdict, found.figures["undecided"]) == (UNKNOWN, 1)
 
 
-def test_it_decides_only_where_it_is_promised() -> None:
+def test_it_decides_only_where_it_is_guaranteed() -> None:
     def decides(**info: Any) -> bool:
         return next(result.decides for result in judge(run_of(TWICE, **info)).checks if result.check == "linearizable")
 
     assert not decides()
-    assert decides(promises=["linearizable"])
-    assert judge(run_of(TWICE, promises=["linearizable"], gates={})).verdict == INVALID
+    assert decides(guarantees=["linearizable"])
+    assert judge(run_of(TWICE, guarantees=["linearizable"], gates={})).verdict == INVALID
 
 
 class Bag(porcupine.Model):

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from checker_histories import drained, sent, store_run, taken
 
-from checkers.folder import is_picture, picture_name, pictures
 from checkers.job import check_and_store
 from reports.run_page import write_report
 from reports.server import make_server
+from stormproof.run_folder import is_picture, picture_name, pictures
 
 A = (0, 0)
 LINK = '<a href="linearizability-0.html">Picture of queue 0</a>'

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from topic_oracle import TopicAccount
 
 from checkers.run_check import judge
-from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
-from harness.history.ledger import FaultWindow
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
+from stormproof.history.ledger import FaultWindow
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
@@ -42,7 +42,7 @@ def drained(key: int = DURABLE, process: int = 1) -> list[Row]:
     return op(process, "drain", "fail", error="empty", key=key)
 
 
-def outcome(check: str, *parts: list[Row], faults: Sequence[FaultWindow] = (), **info: Any) -> Outcome:
+def outcome(check: str, *parts: list[Row], faults: Sequence[FaultWindow] = (), **info: Any) -> CheckOutcome:
     run = run_of([row for part in parts for row in part], faults, **info)
     return next(result.outcome for result in judge(run).checks if result.check == check)
 
@@ -110,12 +110,12 @@ def test_what_a_subscription_can_not_have_got(rows: list[list[Row]], kind: str) 
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, kind)
 
 
-def test_a_late_delivery_that_a_mode_does_not_exclude_is_counted_and_nothing_else_is_excused() -> None:
-    excused = {"topic-phantom": ["older-than-subscription"]}
+def test_a_late_delivery_that_a_mode_does_not_exclude_is_counted_and_nothing_else_is_exempt() -> None:
+    exempt = {"topic-phantom": ["older-than-subscription"]}
     rows = [*published(A), *attached(), *got(A)]
-    found = outcome("topic-phantom", rows, excused=excused, faults=[fault(0, 1)])
+    found = outcome("topic-phantom", rows, exemptions=exempt, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
-    found = outcome("topic-phantom", rows, got(B), excused=excused, faults=[fault(0, 1)])
+    found = outcome("topic-phantom", rows, got(B), exemptions=exempt, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "never-published")
     assert found.figures["not_promised"] == 1
 
@@ -181,13 +181,13 @@ def test_a_gap_by_time() -> None:
 def test_a_gap_by_time_that_a_mode_does_not_exclude_is_counted_unless_another_subscription_shows_it() -> None:
     base = [*subscribed(), *attached(), *published(A), *published(B), *published(C)]
     late = got(A, C, key=TRANSIENT, process=2)
-    found = outcome("gaps", base, late, excused=EXCUSED, faults=[fault(0, 1)])
+    found = outcome("gaps", base, late, exemptions=EXEMPT, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
-    found = outcome("gaps", base, got(A, B, C), late, excused=EXCUSED, faults=[fault(0, 1)])
+    found = outcome("gaps", base, got(A, B, C), late, exemptions=EXEMPT, faults=[fault(0, 1)])
     assert (found.verdict, found.count, found.anomalies[0].kind) == (INVALID, 1, "missed-by-order")
 
 
-EXCUSED = {"gaps": ["missed-by-time"], "topic-phantom": ["older-than-subscription"]}
+EXEMPT = {"gaps": ["missed-by-time"], "topic-phantom": ["older-than-subscription"]}
 QUICK = {"workload": "topic", "backend": "sim", "nodes": 3, "nemesis": [], "options": {"detection_timeout": 0.001}}
 """With it a fault has a part for three rows after its heal."""
 
@@ -202,9 +202,9 @@ QUICK = {"workload": "topic", "backend": "sim", "nodes": 3, "nemesis": [], "opti
         (fault(8, None), False),  # begun when it was too late to have a part
     ],
 )
-def test_only_a_fault_that_may_have_had_a_part_excuses(window: FaultWindow, near: bool) -> None:
+def test_only_a_fault_that_may_have_had_a_part_exempts(window: FaultWindow, near: bool) -> None:
     def counts(check: str, *rows: list[Row]) -> tuple[int, int]:
-        found = outcome(check, *rows, excused=EXCUSED, faults=[window], test=QUICK)
+        found = outcome(check, *rows, exemptions=EXEMPT, faults=[window], test=QUICK)
         assert found.verdict == (INVALID if found.count else VALID)
         return found.count, found.figures["not_promised"]
 
@@ -217,16 +217,17 @@ def test_only_a_fault_that_may_have_had_a_part_excuses(window: FaultWindow, near
         (0, 1) if near else (1, 0))
 
 
-def test_without_faults_nothing_is_excused() -> None:
+def test_without_faults_nothing_is_exempt() -> None:
     base = [*subscribed(), *published(A), *published(B), *got(B, key=TRANSIENT, process=2)]
-    assert outcome("gaps", base, excused=EXCUSED).count == 1
-    assert outcome("topic-phantom", published(A), attached(), got(A), excused=EXCUSED).count == 1
+    assert outcome("gaps", base, exemptions=EXEMPT).count == 1
+    assert outcome("topic-phantom", published(A), attached(), got(A), exemptions=EXEMPT).count == 1
 
 
 def test_real_nodes_are_given_more_time_after_a_fault() -> None:
     rows = [*subscribed(), *published(A), *published(B), *got(B, key=TRANSIENT, process=2)]
     for ago, near in ((5_000, True), (5_010, False)):
-        found = outcome("gaps", rows, excused=EXCUSED, faults=[fault(-9_000, -ago)], test={**QUICK, "backend": "local"})
+        test = {**QUICK, "backend": "local"}
+        found = outcome("gaps", rows, exemptions=EXEMPT, faults=[fault(-9_000, -ago)], test=test)
         assert found.count == (not near)
 
 

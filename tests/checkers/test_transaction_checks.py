@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transaction_oracle import TransactionAccount
 
 from checkers.run_check import judge
-from checkers.verdict import INVALID, UNKNOWN, VALID, Outcome
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
@@ -40,7 +40,7 @@ def drained(*queues: int) -> list[Row]:
     return rows
 
 
-def outcome(check: str, *parts: list[Row], **info: Any) -> Outcome:
+def outcome(check: str, *parts: list[Row], **info: Any) -> CheckOutcome:
     run = run_of([row for part in parts for row in part], **info)
     return next(result.outcome for result in judge(run).checks if result.check == check)
 
@@ -318,5 +318,5 @@ def test_a_prepared_transaction_that_is_refused_its_end(f: str) -> None:
 
 
 @pytest.mark.parametrize("error", ["none prepared", "refused: connection closed", "no receipt in time"])
-def test_other_refusals_break_no_promise(error: str) -> None:
+def test_other_refusals_break_no_guarantee(error: str) -> None:
     assert outcome("prepared", did(T, "info"), op(9, "recover", "fail", error=error)).verdict == VALID

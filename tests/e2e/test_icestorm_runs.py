@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import docker_works, left_behind, on
 
-FAST = ["--design", "icestorm", "--time-limit", "8", "--rate", "60", "--seed", "7", "--set", "min_ok=10",
+FAST = ["--system", "icestorm", "--time-limit", "8", "--rate", "60", "--seed", "7", "--set", "min_ok=10",
         "--set", "fault_duration=1.5", "--set", "fault_gap=0.3", "--set", "max_down=1"]  # fmt: skip
 
 

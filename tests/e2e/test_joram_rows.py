@@ -14,7 +14,7 @@ import pytest
 from command import docker_works, left_behind, on, only_run
 from joram_lines import DESCRIPTOR, LINES, ROWS, Ended
 
-from harness.registry import BACKENDS
+from harness.backends.catalog import BACKENDS
 
 TOUR = Path(__file__).parents[1] / "joram_tour.py"
 LOCAL, DOCKER = "local", "docker"
@@ -75,7 +75,7 @@ def results(request: pytest.FixtureRequest,
 
 @pytest.mark.requirement("H6", part=True)
 @pytest.mark.parametrize(("name", "backend"), [
-    *everywhere("asynchronous", "reaction", "forward", "clustered", "transaction"),
+    *everywhere("asynchronous", "processing", "store-and-forward", "clustered", "transaction"),
     *everywhere("topic", only=[LOCAL]), *everywhere("unspecified", only=[DOCKER]),
 ])  # fmt: skip
 def test_main_line(name: str, backend: str, results: Callable[[str, str], Ended]) -> None:

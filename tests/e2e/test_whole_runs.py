@@ -16,8 +16,8 @@ from command import Where, await_fault, children, docker_works, on, only_run, pr
 from playwright.sync_api import sync_playwright
 
 from harness.bench.farm import Farm
-from harness.history.ledger import read_ledger
 from reports.index_page import write_index
+from stormproof.history.ledger import read_ledger
 
 SSH = pytest.param("ssh", marks=pytest.mark.requirement("H2", part=True))
 BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker), SSH]
@@ -47,7 +47,7 @@ def where(backend: str, request: pytest.FixtureRequest) -> Where:
 )  # fmt: skip
 def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, where: Where, tmp_path: Path) -> None:
     done = where.stormproof(
-        "test", "--design", "joram", "--workload", "queue", "--nemesis", "partition,pause,kill",
+        "test", "--system", "joram", "--workload", "queue", "--nemesis", "partition,pause,kill",
         *where.words, "--time-limit", "14", "--rate", "150", "--seed", "5", "--store", str(tmp_path),
         "--set", "fault_duration=2.2", "--set", "fault_gap=0.5", "--set", "idle_timeout=1", "--set", "min_ok=20",
         "--json",
@@ -60,7 +60,7 @@ def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, w
     assert Path(result["report"]).stat().st_size > 10_000
     windows = read_ledger(run / "ledger.jsonl")
     assert {window.fault for window in windows} == {"partition", "pause", "kill"}
-    assert all(window.proven and window.end for window in windows)
+    assert all(window.confirmed and window.end for window in windows)
     assert {log.name for log in (run / "logs").iterdir()} == {"n1.log", "n2.log", "n3.log"}
     assert f"backend {backend}" in done.stderr
     assert where.left_behind(run) == []
@@ -75,7 +75,7 @@ def run_twins(store: Path, unsafe: Where, safe: Where) -> Twins:
     with ThreadPoolExecutor(2) as pool:
         running = {
             partitions: pool.submit(
-                place.stormproof, "test", "--design", "joram", *MASTER_CUT, *place.words, "--time-limit", "9",
+                place.stormproof, "test", "--system", "joram", *MASTER_CUT, *place.words, "--time-limit", "9",
                 "--rate", "120", "--seed", "11", "--store", str(store), "--set", f"partitions={partitions}",
                 "--set", gate, "--set", "producers=4", "--set", "consumers=2", "--set", "idle_timeout=1",
                 "--set", "min_ok=20", "--json",
@@ -101,7 +101,7 @@ def test_the_twins_come_out_alike_over_ssh(ssh_farm: Farm, tmp_path: Path) -> No
     unsafe, safe = on("ssh", ssh_farm), on("ssh", ssh_farm, first=4)
     test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(run_twins(tmp_path, unsafe, safe))
     plans = [read_ledger(path) for path in tmp_path.glob("*/ledger.jsonl")]
-    assert len(plans) == 2 and all(window.proven for plan in plans for window in plan)
+    assert len(plans) == 2 and all(window.confirmed for plan in plans for window in plan)
     assert [path for path in tmp_path.glob("*/run.json") if unsafe.left_behind(path.parent)] == []
 
 
@@ -209,10 +209,10 @@ def test_a_parent_that_is_killed_does_not_take_the_history_along(where: Where, t
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
     words = dict(processes())
-    lab = [pid for pid in children(process.pid) if "harness.lab" in words.get(pid, "")]
+    runner = [pid for pid in children(process.pid) if "harness.test_runner" in words.get(pid, "")]
     process.kill()
     process.wait(10)
-    for pid in lab:
+    for pid in runner:
         _await_end(pid)
     assert where.left_behind(run) == []
     assert run_info(run)["status"] == "broken", "the child healed, sealed and left by itself"

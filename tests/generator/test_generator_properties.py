@@ -8,9 +8,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import generator as gen
-from harness.generator.simulate import Outcome, invocations, simulate
-from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
+from stormproof import generator as gen
+from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 
 
 def leaf(name: str) -> st.SearchStrategy[gen.Generator]:

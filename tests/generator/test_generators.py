@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from harness import generator as gen
-from harness.generator.core import SECOND, Answer, Context, Generator, Pending
-from harness.generator.simulate import Outcome, crashing, imperfect, invocations, perfect, quick, simulate
-from harness.op import FAIL, INFO, INVOKE, OK, Op
-from harness.spec import Test
+from stormproof import generator as gen
+from stormproof.generator.core import SECOND, Answer, Context, Generator, Pending
+from stormproof.generator.simulate import Outcome, crashing, imperfect, invocations, perfect, quick, simulate
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
+from stormproof.test import Test
 
 E = Op(INVOKE, "enqueue")
 D = Op(INVOKE, "dequeue")

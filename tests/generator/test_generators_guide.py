@@ -24,7 +24,7 @@ def test_the_guide_s_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_guide_names_every_combinator() -> None:
-    from harness import generator
+    from stormproof import generator
 
     text = GUIDE.read_text(encoding="utf-8")
     functions = [name for name in generator.__all__ if name[0].islower() and name != "lift"]

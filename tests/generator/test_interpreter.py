@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import generator as gen
-from harness.errors import StormproofError
-from harness.generator.core import Answer, Context, Generator
-from harness.history.journal import JournalWriter, read_journal
 from harness.interpreter import Interpreter, InterpreterError, NoClient, Progress
-from harness.op import FAIL, INFO, INVOKE, OK, Op
-from harness.spec import Test
+from stormproof import generator as gen
+from stormproof.errors import StormproofError
+from stormproof.generator.core import Answer, Context, Generator
+from stormproof.history.journal import JournalWriter, read_journal
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
+from stormproof.test import Test
 
 E = Op(INVOKE, "enqueue")
 D = Op(INVOKE, "dequeue")
@@ -372,50 +372,50 @@ async def test_the_journal_is_a_recorder(tmp_path: Path) -> None:
 
 
 class Holder(ScriptedClient):
-    """Has something to settle, which takes some time."""
+    """Has something to flush, which takes some time."""
 
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         await asyncio.sleep(0.05)
-        self.log.append(f"settled {self.name}")
+        self.log.append(f"flushed {self.name}")
 
 
-async def test_a_client_with_something_to_settle_does_so_before_it_is_closed_and_when_all_is_healed() -> None:
+async def test_a_client_with_something_to_flush_does_so_before_it_is_closed_and_when_all_is_healed() -> None:
     async def act(op: Op) -> Op:
         return op.info("lost") if op.process == 0 else op.ok()
 
     bench = Bench(act, client=Holder)
     await bench.run(gen.clients(gen.limit(2, gen.repeat(E))))
     assert bench.log == ["open 0", "open 1"]
-    assert await bench.interpreter.settle(10)
-    assert sorted(bench.log[2:]) == ["close 0", "settled 0", "settled 1"]
-    assert not await bench.interpreter.settle(0.001)
+    assert await bench.interpreter.flush(10)
+    assert sorted(bench.log[2:]) == ["close 0", "flushed 0", "flushed 1"]
+    assert not await bench.interpreter.flush(0.001)
     await bench.interpreter.close()
-    assert bench.log.count("settled 1") == 1
+    assert bench.log.count("flushed 1") == 1
     assert bench.log[-1] == "close 1"
 
 
-async def test_closing_the_interpreter_cuts_off_what_does_not_settle_and_closes_it() -> None:
+async def test_closing_the_interpreter_cuts_off_what_does_not_flush_and_closes_it() -> None:
     async def act(op: Op) -> Op:
         return op.info("lost")
 
     class Never(ScriptedClient):
-        async def settle(self) -> None:
+        async def flush(self) -> None:
             await asyncio.Event().wait()
 
     bench = Bench(act, client=Never)
     await bench.run(gen.clients(gen.limit(1, gen.repeat(E))))
-    assert not await bench.interpreter.settle(0.01)
+    assert not await bench.interpreter.flush(0.01)
     await bench.interpreter.close()
     assert bench.log == ["open 0", "close 0"]
 
 
 @pytest.mark.requirement("H4")
-async def test_clients_that_do_not_settle_are_closed_in_the_order_in_which_they_were_lost() -> None:
+async def test_clients_that_do_not_flush_are_closed_in_the_order_in_which_they_were_lost() -> None:
     async def act(op: Op) -> Op:
         return op.info("lost")
 
     class Never(ScriptedClient):
-        async def settle(self) -> None:
+        async def flush(self) -> None:
             try:
                 await asyncio.Event().wait()
             finally:

@@ -12,8 +12,9 @@ import pytest
 
 from checkers.synthetic import write_run
 from harness import cli
-from harness.spec import Test
-from harness.store import Store
+from stormproof.run_folder import read_run
+from stormproof.store import Store
+from stormproof.test import Test
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["test", "--design", "nonsense"], "no design 'nonsense'"),
+        (["test", "--system", "nonsense"], "no system 'nonsense'"),
         (["test", "--backend", "cloud"], "no backend 'cloud'"),
         (["test", "--nemesis", "partition,earthquake"], "no nemesis 'earthquake'"),
         (["test", "--nemesis", ""], "families joined by commas, or none"),
@@ -49,14 +50,14 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
         (["test", "--set", "detection_timeout=0"], "--set detection_timeout: 0.0 is not a number of seconds"),
         (["test", "--set", "idle_timeout=0"], "--set idle_timeout: 0.0 is not a number above zero"),
         (["test", "--set", "client_heartbeat=0"], "--set client_heartbeat=0: must be between 0.01 and"),
-        (["test", "--design", "icestorm", "--workload", "events", "--set", "master_timeout=9999"],
+        (["test", "--system", "icestorm", "--workload", "events", "--set", "master_timeout=9999"],
          "--set master_timeout: 9999.0 is not a number of seconds from 0.001 to 3600"),
         (["test", "--nemesis", "kill,packets", "--backend", "local"], "'local' can't inject the fault 'packets'"),
         (["test", "--config", "/nowhere.toml"], "existing TOML file"),
-        (["promises"], "--seeds NUMBER to simulate them"),
-        (["promises", "--design", "standalone", "--seeds", "1"], "no promises written down"),
-        (["promises", "--store", "/nowhere"], "there is no such folder"),
-        (["promises", "--seeds", "9", "--page", "/nowhere/page.md"], "not a file in a folder that is there"),
+        (["guarantees"], "--seeds NUMBER to simulate them"),
+        (["guarantees", "--system", "standalone", "--seeds", "1"], "no guarantees written down"),
+        (["guarantees", "--store", "/nowhere"], "there is no such folder"),
+        (["guarantees", "--seeds", "9", "--page", "/nowhere/page.md"], "not a file in a folder that is there"),
         (["test", "--store", "/proc/nowhere", "--backend", "local"], "choose another --store"),
         (["tset"], "No such command"),
         (["check"], "name runs, or say --all"),
@@ -64,7 +65,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
         (["check", "--all", "--store", "STORE"], "holds no recorded runs"),
         (["report", "--store", "STORE"], "holds no runs yet"),
         (["recover", "nothing", "--store", "STORE"], "no run 'nothing'"),
-        (["list", "colours"], "there are designs"),
+        (["list", "colours"], "there are systems"),
         (["broker", "--design", "joram"], "needs a cluster"),
         (["broker", "--data", "/proc/nowhere"], "nowhere"),
         (["broker", "--port", "70000"], "Invalid value for '--port'"),
@@ -82,7 +83,50 @@ def test_bad_input_is_told_in_one_line(
     assert "Traceback" not in err and "Traceback" not in out
 
 
-@pytest.mark.parametrize("words", [("promises", "--seeds", "1"), ("mutants",), ("simulate",)])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["promises"], "`promises` is `guarantees` now"),
+        (["guarantees", "--design", "joram", "--design=icestorm"], "`--design` is `--system` now"),
+        (["test", "--design", "joram", "--nemesis", ""], "`--design` is `--system` now"),
+        (["simulate", "--design", "joram", "--nemesis", ""], "`--design` is `--system` now"),
+        (["test", "--workload", "reaction", "--nemesis", ""], "the workload 'reaction' is called 'processing' now"),
+        (["simulate", "--workload", "forward", "--nemesis", ""],
+         "the workload 'forward' is called 'store-and-forward' now"),
+    ],
+)  # fmt: skip
+def test_old_names_are_understood_and_told_once(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is refused for something else, which is found only once its names have been understood."""
+    status, out, err = run(capsys, monkeypatch, *words)
+    first, then = err.splitlines()
+    assert (status, out, first) == (3, "", f"stormproof: {told}")
+    assert "families joined by commas" in then or "--seeds NUMBER" in then
+
+
+def test_an_old_configuration_file_is_understood_and_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text('design = "joram"\nworkload = "reaction"\nnemesis = "kill"\nbackend = "sim"\nseed = 3\n'
+                    'nodes = 3\ntime-limit = 4.0\nrate = 30\n[set]\nquality = "at-most-once"\nmin_ok = 1\n')
+    command = ["test", "--config", str(path), "--store", str(tmp_path), "--set", "fault_duration=1", "--json"]
+    status, out, err = run(capsys, monkeypatch, *command)
+    assert (status, json.loads(out)["verdict"]) == (0, "valid"), err
+    told = [line for line in err.splitlines() if line.startswith("stormproof:")]
+    assert told == [f"stormproof: {path}: the key 'design' is 'system' now",
+                    "stormproof: the workload 'reaction' is called 'processing' now"]  # fmt: skip
+    test = Test.from_json(read_run(tmp_path / json.loads(out)["run"])["test"])
+    assert (test.system, test.workload, test.nemesis, test.seed) == ("joram", "processing", ("kill",), 3)
+    assert test.options["quality"] == "at-most-once" and test.options["fault_duration"] == 1.0, "file, command line"
+
+    path.write_text('design = "joram"\nsystem = "icestorm"\n')
+    status, _, err = run(capsys, monkeypatch, "test", "--config", str(path))
+    assert status == 3 and "'design' is the old name of 'system': give one of them" in err
+
+
+@pytest.mark.parametrize("words", [("guarantees", "--seeds", "1"), ("mutants",), ("simulate",)])
 def test_no_processes_are_too_few(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,13 +139,13 @@ def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
 ) -> None:
     status, _, err = run(capsys, monkeypatch)
     assert status == 3
-    assert "\nCommands:\n" in err and "Start with: stormproof test" in err and "stormproof: Usage" not in err
+    assert "\nCommands:\n" in err and "Start with: stormproof demo" in err and "stormproof: Usage" not in err
 
 
 def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir = Store(tmp_path).create(Test("joram", "queue"), backend={}, promises=[], gates={})
+    run_dir = Store(tmp_path).create(Test("joram", "queue"), backend={}, guarantees=[], gates={})
     _write_journal(run_dir)
     journal = run_dir / "journal.bin"
     whole = journal.read_bytes()
@@ -114,8 +158,8 @@ def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
 
 
 def _write_journal(run_dir: Path) -> None:
-    from harness.history.journal import JournalWriter
-    from harness.op import INVOKE, Op
+    from stormproof.history.journal import JournalWriter
+    from stormproof.operation import INVOKE, Op
 
     writer = JournalWriter(run_dir / "journal.bin", run_dir.name)
     for number in range(3):
@@ -161,7 +205,7 @@ def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: 
     status, out, _ = run(capsys, monkeypatch, "list", "--json")
     assert status == 0
     names = {kind: {entry["name"] for entry in entries} for kind, entries in json.loads(out).items()}
-    assert {"standalone", "joram", "icestorm"} <= names["designs"]
+    assert {"standalone", "joram", "icestorm"} <= names["systems"]
     assert {"partition", "pause", "kill", "packets", "power", "reboot", "clock", "disk"} <= names["nemeses"]
     assert names["backends"] == {"local", "sim", "docker", "ssh"}
     assert {"lost", "phantom", "duplicated", "depth", "order", "availability", "latency"} <= names["checks"]

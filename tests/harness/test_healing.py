@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import healing, store
-from harness.errors import StormproofError
-from harness.spec import Test
-from harness.store import Store, read_run
-from harness.undo import NETWORK, UndoJournal, pending_undos
+from harness import healing
+from stormproof import store
+from stormproof.errors import StormproofError
+from stormproof.history.undo import NETWORK, UndoJournal, pending_undos
+from stormproof.run_folder import read_run
+from stormproof.store import Store
+from stormproof.test import Test
 
 
 @pytest.mark.requirement("H15")

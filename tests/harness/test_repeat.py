@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from harness import repeat
-from harness.errors import StormproofError, UsageError
-from harness.run import Outcome
+from harness.run import RunResult
 from harness.settings import make_test
-from harness.spec import Test
+from stormproof.errors import StormproofError, UsageError
+from stormproof.test import Test
 
 
-def outcome(verdict: str, *broken: str) -> Outcome:
+def outcome(verdict: str, *broken: str) -> RunResult:
     checks = [{"check": name, "anomaly": name, "decides": True, "verdict": "invalid"} for name in broken]
     checks.append({"check": "order", "anomaly": "order", "decides": False, "verdict": "invalid"})
-    return Outcome(Path("run"), {"verdict": verdict, "checks": checks, "anomalies": {}, "sentence": verdict}, Path("r"))
+    stored = {"verdict": verdict, "checks": checks, "anomalies": {}, "sentence": verdict}
+    return RunResult(Path("run"), stored, Path("r"))
 
 
 VALID, UNKNOWN = outcome("valid"), outcome("unknown")
@@ -32,11 +33,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     planned: list[Any] = []
     remaining: Iterator[Any] = iter(planned)
 
-    def run_test(*arguments: Any, **more: Any) -> Outcome:
+    def run_test(*arguments: Any, **more: Any) -> RunResult:
         found = next(remaining)
         if isinstance(found, BaseException):
             raise found
-        assert isinstance(found, Outcome)
+        assert isinstance(found, RunResult)
         return found
 
     class NoSpark:
@@ -49,7 +50,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def plan(backend: str = "local") -> Test:
-    return make_test(design="joram", workload="queue", nemesis="none", backend=backend, nodes=3, time_limit=5.0,
+    return make_test(system="joram", workload="queue", nemesis="none", backend=backend, nodes=3, time_limit=5.0,
                      rate=20.0, seed=1, settings={})  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def plan(backend: str = "local") -> Test:
     ([LOST, VALID, BOTH, UNKNOWN], 1, "2 of 4 runs invalid with lost (2), depth (1), 1 unknown"),
 ])  # fmt: skip
 def test_failures_are_counted(
-    planned: list[Outcome], status: int, told: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
+    planned: list[RunResult], status: int, told: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.extend(planned)
     assert repeat.repeat_test(plan(), "why", Path("s"), len(planned), as_json=False) == status

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 from checkers.synthetic import write_run
-from harness.errors import BackendError, StormproofError
-from harness.lab import Lab
-from harness.protocols import NodeStatus, ProcessState
-from harness.run import Outcome, _pick_up
-from harness.spec import Test
-from harness.store import Store, read_run, update_run
-from nodes.systems.reference import Joram
+from harness.run import RunResult, _pick_up
+from harness.test_runner import TestRunner
+from nodes.systems.joram.system import JORAM
+from stormproof.contracts.backend import ProcessState
+from stormproof.contracts.cluster import MAIN, Deployment, NodeStatus
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError, StormproofError
+from stormproof.run_folder import read_run, update_run
+from stormproof.store import Store
+from stormproof.test import Test
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -32,14 +36,15 @@ async def test_a_cluster_that_stays_ill_keeps_the_run_from_being_valid(
 
     test = Test("joram", "queue", options={"settle_timeout": 0.0, "idle_timeout": 0.0})
     run_dir = Store(tmp_path).create(test)
-    lab = object.__new__(Lab)
-    lab.run_dir, lab.test = run_dir, test
-    lab.clock, lab._emit = lambda: 0, lambda event: None  # type: ignore[assignment]
-    lab.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
-    lab.cluster = SimpleNamespace(await_healthy=answer, describe=describe)
-    lab.interpreter = SimpleNamespace(settle=answer)  # type: ignore[assignment]
+    runner = object.__new__(TestRunner)
+    runner.run_dir, runner.test = run_dir, test
+    runner.clock, runner._emit = lambda: 0, lambda event: None  # type: ignore[assignment]
+    runner.nemesis = SimpleNamespace(heal_all=nothing)  # type: ignore[assignment]
+    runner.cluster = SimpleNamespace(await_healthy=answer, describe=describe, linger=0.0)
+    runner.interpreter = SimpleNamespace(flush=answer)  # type: ignore[assignment]
     monkeypatch.setattr("asyncio.sleep", nothing)
-    await lab._heal()
+    await runner._heal()
+    await runner._settle()
     failure = read_run(run_dir)["failure"]
     assert failure is None if healthy else "n2 unreachable" in failure
 
@@ -71,28 +76,28 @@ def test_a_run_that_can_not_be_sealed_does_not_hide_the_reason_of_its_end(
     assert f"stormproof recover {run_dir}" in capsys.readouterr().err
 
 
-async def test_a_lab_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) -> None:
+async def test_a_runner_that_can_not_seal_raises_what_stopped_it(tmp_path: Path) -> None:
     async def nothing(*_: Any) -> None: ...
 
     def full() -> None:
         raise StormproofError("the disk is full")
 
-    lab = object.__new__(Lab)
-    lab.run_dir = Store(tmp_path).create(Test("joram", "queue"))
-    lab.nemesis = SimpleNamespace(heal_all=nothing, close=nothing)  # type: ignore[assignment]
-    lab.interpreter = SimpleNamespace(close=nothing)  # type: ignore[assignment]
-    lab.cluster = SimpleNamespace(collect_logs=nothing)
-    lab.journal = SimpleNamespace(close=full)  # type: ignore[assignment]
-    await lab._give_up("the broker is gone")
-    assert read_run(lab.run_dir)["failure"] == "the broker is gone"
-    (lab.run_dir / "run.json").unlink()  # nor does a description that can't be written keep it from healing
+    runner = object.__new__(TestRunner)
+    runner.run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    runner.nemesis = SimpleNamespace(heal_all=nothing, close=nothing)  # type: ignore[assignment]
+    runner.interpreter = SimpleNamespace(close=nothing)  # type: ignore[assignment]
+    runner.cluster = SimpleNamespace(collect_logs=nothing)
+    runner.journal = SimpleNamespace(close=full)  # type: ignore[assignment]
+    await runner._give_up("the broker is gone")
+    assert read_run(runner.run_dir)["failure"] == "the broker is gone"
+    (runner.run_dir / "run.json").unlink()  # nor does a description that can't be written keep it from healing
     healed: list[str] = []
 
     async def heal() -> None:
         healed.append("all")
 
-    lab.nemesis = SimpleNamespace(heal_all=heal, close=nothing)  # type: ignore[assignment]
-    await lab._give_up("the broker is gone")
+    runner.nemesis = SimpleNamespace(heal_all=heal, close=nothing)  # type: ignore[assignment]
+    await runner._give_up("the broker is gone")
     assert healed == ["all"]
 
 
@@ -101,10 +106,10 @@ def test_what_is_permitted_is_told_apart_from_what_is_broken() -> None:
               {"check": "recovery", "anomaly": "not-recovered", "decides": True},
               {"check": "order", "anomaly": "order", "decides": False}]  # fmt: skip
     verdict = {"sentence": "Invalid: ...", "anomalies": {"lost": 2, "not-recovered": 1, "order": 1}, "checks": checks}
-    lines = Outcome(Path("r"), verdict, Path("r/report.html"), "stormproof test").lines()
+    lines = RunResult(Path("r"), verdict, Path("r/report.html"), "stormproof test").lines()
     assert lines[1:3] == ["  anomalies  lost 2, not-recovered 1", "  permitted  order 1 (reported, but not promised)"]
     assert lines[-1] == "  again      stormproof test"
-    lines = Outcome(Path("r"), verdict | {"anomalies": {}}, Path("r/report.html")).lines()
+    lines = RunResult(Path("r"), verdict | {"anomalies": {}}, Path("r/report.html")).lines()
     assert lines[1] == "  anomalies  none" and not any("permitted" in line for line in lines)
 
 
@@ -116,15 +121,18 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
         await asyncio.sleep(0.03 if up else timeout)
         return True
 
-    async def process(node: str) -> ProcessState:
+    async def process(node: str, program: str) -> ProcessState:
         return ProcessState(state if node == "n2" else "running")
 
-    monkeypatch.setattr("harness.lab.DEAD_POLL", 0.01)
-    lab = object.__new__(Lab)
-    lab.test = Test("joram", "queue")
-    lab.cluster, lab.backend = SimpleNamespace(await_healthy=healthy), SimpleNamespace(process=process)
+    monkeypatch.setattr("harness.test_runner.DEAD_POLL", 0.01)
+    runner = object.__new__(TestRunner)
+    runner.topology = Topology(("n1", "n2", "n3"), ())
+    runner.backend = SimpleNamespace(process=process)
+    runner.cluster = SimpleNamespace(
+        await_healthy=healthy, programs=lambda machine: (MAIN,), restarted=lambda machine, program: False
+    )
     async with asyncio.timeout(10):
-        assert await lab._comes_up(20.0) is up
+        assert await runner._comes_up(20.0) is up
 
 
 async def test_a_dead_broker_is_described_by_its_last_words() -> None:
@@ -137,7 +145,7 @@ async def test_a_dead_broker_is_described_by_its_last_words() -> None:
         def node_dir(self, node: str) -> str:
             return f"/{node}"
 
-        async def process(self, _: str) -> ProcessState:
+        async def process(self, node: str, program: str) -> ProcessState:
             return ProcessState("dead")
 
         async def download(self, _: str, path: str) -> bytes:
@@ -146,7 +154,8 @@ async def test_a_dead_broker_is_described_by_its_last_words() -> None:
             return b"started\nerror: no room for data\n"
 
     backend: Any = Backend()
-    cluster: Any = Joram.cluster(Test("joram", "queue", nodes=2), backend, "")
+    test = Test("joram", "queue", nodes=2)
+    cluster: Any = JORAM.cluster(Deployment(test, Demands(), backend, JORAM.topology(test, Demands())))
 
     async def silent(node: str) -> NodeStatus:
         return NodeStatus(node, reachable=False, detail={"error": "refused"})

@@ -6,44 +6,53 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from harness.cli import app
+from harness.commands.configured import keys_of
+from harness.config_file import Key, read_config
 from harness.describe import command_line
-from harness.errors import UsageError
-from harness.protocols import Option
-from harness.settings import convert_options, make_test, parse_assignments, read_config
-from harness.spec import Test
+from harness.settings import convert_options, make_test, parse_assignments
+from stormproof.contracts.option import Option
+from stormproof.errors import UsageError
+from stormproof.test import Test
 
 PLAIN: dict[str, Any] = {
-    "design": "joram", "workload": "queue", "nemesis": "none", "backend": "local",
+    "system": "joram", "workload": "queue", "nemesis": "none", "backend": "local",
     "nodes": 3, "time_limit": 5.0, "rate": 10.0, "seed": 1, "settings": {},
 }  # fmt: skip
+
+
+def keys_of_test() -> dict[str, Key]:
+    """What a configuration file of ``stormproof test`` may have."""
+    return keys_of(typer.main.get_command(app).commands["test"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"design": "jorum"}, "did you mean 'joram'"),
+        ({"system": "jorum"}, "did you mean 'joram'"),
         ({"workload": "queues"}, "did you mean 'queue'"),
         ({"nemesis": "partitoin"}, "did you mean 'partition'"),
         ({"nemesis": "kill,kill"}, "named twice"),
         ({"nodes": 1}, "takes 2 to 64"),
         ({"nodes": 1000}, "takes 2 to 64"),
         ({"settings": {"spares": 2}}, "of 3 nodes, 2 at least must be replicas from the beginning"),
-        ({"workload": "forward", "nodes": 4, "settings": {"spares": 1}}, "of 2 nodes, 2 at least"),
+        ({"workload": "store-and-forward", "nodes": 4, "settings": {"spares": 1}}, "of 2 nodes, 2 at least"),
         ({"nemesis": "membership"}, "keep some with --set spares=1"),
-        ({"nemesis": "membership", "design": "icestorm", "workload": "subscriptions"}, "icestorm takes no replicas"),
+        ({"nemesis": "membership", "system": "icestorm", "workload": "subscriptions"}, "icestorm takes no replicas"),
         ({"nemesis": "membership", "settings": {"spares": 1, "partitions": "unspecified"}}, "no more replicas"),
         ({"time_limit": 0}, "between 1 and 86400"),
         ({"rate": 0}, "more than 0"),
         ({"rate": float("nan")}, "more than 0"),
         ({"settings": {"partitons": "x"}}, "did you mean 'partitions'"),
         ({"settings": {"partitions": "all"}}, "one of primary-partition, unspecified"),
-        ({"settings": {"detection_timeout": "soon"}}, "not a float"),
+        ({"settings": {"detection_timeout": "soon"}}, "not a number"),
         ({"settings": {"detection_timeout": "nan"}}, "between 0 and"),
         ({"settings": {"producers": "-1"}}, "between 0 and"),
-        ({"settings": {"producers": 2.7}}, "not a int"),
-        ({"settings": {"producers": True}}, "not a int"),
-        ({"settings": {"both_sides": "perhaps"}}, "not a bool"),
+        ({"settings": {"producers": 2.7}}, "not an integer"),
+        ({"settings": {"producers": True}}, "not an integer"),
+        ({"settings": {"both_sides": "perhaps"}}, "not a boolean"),
     ],
 )
 def test_mistakes_are_named(changed: dict[str, Any], message: str) -> None:
@@ -64,7 +73,7 @@ def test_a_test_survives_storage() -> None:
 def test_the_printed_command_names_everything(tmp_path: Path) -> None:
     test = make_test(**{**PLAIN, "settings": {"partitions": "unspecified"}})
     words = command_line(test, tmp_path).split()
-    assert words[:4] == ["stormproof", "test", "--design", "joram"]
+    assert words[:4] == ["stormproof", "test", "--system", "joram"]
     assert "partitions=unspecified" in words
     given = parse_assignments(words[i + 1] for i, word in enumerate(words) if word == "--set")
     assert make_test(**{**PLAIN, "settings": given}) == test
@@ -78,9 +87,13 @@ def test_the_printed_command_names_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("desgin = 'joram'", "unknown key 'desgin'; did you mean 'design'"),
-        ("nodes = 'three'", "nodes must be int"),
-        ("nodes = true", "nodes must be int"),
+        ("sytem = 'joram'", "unknown key 'sytem'; did you mean 'system'"),
+        ("nodes = 'three'", "nodes must be an integer, not a string"),
+        ("nodes = true", "nodes must be an integer, not a boolean"),
+        ("time-limit = 'long'", "time-limit must be a number, not a string"),
+        ("json = 1", "json must be a boolean, not an integer"),
+        ("set = 'queues=2'", "set must be a table, not a string"),
+        ("nemesis = ['kill', 3]", "nemesis must be a string or an array of these, not an array"),
         ("nodes = ", "not TOML"),
     ],
 )
@@ -88,16 +101,44 @@ def test_bad_config_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "test.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        read_config(path)
+        read_config(path, keys_of_test())
 
 
 def test_a_config_file(tmp_path: Path) -> None:
     path = tmp_path / "test.toml"
     path.write_text('nemesis = ["partition", "kill"]\ntime-limit = 9\n[set]\npartitions = "unspecified"\n')
-    assert read_config(path) == {
-        "nemesis": "partition,kill", "time-limit": 9, "set": {"partitions": "unspecified"}}  # fmt: skip
+    assert read_config(path, keys_of_test()) == {
+        "nemesis": ["partition", "kill"], "time-limit": 9, "set": {"partitions": "unspecified"}}  # fmt: skip
     with pytest.raises(UsageError, match="existing TOML file"):
-        read_config(tmp_path / "missing.toml")
+        read_config(tmp_path / "missing.toml", keys_of_test())
+
+
+@pytest.mark.parametrize(("command", "own", "nemesis"), [
+    ("test", 'nemesis = ["partition", "kill"]\nbackend = "sim"\n', ("partition", "kill")),
+    ("simulate", 'nemesis = ["pause,kill"]\n', ("pause", "kill")),
+])  # fmt: skip
+def test_the_command_line_wins_over_its_config_file(
+    command: str, own: str, nemesis: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "test.toml"
+    path.write_text(own + 'time-limit = 9\nrate = 30\njson = true\n'
+                    '[set]\npartitions = "unspecified"\nqueues = 3\nboth_sides = true\n')  # fmt: skip
+    seen: list[Any] = []
+
+    def run(*arguments: Any, **more: Any) -> None:
+        seen.extend([arguments, more])
+        raise typer.Exit
+
+    monkeypatch.setattr("harness.run.run_test", run)
+    monkeypatch.setattr("harness.sim.command.run_campaign", run)
+    typer.main.get_command(app)(
+        [command, "--rate=20", "--set", "queues=2", "--config", str(path), "--set", "poll=0.5"], standalone_mode=False)
+    (described, *_), more = seen
+    test = described if command == "test" else described[0].test(1)
+    assert (test.nemesis, test.time_limit, test.rate) == (nemesis, 9.0, 20.0)
+    told = {name: test.options[name] for name in ("partitions", "queues", "both_sides", "poll")}
+    assert told == {"partitions": "unspecified", "queues": 2, "both_sides": True, "poll": 0.5}
+    assert more["quiet" if command == "test" else "as_json"] is True
 
 
 def test_assignments_need_an_equals_sign() -> None:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import HistoryError, StormproofError
-from harness.history import journal as journal_module
-from harness.history.journal import HEADER, JournalWriter, read_journal
-from harness.op import INFO, INVOKE, OK, Op
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.history import journal as journal_module
+from stormproof.history.journal import HEADER, JournalWriter, read_journal
+from stormproof.operation import INFO, INVOKE, OK, Op
 
 
 def some_ops(count: int, first: int = 0) -> list[Op]:
@@ -149,9 +149,9 @@ def test_4096_rows_are_flushed_at_once(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from harness.errors import StormproofError
-from harness.history.journal import JournalWriter
-from harness.op import Op
+from stormproof.errors import StormproofError
+from stormproof.history.journal import JournalWriter
+from stormproof.operation import Op
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 writer = JournalWriter(Path(sys.argv[1]), "run-1")
 for i in range(100_000):
@@ -170,7 +170,7 @@ for call in (writer.flush, writer.close):
 
 def test_a_full_disk_is_one_clear_line_and_the_rest_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "journal.bin"
-    monkey = "import harness.history.journal as j; j.FLUSH_ROWS = 100\n"  # the limit is met within a frame
+    monkey = "import stormproof.history.journal as j; j.FLUSH_ROWS = 100\n"  # the limit is met within a frame
     done = subprocess.run(
         [sys.executable, "-c", monkey + FULL_DISK, str(path)], capture_output=True, text=True, timeout=60, check=True
     )
@@ -199,8 +199,8 @@ def test_a_full_disk_at_creation_is_told(tmp_path: Path) -> None:
 RECORD_FOR_EVER = """
 import sys, time
 from pathlib import Path
-from harness.history.journal import JournalWriter
-from harness.op import Op
+from stormproof.history.journal import JournalWriter
+from stormproof.operation import Op
 writer = JournalWriter(Path(sys.argv[1]), "run-1")
 i = 0
 while True:

@@ -7,15 +7,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.errors import HistoryError, StormproofError, UsageError
-from harness.history.journal import JournalWriter
-from harness.history.seal import read_history
-from harness.op import INVOKE, OK, Op
-from harness.spec import Test
-from harness.store import RUN_ID, Lock, Store, is_alive, read_run, recover, update_run
+from harness.backends.catalog import BACKENDS
+from harness.recovery import recover
+from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.journal import JournalWriter
+from stormproof.history.seal import read_history
+from stormproof.operation import INVOKE, OK, Op
+from stormproof.run_folder import RUN_ID, RUN_SCHEMA, Lock, is_alive, read_run, update_run, upgraded
+from stormproof.store import Store
+from stormproof.test import Test
+from workloads.catalog import WORKLOADS
 
 TEST = Test("joram", "queue", ("partition",), seed=7)
 
@@ -25,10 +30,11 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "runs")
 
 
-def fake_run(store: Store, name: str, started: str = "") -> Path:
+def fake_run(store: Store, name: str, started: str = "", schema: int = RUN_SCHEMA) -> Path:
     run_dir = store.path / name
     run_dir.mkdir(parents=True)
-    (run_dir / "run.json").write_text(json.dumps({"schema": 1, "run": name, "started": started, "status": "checked"}))
+    description = {"schema": schema, "run": name, "started": started, "status": "checked"}
+    (run_dir / "run.json").write_text(json.dumps(description))
     return run_dir
 
 
@@ -53,7 +59,7 @@ def test_a_run_is_created_with_its_description(store: Store) -> None:
 
 def test_runs_of_one_second_have_folders_of_their_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     hexes = iter(["aaaa", "aaaa", "aaaa", "bbbb", "cccc"])
-    monkeypatch.setattr("harness.store.secrets.token_hex", lambda size: next(hexes))
+    monkeypatch.setattr("stormproof.store.secrets.token_hex", lambda size: next(hexes))
     assert len({store.create(TEST) for _ in range(3)}) == 3
 
 
@@ -63,6 +69,70 @@ def test_updates_are_whole_and_keep_the_rest(store: Store) -> None:
     assert read_run(run_dir)["history_sha256"] == "00"
     assert read_run(run_dir)["test"]["seed"] == 7
     assert sorted(p.name for p in run_dir.iterdir()) == ["logs", "run.json"]
+
+
+OLD = {
+    "schema": 1,
+    "run": "r",
+    "test": {"design": "joram", "workload": "queue", "nemesis": ["partition", "kill"], "backend": "sim", "nodes": 5,
+             "seed": 7, "time_limit": 30.0, "rate": 200.0, "concurrency": 6, "options": {"design": "x"}},
+    "status": "recorded",
+    "failure": None,
+    "backend": {"name": "sim", "why": "asked for"},
+    "promises": ["lost"],
+    "standings": {"lost": {"standing": "gap", "where": "4.2", "why": "because"},
+                  "order": {"standing": "promised", "where": "ours", "why": ""}},
+    "excused": {"gaps": ["missed-by-time"]},
+    "gates": {"drain": True, "faults_proven": True, "min_ok": {"commit": 3}},
+    "history_sha256": "00",
+}  # fmt: skip
+
+
+def old_run(run_dir: Path, **test: Any) -> dict[str, Any]:
+    """What is read of a run whose description has schema 1."""
+    run_dir.mkdir(parents=True)
+    (run_dir / "run.json").write_text(json.dumps({**OLD, "test": {**OLD["test"], **test}}))
+    return read_run(run_dir)
+
+
+def test_a_description_of_schema_1_is_read_in_todays_words(tmp_path: Path) -> None:
+    run = old_run(tmp_path / "r")
+    test = Test("joram", "queue", ("partition", "kill"), "sim", 5, 7, options={"design": "x"})
+    assert Test.from_json(run["test"]) == test
+    assert run["guarantees"] == ["lost"]
+    assert run["statuses"] == {"lost": {"status": "known violation", "where": "4.2", "why": "because"},
+                               "order": {"status": "promised", "where": "ours", "why": ""}}  # fmt: skip
+    assert run["exemptions"] == {"gaps": ["missed-by-time"]}
+    assert run["gates"] == {"drain": True, "faults_confirmed": True, "min_ok": {"commit": 3}}
+    assert run["backend"] == {"name": "sim", "why": "asked for", "lateness": 0.25, "in_process": True}
+    assert not {"promises", "standings", "excused", "subject"} & set(run)
+    assert (run["schema"], run["status"], run["history_sha256"]) == (RUN_SCHEMA, "recorded", "00")
+
+
+@pytest.mark.parametrize(
+    ("workload", "name", "subject"),
+    [("reaction", "processing", None), ("forward", "store-and-forward", None), ("events", "events", "events")],
+)
+def test_an_old_workload_has_todays_name_and_subject(
+    workload: str, name: str, subject: str | None, tmp_path: Path
+) -> None:
+    run = old_run(tmp_path / "r", workload=workload)
+    assert (run["test"]["workload"], run.get("subject")) == (name, subject)
+    assert WORKLOADS.load(name).subject == (subject or "")
+
+
+def test_an_old_description_that_is_updated_is_one_of_today(tmp_path: Path) -> None:
+    read = old_run(tmp_path / "r")
+    assert update_run(tmp_path / "r", status="checked") == read | {"status": "checked"}
+    stored = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert stored == read | {"status": "checked"} == read_run(tmp_path / "r")
+
+
+@pytest.mark.parametrize("backend", BACKENDS.names())
+def test_old_runs_know_of_their_backend_what_new_ones_store(backend: str) -> None:
+    found = upgraded({"schema": 1, "backend": {"name": backend}})["backend"]
+    known = BACKENDS.load(backend)
+    assert found == {"name": backend, "lateness": known.lateness, "in_process": known.in_process}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}'])
@@ -111,9 +181,10 @@ def test_a_run_is_found_by_id_prefix_path_and_latest(store: Store) -> None:
     assert store.resolve(str(new)) == new
 
 
-def test_the_latest_of_one_second_is_the_one_started_last(store: Store) -> None:
-    last = fake_run(store, "20261120T200000-joram-queue-7-00aa", "2026-11-20T20:00:00.9")
-    fake_run(store, "20261120T200000-joram-queue-7-ffff", "2026-11-20T20:00:00.1")
+@pytest.mark.parametrize("schema", [1, RUN_SCHEMA])
+def test_the_latest_of_one_second_is_the_one_started_last(store: Store, schema: int) -> None:
+    last = fake_run(store, "20261120T200000-joram-queue-7-00aa", "2026-11-20T20:00:00.9", schema)
+    fake_run(store, "20261120T200000-joram-queue-7-ffff", "2026-11-20T20:00:00.1", schema)
     assert store.resolve("latest") == last
 
 
@@ -143,7 +214,7 @@ def test_the_lock_tells_who_is_alive(store: Store) -> None:
 def test_the_lock_ends_with_its_process(store: Store) -> None:
     run_dir = store.create(TEST)
     script = (
-        "import sys, time; from pathlib import Path; from harness.store import Lock\n"
+        "import sys, time; from pathlib import Path; from stormproof.run_folder import Lock\n"
         "lock = Lock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(run_dir)], stdout=subprocess.PIPE)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import HistoryError, StormproofError
-from harness.history.journal import JournalWriter
-from harness.history.jsonl import export_jsonl, import_jsonl
-from harness.history.schema import HISTORY_SCHEMA
-from harness.history.seal import history_frame, read_history, rows_sha256, seal
-from harness.op import FAIL, INFO, INVOKE, OK, Op
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.journal import JournalWriter
+from stormproof.history.jsonl import export_jsonl, import_jsonl
+from stormproof.history.schema import HISTORY_SCHEMA
+from stormproof.history.seal import history_frame, read_history, rows_sha256, seal
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 
 OPS = [
     Op(INVOKE, "enqueue", (0, 1), 0, 0, 10),
@@ -115,7 +115,7 @@ def test_a_failing_write_leaves_no_history_file(tmp_path: Path, monkeypatch: pyt
     def full(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("harness.history.seal.pq.write_table", full)
+    monkeypatch.setattr("stormproof.history.seal.pq.write_table", full)
     with pytest.raises(StormproofError, match=r"can't write .*history\.parquet: No space left"):
         seal(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["journal.bin"]

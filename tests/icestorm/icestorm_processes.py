@@ -1,4 +1,4 @@
-"""Replicas of design icestorm as real processes on loopback."""
+"""Replicas of system icestorm as real processes on loopback."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from loopback import free_ports
 
-from harness.protocols import NodeStatus
-from harness.spec import Test
 from nodes.stomp import ProtocolError
-from nodes.systems.admin import AdminConnection
-from nodes.systems.reference import IceStorm
+from nodes.systems.icestorm.system import ICESTORM
+from nodes.systems.reference.admin_connection import AdminConnection
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.test import Test
 from workloads.connection import Connection, Settings
 from workloads.events import EventsWorkload
 from workloads.events_client import Listener, Publisher
@@ -39,7 +39,7 @@ class Replicas:
         self.servers = [f"127.0.0.1:{port}" for port in ports[:3]]
         self._folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        declared = {option.name: option.default for option in (*IceStorm.options, *EventsWorkload.options)}
+        declared = {option.name: option.default for option in (*ICESTORM.options, *EventsWorkload.options)}
         self.test = Test("icestorm", "events", options={**declared, "poll": 1.0, **(client_options or {})})
         self.backend: Any = self
         for place, name in enumerate(NAMES):

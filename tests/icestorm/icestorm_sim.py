@@ -1,4 +1,4 @@
-"""Simulated replicas of design icestorm, driven from a test."""
+"""Simulated replicas of system icestorm, driven from a test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.op import INVOKE, Op
-from harness.protocols import NodeStatus
+from harness.deployment import cluster_of, topology_of
 from harness.sim.backend import SimBackend
 from harness.sim.loop import simulation
-from harness.spec import Test
-from nodes.systems.reference import IceStorm, ReferenceCluster
+from nodes.systems.icestorm.system import ICESTORM
+from nodes.systems.reference.cluster import ReferenceCluster
+from stormproof.contracts.cluster import MAIN, NodeStatus
+from stormproof.operation import INVOKE, Op
+from stormproof.test import Test
 from workloads.connection import Connection, Settings
 from workloads.events import EventsWorkload
 from workloads.events_client import Listener, Publisher
@@ -36,7 +38,7 @@ class Group:
         await asyncio.gather(*(self.cluster.start_node(node) for node in nodes or self.nodes))
 
     async def kill(self, *nodes: str) -> None:
-        await asyncio.gather(*(self.backend.kill(node) for node in nodes or self.nodes))
+        await asyncio.gather(*(self.backend.kill(node, MAIN) for node in nodes or self.nodes))
 
     async def cut_off(self, *nodes: str) -> None:
         """Those nodes on one side, the others on the other; no nodes: everybody hears everybody."""
@@ -108,14 +110,16 @@ class Group:
 def simulate(scenario: Callable[[Group], Coroutine[Any, Any, None]], tmp_path: Path, *, nodes: int = 3, seed: int = 1,
              **options: Any) -> None:
     """Run a scenario on provisioned nodes, whose brokers it starts."""
-    declared = (*IceStorm.options, *SubscriptionsWorkload.options, *EventsWorkload.options)
+    declared = (*ICESTORM.options, *SubscriptionsWorkload.options, *EventsWorkload.options)
     settings = {option.name: option.default for option in declared} | options
     test = Test("icestorm", "subscriptions", (), "sim", nodes, seed, options=settings)
 
     async def main() -> None:
         backend = SimBackend()
-        await backend.provision(test, tmp_path)
-        group = Group(test, backend, IceStorm.cluster(test, backend, "secret"))
+        await backend.provision(test, topology_of(test), tmp_path)
+        cluster = cluster_of(test, backend, "secret")
+        assert isinstance(cluster, ReferenceCluster)
+        group = Group(test, backend, cluster)
         try:
             await scenario(group)
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from icestorm_processes import Replicas
 
-from harness.admin import replica_lines
+from nodes.systems.icestorm.admin import replica_lines
 
 
 def stormproof(*words: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def until_normal(server: str, count: int, coordinator: int) -> str:
     """
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        done = stormproof("admin", "replica", "--server", server)
+        done = stormproof("admin", "icestorm", "replica", "--server", server)
         normal = done.stdout.count("state:      normal") == done.stdout.count(f"coord:      {coordinator}") == count
         if done.returncode == 0 and normal:
             return done.stdout
@@ -67,17 +67,20 @@ def test_an_administrator_sees_an_election_and_makes_topics(replicas: Replicas) 
     names = re.findall(r"^\d: group name: 3:([0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12})$", shown, re.MULTILINE)
     assert len(names) == 3 and len(set(names)) == 1
     assert "1: coord:      3" in shown and "3: group:      1,2" in shown and "2: max:        3" in shown
-    assert stormproof("admin", "topic", "create", "a", "b", "--server", first).returncode == 0
-    assert stormproof("admin", "topic", "link", "a", "b", "--cost", "2", "--server", second).returncode == 0
-    assert stormproof("admin", "topic", "list", "--server", third).stdout.split() == ["a", "b"]
-    assert stormproof("admin", "topic", "list", "a", "--server", third).stdout == "b with cost 2\n"
-    twice = stormproof("admin", "topic", "create", "a", "--server", first)
+    assert stormproof("admin", "icestorm", "topic", "create", "a", "b", "--server", first).returncode == 0
+    assert stormproof("admin", "icestorm", "topic", "link", "a", "b", "--cost", "2", "--server", second).returncode == 0
+    assert stormproof("admin", "icestorm", "topic", "list", "--server", third).stdout.split() == ["a", "b"]
+    assert stormproof("admin", "icestorm", "topic", "list", "a", "--server", third).stdout == "b with cost 2\n"
+    twice = stormproof("admin", "icestorm", "topic", "create", "a", "--server", first)
     assert (twice.returncode, twice.stderr) == (
         3, "stormproof: create a: there is a topic of that name already\n"
     )  # fmt: skip
     replicas.kill("n3")
     shown = until_normal(first, 2, coordinator=2)
     assert "2: group:      1\n" in shown and "3: state:      unreachable" in shown
-    gone = stormproof("admin", "replica", "--server", third)
+    gone = stormproof("admin", "icestorm", "replica", "--server", third)
     assert gone.returncode == 3 and gone.stderr.startswith(f"stormproof: {third} does not answer: ")
-    assert stormproof("admin", "replica", "--server", "nowhere").returncode == 3
+    assert stormproof("admin", "icestorm", "replica", "--server", "nowhere").returncode == 3
+    untold = stormproof("admin", "replica", "--server", second)
+    assert untold.returncode == 0 and "2: state:      normal" in untold.stdout
+    assert untold.stderr == "stormproof: `admin replica` is `admin icestorm replica` now\n"

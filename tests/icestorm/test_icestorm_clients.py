@@ -1,4 +1,4 @@
-"""What clients, subscribers and publishers of HA IceStorm are promised, in simulated time."""
+"""What clients, subscribers and publishers of HA IceStorm are guaranteed, in simulated time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from icestorm_sim import Group, simulate
 
 from harness.bench.events import Case, measure
-from harness.op import INVOKE, Op
 from nodes.reference.icestorm.requests import Request, answer_headers
 from nodes.reference.runtime import LoopRuntime
 from nodes.stomp import Frame, Parser, encode
+from stormproof.contracts.cluster import MAIN
+from stormproof.operation import INVOKE, Op
 from workloads.connection import ConnectionBroken
 from workloads.events_client import KINDS, NON_REPLICATED, REPLICATED, SINGLE, Publisher
 from workloads.subscriptions import DONE, FOUND_SO, SUBSCRIBE, Objects
@@ -107,7 +108,7 @@ def test_a_change_goes_on_when_its_client_is_gone(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         await group.start()
         assert await group.healthy()
-        await group.backend.pause("n1")
+        await group.backend.pause("n1", MAIN)
         connection = await group.connect("n3")
         asking = asyncio.create_task(connection.request(
             "SEND", {"destination": "/topic-manager", "x-request": "create"}, b'{"topic": "a"}', 5.0
@@ -117,7 +118,7 @@ def test_a_change_goes_on_when_its_client_is_gone(tmp_path: Path) -> None:
         with pytest.raises(ConnectionBroken):
             await asking
         await asyncio.sleep(1.0)
-        await group.backend.resume("n1")
+        await group.backend.resume("n1", MAIN)
         assert await group.healthy()
         assert [(await group.status(node))["stamp"] for node in group.nodes][1:] == [
             (await group.status("n3"))["stamp"]] * 2  # fmt: skip
@@ -232,7 +233,7 @@ def test_a_replicated_publisher_stays_and_fails_over_without_notice(tmp_path: Pa
         after = await published(publisher, 5, 10)
         assert [op.type for op in after] == ["ok"] * 5, "another replica took what had not been sent"
         assert {op.node for op in after} == {"n3"}, "and the publisher stays there"
-        await group.backend.pause("n3")
+        await group.backend.pause("n3", MAIN)
         sent = asyncio.create_task(publisher.invoke(event(15)))
         await asyncio.sleep(0.1)
         await group.kill("n3")

@@ -19,6 +19,7 @@ from nodes.reference.icestorm.options import Options
 from nodes.reference.icestorm.peers import PeerFailed, Peers
 from nodes.reference.icestorm.requests import Request
 from nodes.reference.links import LinkError
+from stormproof.contracts.cluster import MAIN
 
 
 @pytest.mark.requirement("I5")
@@ -208,11 +209,11 @@ def test_a_slow_slave_does_not_cost_the_others_their_group(tmp_path: Path) -> No
         await group.start()
         assert await group.healthy()
         before = (await group.status("n3"))["group"]
-        await group.backend.pause("n1")
+        await group.backend.pause("n1", MAIN)
         for number in range(3):
             assert await group.ask("n2", "create", topic=f"t{number}") is True, "forwarded to who waits for n1"
         assert (await group.status("n2"))["group"] == before and (await group.status("n3"))["up"] == [2]
-        await group.backend.resume("n1")
+        await group.backend.resume("n1", MAIN)
         assert await group.healthy()
         assert await group.ask("n1", "list") == ["t0", "t1", "t2"]
 

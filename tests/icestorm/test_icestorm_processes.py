@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from icestorm_processes import NAMES, Replicas, eventually
 
-from harness.op import INVOKE, Op
+from stormproof.operation import INVOKE, Op
 from workloads.connection import ConnectionBroken
 from workloads.events_client import KINDS, NON_REPLICATED, REPLICATED, SINGLE, Listener, Publisher
 

@@ -20,7 +20,7 @@ from nodes.reference.broker import ReferenceBroker
 from nodes.reference.joram.design import Joram
 from nodes.reference.runtime import RealRuntime
 from nodes.stomp import Frame, Parser, encode
-from nodes.systems.admin import AdminConnection
+from nodes.systems.reference.admin_connection import AdminConnection
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
@@ -142,7 +142,7 @@ async def status(port: int, **headers: str) -> dict[str, Any]:
 
 
 async def add_replica(port: int, name: str, link_port: int, client_port: int) -> None:
-    """What `stormproof admin add-replica` does; raises ProtocolError when it is refused."""
+    """What `stormproof admin joram add-replica` does; raises ProtocolError when it is refused."""
     admin = AdminConnection("127.0.0.1", port, "guest", "guest")
     try:
         await admin.add_replica(name, ("127.0.0.1", link_port), f"127.0.0.1:{client_port}", PATIENCE)

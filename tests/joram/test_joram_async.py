@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from joram_cluster import QUEUE, Client, Cluster, running, until
 
-from harness.sim.campaign import Plan, run_seed
+from harness.sim.campaign import Case, run_seed
 from harness.sim.mutants import BASE
 from nodes.reference.api import Command, ConfigError, Deliver, Done, Safe
 from nodes.reference.joram.options import Options
@@ -194,7 +194,7 @@ async def test_what_was_sent_again_is_safe_when_the_broker_says_so_though_its_re
     server.close()
 
 
-def asynchronous(**settings: str) -> Plan:
+def asynchronous(**settings: str) -> Case:
     return replace(BASE, settings={**BASE.settings, "propagation": "asynchronous", **settings})
 
 
@@ -205,8 +205,8 @@ def test_simulated_reliable_clients_lose_nothing(seed: int, tmp_path: Path):
 
 
 def test_simulated_plain_clients_lose_what_was_confirmed_and_nothing_else_goes_wrong(tmp_path: Path):
-    plan = asynchronous(reliable="false")
-    results = [run_seed(plan, seed, tmp_path, tmp_path) for seed in (24, 22)]
+    case = asynchronous(reliable="false")
+    results = [run_seed(case, seed, tmp_path, tmp_path) for seed in (24, 22)]
     assert sum(result.anomalies.get("lost", 0) for result in results) > 0
     assert {name for result in results for name in result.broken} <= {"lost"}
 

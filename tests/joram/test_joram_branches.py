@@ -1,15 +1,13 @@
-"""A distributed transaction and a durable subscription, with the master dying at every point, in virtual time."""
+"""A distributed transaction and a durable subscription, with the master dying at every point, in simulated time."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
-from contextlib import closing
 from typing import Any
 
 import pytest
-from joram_sim import Group, SimNode, VirtualLoop, ending
+from joram_group import SLOWNESS, Group, Member, simulate
 
 from nodes.reference.api import Command, Deliver, Done, Effect, Opened, Refused
 
@@ -24,6 +22,7 @@ BRANCH: list[tuple[str, dict[str, Any]]] = [
     ("commit", {"xid": XID}),
 ]
 PREPARE, COMMIT = 4, 5
+DEATHS = ["kill", "power"]
 
 
 class Caller:
@@ -35,29 +34,26 @@ class Caller:
         self.answers: list[Effect] = []
         self._count = 0
 
-    async def attach(self) -> SimNode:
+    async def attach(self) -> Member:
         """Find who serves, and open the connection there."""
         async with asyncio.timeout(60):
             while not self.group.serving():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         self.node = self.group.serving()[0]
-        release = self.node.release
-
-        def heard(effects: Iterable[Effect]) -> None:
-            effects = list(effects)
-            for effect in effects:
-                if effect.conn == self.conn:
-                    (self.delivered if isinstance(effect, Deliver) else self.answers).append(effect)  # type: ignore[arg-type]
-            release(effects)
-
-        self.node.release = heard  # type: ignore[method-assign]
+        self.node.listeners[self.conn] = self._heard
         self.submit("open", {"reliable": False, "login": "guest"})
         await self.answer(Opened)
         return self.node
 
+    def _heard(self, effect: Effect) -> None:
+        if isinstance(effect, Deliver):
+            self.delivered.append(effect)
+        else:
+            self.answers.append(effect)
+
     def submit(self, kind: str, args: dict[str, Any]) -> None:
         self._count += 1
-        self.node.design.submit(Command(kind, self.conn, 0, {**args, "receipt": f"r{self._count}"}))
+        self.node.do(self.node.submit, Command(kind, self.conn, 0, {**args, "receipt": f"r{self._count}"}))
 
     async def answer(self, kind: type[Any]) -> Any:
         async with asyncio.timeout(60):
@@ -119,43 +115,42 @@ async def resolve(group: Group, last: int, confirmed: bool) -> bool:
     return True
 
 
-def scene(seed: int, last: int, confirmed: bool, **options: Any) -> None:
+def scene(seed: int, last: int, confirmed: bool, death: str, **options: Any) -> None:
     rng = random.Random(seed)
 
-    async def run() -> None:
-        group = Group(seed, 3, **options)
-        async with ending(group):
-            for name in group.names:
-                await group.start(name)
-            caller = await prepare_scene(group)
-            await run_branch(caller, last, confirmed, rng.choice([0.0, rng.uniform(0, 0.2)]))
-            master = caller.node.config.node
+    async def run(group: Group) -> None:
+        await group.slow(rng.choice(SLOWNESS))
+        caller = await prepare_scene(group)
+        await run_branch(caller, last, confirmed, rng.choice([0.0, rng.uniform(0, 0.2)]))
+        master = caller.node.config.node
+        if death == "power":
+            group.lose_power(master)
+        else:
             group.crash(master)
-            committed = await resolve(group, last, confirmed)
-            depths = group.serving()[0].engine.depths()
-            expected = {"in": 0, "out": 1, DURABLE: 1} if committed else {"in": 1, "out": 0, DURABLE: 0}
-            assert {name: depths.get(name, 0) for name in expected} == expected
-            await group.start(master)
-            async with asyncio.timeout(60):
-                while not group.settled():  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-            one, two, three = (list(node.engine.dump()) for node in group.nodes.values())
-            assert one == two == three
+        committed = await resolve(group, last, confirmed)
+        depths = group.serving()[0].engine.depths()
+        expected = {"in": 0, "out": 1, DURABLE: 1} if committed else {"in": 1, "out": 0, DURABLE: 0}
+        assert {name: depths.get(name, 0) for name in expected} == expected
+        await group.start(master)
+        await group.until(group.settled, "whole again")
+        one, two, three = (list(node.engine.dump()) for node in group.nodes.values())
+        assert one == two == three
 
-    with closing(VirtualLoop()) as loop:
-        loop.run_until_complete(run())
+    simulate(run, Group(seed, 3, **options))
 
 
 @pytest.mark.requirement("J4")
 @pytest.mark.requirement("J5")
+@pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.parametrize("ack", ["all", "majority"])
 @pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "under way"])
 @pytest.mark.parametrize("last", range(len(BRANCH)), ids=[f"{n}-{kind}" for n, (kind, _) in enumerate(BRANCH)])
-def test_a_branch_is_whole_or_nothing_when_the_master_dies(last: int, confirmed: bool, ack: str) -> None:
-    scene(last, last, confirmed, ack=ack)
+def test_a_branch_is_whole_or_nothing_when_the_master_dies(last: int, confirmed: bool, ack: str, death: str) -> None:
+    scene(last, last, confirmed, death, ack=ack)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(300))
 def test_many_moments_of_death(seed: int) -> None:
-    scene(seed, [PREPARE, COMMIT, 3][seed % 3], seed % 7 == 0, ack=["all", "majority"][seed % 2], log_keep=20)
+    last, ack = [PREPARE, COMMIT, 3][seed % 3], ["all", "majority"][seed % 2]
+    scene(seed, last, seed % 7 == 0, DEATHS[seed // 2 % 2], ack=ack, log_keep=20)

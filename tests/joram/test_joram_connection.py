@@ -128,8 +128,8 @@ async def test_a_client_sends_and_receives_on_through_two_failovers(group: Calla
 @pytest.mark.requirement("J15")
 @pytest.mark.parametrize("seed", [3, pytest.param(6, marks=pytest.mark.soak)])
 def test_simulated_reliable_connections_lose_and_repeat_nothing(seed: int, tmp_path: Path):
-    plan = replace(BASE, settings={**BASE.settings, "kill_kind": "master", "partition_kind": "master"})
-    result = run_seed(plan, seed, tmp_path, tmp_path)
+    case = replace(BASE, settings={**BASE.settings, "kill_kind": "master", "partition_kind": "master"})
+    result = run_seed(case, seed, tmp_path, tmp_path)
     assert result.verdict == "valid", result.sentence
 
 

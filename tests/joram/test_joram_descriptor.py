@@ -19,7 +19,7 @@ from nodes.reference.__main__ import main
 from nodes.reference.api import ConfigError
 from nodes.reference.config import parse_config
 from nodes.reference.descriptor import LINK_OFFSET, config_of, parse_descriptor
-from nodes.systems.admin import AdminConnection
+from nodes.systems.reference.admin_connection import AdminConnection
 
 DOCUMENT = Path(__file__).with_name("a3servers.xml").read_text()
 """The descriptor of section 4.6.3, letter by letter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import random
 import signal
@@ -16,13 +17,15 @@ from typing import Any
 
 import pytest
 from joram_cluster import QUEUE, ROOT, Processes, fails, status
-from joram_sim import Group, SimNode, in_virtual_time
+from joram_group import Group, simulate
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
 from nodes.reference.api import Command, Config, ConfigError
+from nodes.reference.broker import ReferenceBroker
 from nodes.reference.engine import StoreEngine
 from nodes.reference.joram.decisions import LogId, Position, make_epoch
+from nodes.reference.joram.design import Joram
 from nodes.reference.joram.feed import Feeder, Frames
 from nodes.reference.joram.leader import Leader
 from nodes.reference.joram.log import Log, Member, encode_command, encode_group, encode_view
@@ -38,6 +41,7 @@ from nodes.reference.joram.messages import (
 )
 from nodes.reference.joram.options import Options
 from nodes.reference.joram.transfer import HeldBack, Marks, Transfer, TwoStep, rows_of, take_chunk
+from nodes.reference.runtime import RealRuntime
 from nodes.stomp import ProtocolError
 
 pytestmark = pytest.mark.requirement("J18")
@@ -223,7 +227,7 @@ async def test_the_command_line_adds_a_replica_and_says_what_is_wrong(group: Cal
     master, slave, _ = await nodes.settled()
 
     async def admin(*words: str, at: str = master) -> tuple[int, str]:
-        command = [sys.executable, "-m", "harness", "admin", "add-replica", *words]
+        command = [sys.executable, "-m", "harness", "admin", "joram", "add-replica", *words]
         command += ["--server", f"127.0.0.1:{nodes.ports[at]}"]
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, cwd=ROOT, check=False)
         return done.returncode, done.stdout + done.stderr
@@ -283,14 +287,20 @@ def test_the_group_is_read_from_the_log_and_goes_back_with_it():
     assert again.group == first
 
 
+def unlinked(config: Config) -> Joram:
+    """A replica whose links are never opened."""
+    design = ReferenceBroker(config, RealRuntime(config, io.StringIO())).design
+    assert isinstance(design, Joram)
+    return design
+
+
 class Peers:
     """A replica of five as a master sees it: a log, and links that lose everything."""
 
-    def __init__(self, *entries: tuple[int, bytes]) -> None:
-        sim = Group(1, 5)
-        peers = {name: (name, 1) for name in sim.names}
-        self.node = SimNode(sim, Config("n1", "joram", "", peers=peers, options={"ack": "majority"}))
-        self.replica = self.node.design._replica
+    def __init__(self, folder: Path, *entries: tuple[int, bytes]) -> None:
+        peers = {f"n{number}": (f"n{number}", 1) for number in range(1, 6)}
+        config = Config("n1", "joram", str(folder), peers=peers, options={"ack": "majority"})
+        self.replica = unlinked(config)._replica
         for epoch, entry in entries:
             self.replica.log.append(epoch, entry)
         self.replica.log.write()
@@ -310,9 +320,9 @@ SEND = encode_command(Command("send", "c", 0, {"destination": QUEUE, "headers": 
 
 
 @pytest.mark.requirement("J9")
-async def test_an_entry_of_an_older_epoch_is_committed_only_together_with_one_of_the_own():
+async def test_an_entry_of_an_older_epoch_is_committed_only_together_with_one_of_the_own(tmp_path: Path):
     """Raft's figure 8: a majority has the older entry, and yet a log with a newer epoch may replace it."""
-    peers = Peers((make_epoch(2, 0), SEND))
+    peers = Peers(tmp_path, (make_epoch(2, 0), SEND))
     peers.has(1, "n2", "n3")
     assert peers.replica.committed == 0
     assert not peers.leader.serving
@@ -322,8 +332,10 @@ async def test_an_entry_of_an_older_epoch_is_committed_only_together_with_one_of
     peers.leader.stop()
 
 
-async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_of_the_own_epoch_is_committed():
-    peers = Peers((make_epoch(2, 0), SEND))
+async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_of_the_own_epoch_is_committed(
+    tmp_path: Path,
+):
+    peers = Peers(tmp_path, (make_epoch(2, 0), SEND))
     new = [Member(f"n{number}", "h", number, "") for number in (6, 7)]
     six = ["n1", "n2", "n3", "n4", "n5", "n6"]
 
@@ -357,8 +369,8 @@ async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_o
     peers.leader.stop()
 
 
-async def test_a_replica_that_was_announced_with_a_wrong_address_can_be_announced_again():
-    peers = Peers()
+async def test_a_replica_that_was_announced_with_a_wrong_address_can_be_announced_again(tmp_path: Path):
+    peers = Peers(tmp_path)
     peers.has(1, "n2", "n3")
     peers.leader.add_replica(Member("n6", "nowhere", 6, ""))
     peers.leader.add_replica(Member("n6", "here", 7, ""))
@@ -371,11 +383,11 @@ async def test_a_replica_that_was_announced_with_a_wrong_address_can_be_announce
     assert not {"n6"} & {*peers.replica.peers, *peers.replica.links._addresses}
 
 
-async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state():
+async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state(tmp_path: Path):
     """Else they would take it for failed, and cut the link by which the rest of the log comes."""
     source = Source(3)
     source.work(8_000)
-    at, peers = source.persist(), Peers()
+    at, peers = source.persist(), Peers(tmp_path)
     heard: list[float] = []
     steps = itertools.count()
     peers.replica.now = lambda: next(steps) * 0.1
@@ -407,7 +419,7 @@ def test_one_who_was_away_while_the_group_grew_promises_to_those_whom_its_log_do
         group.crash("n2")
         await group.until(lambda: group.view() == ["n1", "n4", "n5"], "n2 is missed")
         await group.start("n3")
-        design = group.nodes["n3"].design
+        design: Any = group.nodes["n3"].design
         design._handlers[Append] = lambda *_: None
         await group.until(lambda: all(design._replica.is_alive(name) for name in ("n4", "n5")), "n3 meets the others")
         group.crash("n1")
@@ -415,7 +427,7 @@ def test_one_who_was_away_while_the_group_grew_promises_to_those_whom_its_log_do
         assert design._replica.order == FOUNDERS
         await group.until(lambda: group.view() == ["n4", "n5", "n3"], "they go on")
 
-    in_virtual_time(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n4"], "n5": [*FOUNDERS, "n5"]}))
+    simulate(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n4"], "n5": [*FOUNDERS, "n5"]}))
 
 
 @pytest.mark.parametrize("peers", [
@@ -429,10 +441,11 @@ def test_newcomers_find_each_other_whatever_order_they_are_configured_with(peers
             group.add(name)
             await group.until(lambda name=name: name in group.view(), name)
         for one, other in (("n4", "n5"), ("n5", "n4")):
-            links = group.nodes[one].design._replica.links
+            design: Any = group.nodes[one].design
+            links = design._replica.links
             await group.until(lambda links=links, other=other: links.send(other, b""), f"a link of {one} with {other}")
 
-    in_virtual_time(scenario, Group(3, 3, peers))
+    simulate(scenario, Group(3, 3, peers))
 
 
 def test_a_newcomer_that_is_master_finds_one_for_whom_it_would_wait_by_its_configuration():
@@ -452,16 +465,15 @@ def test_a_newcomer_that_is_master_finds_one_for_whom_it_would_wait_by_its_confi
         group.add("n4")
         await group.until(lambda: whole(5), "n4")
 
-    in_virtual_time(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n5", "n4"], "n5": [*FOUNDERS, "n4", "n5"]}))
+    simulate(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n5", "n4"], "n5": [*FOUNDERS, "n4", "n5"]}))
 
 
 class Alone:
     """A newcomer that only its own log, which ends with an uncommitted growth, takes for one of the group."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         peers = {name: (name, 1) for name in (*FOUNDERS, "n4")}
-        config = Config("n4", "joram", "", peers=peers, options={"join": True})
-        self.design = SimNode(Group(1, 3, {"n4": list(peers)}), config).design
+        self.design = unlinked(Config("n4", "joram", str(folder), peers=peers, options={"join": True}))
         self.replica, self.election = self.design._replica, self.design._election
         self.replica.log.append(make_epoch(1, 0), encode_view(FOUNDERS))
         self.replica.log.append(make_epoch(1, 0), encode_group([Member(n, n, 1, "") for n in (*FOUNDERS, "n4")]))
@@ -472,9 +484,9 @@ class Alone:
 
 
 @pytest.mark.requirement("J9")
-async def test_an_epoch_is_promised_to_one_candidate_only():
+async def test_an_epoch_is_promised_to_one_candidate_only(tmp_path: Path):
     """Two that the log of each takes for the fourth of the group open the same epochs."""
-    alone = Alone()
+    alone = Alone(tmp_path)
     alone.election._rests_until = 0.0
     for peer in ("n1", "n2"):
         alone.election.canvassed(peer, Canvass(make_epoch(2, 3), False))
@@ -485,8 +497,8 @@ async def test_an_epoch_is_promised_to_one_candidate_only():
 
 
 @pytest.mark.requirement("J9")
-async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master():
-    alone = Alone()
+async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master(tmp_path: Path):
+    alone = Alone(tmp_path)
     alone.election._epoch = make_epoch(2, 3)
     alone.replica.promise(alone.election._epoch)
     alone.replica.log.truncate(2)
@@ -498,10 +510,10 @@ async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master():
 
 
 def grow_in_simulation(seed: int, form: str, spares: int, folder: Path) -> None:
-    plan = replace(BASE, nodes=3 + spares, nemesis="partition,pause,kill,membership",
+    case = replace(BASE, nodes=3 + spares, nemesis="partition,pause,kill,membership",
                    settings={**BASE.settings, "spares": f"{spares}", "transfer": form, "log_keep": "20",
                              "fault_gap": "1"})
-    result = run_seed(plan, seed, folder, folder)
+    result = run_seed(case, seed, folder, folder)
     assert result.verdict == "valid", result.sentence
 
 

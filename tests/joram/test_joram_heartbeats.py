@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from joram_sim import Group, VirtualLoop
+from joram_group import STEADY, Group, simulate
 
 from nodes.reference.joram.messages import Heartbeat, unpack
 from nodes.reference.wire import decode
@@ -18,19 +17,16 @@ SLOWEST = 0.01
 LENGTH_BYTES = 4
 
 
-async def said(busy: bool, **options: Any) -> list[tuple[str, str, float, bool]]:
+async def said(group: Group, busy: bool) -> list[tuple[str, str, float, bool]]:
     """(from, to, time, whether it is a heartbeat) of what three replicas say in 10 s, with or without load."""
-    group = Group(1, 3, **options)
-    group.network.slowest = SLOWEST
-    for name in group.names:
-        await group.start(name)
+    await group.slow(SLOWEST)
     await group.until(group.settled, "one group")
-    loop, found = asyncio.get_running_loop(), []
+    found = []
 
     def watched(source: str, send: Callable[[str, bytes], bool]) -> Callable[[str, bytes], bool]:
         def record(target: str, frame: bytes) -> bool:
             beat = isinstance(unpack(decode(frame[LENGTH_BYTES:])), Heartbeat)
-            found.append((source, target, loop.time(), beat))
+            found.append((source, target, group.loop.now, beat))
             return send(target, frame)
 
         return record
@@ -43,15 +39,18 @@ async def said(busy: bool, **options: Any) -> list[tuple[str, str, float, bool]]
             group.serving()[0].send(f"m{number}")
         await asyncio.sleep(0.025)
     assert group.settled() or busy
-    assert not any("suspected" in log.getvalue() for logs in group.logs.values() for log in logs)
-    group.end()
-    await asyncio.sleep(0.01)
+    assert "suspected" not in group.story()
     return found
 
 
 def run(busy: bool, **options: Any) -> list[tuple[str, str, float, bool]]:
-    with closing(VirtualLoop()) as loop:
-        return loop.run_until_complete(said(busy, **options))
+    found: list[tuple[str, str, float, bool]] = []
+
+    async def scenario(group: Group) -> None:
+        found.extend(await said(group, busy))
+
+    simulate(scenario, Group(1, 3, latency=STEADY, **options))
+    return found
 
 
 @pytest.mark.requirement("J9")
@@ -76,14 +75,10 @@ def test_nobody_is_silent_for_longer_than_a_heartbeat_more_than_its_interval(int
             assert longest <= interval + max(interval / 2, 0.5 - interval) + 2 * SLOWEST, f"{source} to {target}"
 
 
-async def after_bursts(delay: float, **options: Any) -> str:
-    """What the logs of three replicas say that are loaded in bursts and can't hear each other any faster."""
-    group = Group(1, 3, **options)
-    for name in group.names:
-        await group.start(name)
+async def after_bursts(group: Group, delay: float) -> None:
+    """Three replicas are loaded in bursts and can't hear each other any faster."""
     await group.until(group.settled, "one group")
-    group.network.slowest = delay
-    uniform, group.network.rng.uniform = group.network.rng.uniform, lambda _, high: high  # type: ignore[method-assign]
+    await group.slow(delay, always=True)
     await asyncio.sleep(3)
     for burst in range(20):
         for number in range(40):
@@ -91,11 +86,6 @@ async def after_bursts(delay: float, **options: Any) -> str:
                 node.send(f"m{burst}-{number}")
             await asyncio.sleep(0.025)
         await asyncio.sleep(1.5)
-    group.network.rng.uniform = uniform  # type: ignore[method-assign]
-    said = "".join(log.getvalue() for logs in group.logs.values() for log in logs)
-    group.end()
-    await asyncio.sleep(0.01)
-    return said
 
 
 @pytest.mark.requirement("J9")
@@ -104,6 +94,6 @@ async def after_bursts(delay: float, **options: Any) -> str:
     [(0.1, {}), (0.3, {}), (0.2, {"propagation": "asynchronous"}), (0.2, {"heartbeat_interval": 0.5})],
 )
 def test_a_master_whose_load_ends_keeps_its_majority_over_slow_links(delay: float, options: dict[str, Any]):
-    with closing(VirtualLoop()) as loop:
-        said = loop.run_until_complete(after_bursts(delay, **options))
-    assert not [line for line in said.splitlines() if "stepped down" in line or "suspected" in line]
+    group = simulate(lambda group: after_bursts(group, delay), Group(1, 3, latency=STEADY, **options))
+    assert len(group.stored) == len(group.sent) == 800, "it was busy"
+    assert not [line for line in group.story().splitlines() if "stepped down" in line or "suspected" in line]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.errors import BackendError
-from harness.protocols import Link, NodeStatus, ProcessState
-from harness.spec import Test
+from stormproof.contracts.backend import KILL, LINKS, PAUSE, Link, ProcessState
+from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
+from stormproof.test import Test
 
 
 class FakeBackend:
@@ -15,7 +18,7 @@ class FakeBackend:
     name = "fake"
 
     def __init__(self, test: Test) -> None:
-        self.faults: Mapping[str, str] = {"partition": "sets", "pause": "flags", "kill": "flags"}
+        self.abilities: Mapping[str, str] = {LINKS: "sets", PAUSE: "flags", KILL: "flags"}
         self.test = test
         self.states = dict.fromkeys(test.node_names, "running")
         self.pids = {node: 100 + i for i, node in enumerate(test.node_names)}
@@ -39,17 +42,18 @@ class FakeBackend:
         self.drops[blocked[0]] = self.drops.get(blocked[0], 0) + 1
         return "cut"
 
-    async def process(self, node: str) -> ProcessState:
+    async def process(self, node: str, program: str) -> ProcessState:
+        assert program == MAIN, "each machine has one program"
         state = self.states[node]
         return ProcessState(state, None if state == "dead" else self.pids[node])
 
-    async def pause(self, node: str) -> None:
+    async def pause(self, node: str, program: str) -> None:
         self._do("pause", node, {"running"}, "paused")
 
-    async def resume(self, node: str) -> None:
+    async def resume(self, node: str, program: str) -> None:
         self._do("resume", node, {"paused", "running"}, "running")
 
-    async def kill(self, node: str) -> None:
+    async def kill(self, node: str, program: str) -> None:
         self._do("kill", node, {"running"}, "dead")
 
     def start(self, node: str) -> None:
@@ -78,26 +82,26 @@ class FakeBackend:
             raise BackendError(f"{what} did not work")
 
 
-class FakeCluster:
-    """The first running node is the master, unless there is none."""
+class FakeCluster(Cluster):
+    """The first node is the primary, unless there is none."""
 
     def __init__(self, test: Test) -> None:
-        self.test = test
-        self.backend = FakeBackend(test)
+        topology = Topology(test.node_names, test.client_hosts)
+        super().__init__(Deployment(test, Demands(), FakeBackend(test), topology))  # type: ignore[arg-type]
         self.leader: str | None = test.node_names[0]
-        self.healthy = True
+        self.well = True
+
+    async def install(self) -> None:
+        """Nothing is to be installed."""
 
     async def status(self, node: str) -> NodeStatus:
         return NodeStatus(node, reachable=self.backend.states[node] == "running")
 
-    async def statuses(self) -> list[NodeStatus]:
-        return [await self.status(node) for node in self.test.node_names]
-
-    async def master(self) -> str | None:
+    async def primary(self) -> str | None:
         return self.leader
 
-    async def start_node(self, node: str) -> None:
-        self.backend.start(node)
+    async def start_program(self, machine: str, program: str) -> None:
+        self.backend.start(machine)
 
     async def await_healthy(self, timeout: float) -> bool:
-        return self.healthy
+        return self.well

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemesis.api import Facts, Infeasible
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
+from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.contracts.topology import Helper, Topology
 
 
-def facts(nodes: int = 3, master: str | None = "n1", max_down: int = 1, clients: str = "beside", **states) -> Facts:
+def facts(
+    nodes: int = 3, primary: str | None = "n1", max_down: int = 1, clients: str = "beside", **states: str
+) -> ClusterFacts:
     names = tuple(f"n{i + 1}" for i in range(nodes))
-    return Facts(
+    return ClusterFacts(
         nodes=names,
         hosts={name: f"c{name[1:]}" for name in names},
         states={name: states.get(name, "running") for name in names},
-        master=master,
+        primary=primary,
         max_down=max_down,
         options={"clients": clients},
     )
@@ -30,7 +34,7 @@ def both(*pairs: str) -> frozenset[tuple[str, str]]:
     return frozenset([(a, b) for a, b in links] + [(b, a) for a, b in links])
 
 
-def test_the_master_is_cut_off_with_the_clients_beside_it() -> None:
+def test_the_primary_is_cut_off_with_the_clients_beside_it() -> None:
     plan = Partition().plan("master", facts(), random.Random(0))
     assert plan.targets == ("n1",)
     assert plan.cut == both("n1-n2", "n1-n3", "n1-c2", "n1-c3", "c1-n2", "c1-n3")
@@ -42,8 +46,8 @@ def test_clients_outside_reach_every_node() -> None:
     assert plan.cut == both("n1-n2", "n1-n3")
 
 
-def test_without_a_master_another_node_is_taken_and_it_is_noted() -> None:
-    plan = Partition().plan("master", facts(master=None), random.Random(0))
+def test_without_a_primary_another_node_is_taken_and_it_is_noted() -> None:
+    plan = Partition().plan("master", facts(primary=None), random.Random(0))
     assert plan.note == f"no master answered; took {plan.targets[0]} instead"
 
 
@@ -71,8 +75,11 @@ def test_one_way_cuts_a_single_direction() -> None:
 
 
 def test_one_node_cannot_be_partitioned() -> None:
-    with pytest.raises(Infeasible, match="at least two nodes"):
+    with pytest.raises(Infeasible, match="at least two machines"):
         Partition().plan("one", facts(nodes=1), random.Random(0))
+    beside = replace(facts(nodes=1), topology=Topology(("n1",), ("c1",), (Helper("g1", "gateway"),)))
+    with pytest.raises(Infeasible, match="at least two nodes"):
+        Partition().plan("one", beside, random.Random(0))
 
 
 @settings(max_examples=100, deadline=None)

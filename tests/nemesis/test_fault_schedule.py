@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,14 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
-from harness.generator import any_of, clients, delay, limit, repeat
-from harness.generator.simulate import Outcome, invocations, simulate
-from harness.op import INFO, INVOKE, NEMESIS, OK, Op
-from harness.spec import Test
-from nemesis.api import NoFault, families_of, max_down_of
+from nemesis.facts import max_down_of
+from nemesis.families import families_of
 from nemesis.partition import KINDS as PARTITION_KINDS
 from nemesis.schedule import Step, fault_generator, options_of, schedule
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan
+from stormproof.errors import UsageError
+from stormproof.generator import any_of, clients, delay, limit, repeat
+from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.history.undo import NETWORK
+from stormproof.operation import INFO, INVOKE, NEMESIS, OK, Op
+from stormproof.test import Test
 
 FAMILIES = ("partition", "pause", "kill")
 
@@ -54,7 +59,7 @@ def test_the_same_test_gives_the_same_schedule_another_another(change: dict[str,
     assert planned(a_test(*FAMILIES, **change)) != planned(a_test(*FAMILIES))
 
 
-def test_a_family_s_faults_do_not_depend_on_other_lanes() -> None:
+def test_a_family_s_faults_do_not_depend_on_other_conflict_groups() -> None:
     alone = windows(planned(a_test("partition")), "partition")
     assert windows(planned(a_test("partition", "kill", "pause")), "partition") == alone
 
@@ -74,7 +79,7 @@ SOME_TESTS = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(test=SOME_TESTS)
-def test_every_schedule_keeps_its_promises(test: Test) -> None:
+def test_every_schedule_keeps_its_guarantees(test: Test) -> None:
     steps = planned(test)
     start = test.time_limit * test.options["quiet_before"]
     end = test.time_limit * (1 - test.options["quiet_after"])
@@ -92,7 +97,7 @@ def test_every_schedule_keeps_its_promises(test: Test) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**31), time_limit=st.floats(5, 600))
-def test_faults_of_one_lane_never_overlap_and_all_families_come(seed: int, time_limit: float) -> None:
+def test_faults_of_one_conflict_group_never_overlap_and_all_families_come(seed: int, time_limit: float) -> None:
     spans = windows(planned(a_test("pause", "kill", seed=seed, time_limit=time_limit)), "pause", "kill")
     assert all(first[1] < second[0] for first, second in pairwise(spans))
     assert {family for _, _, family in spans} == {"pause", "kill"}
@@ -114,8 +119,25 @@ def test_no_nemesis_means_no_steps() -> None:
     assert simulate(fault_generator(a_test(), [])) == []
 
 
+class Harmless(Fault):
+    """A family that is in no catalog and does nothing."""
+
+    name = conflict_group = "none"
+    undo = NETWORK
+    kinds = ("none",)
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        return FaultPlan(kind, ())
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        return Evidence()
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        return Evidence()
+
+
 def test_a_no_op_family_can_be_scheduled() -> None:
-    assert {step.fault for step in schedule(a_test(), [NoFault()])} == {"none"}
+    assert {step.fault for step in schedule(a_test(), [Harmless()])} == {"none"}
 
 
 def test_options_are_declared_once() -> None:
@@ -125,21 +147,21 @@ def test_options_are_declared_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("family", "options", "message"),
     [
-        ({"fault_duration": 50.0}, "leaves 39.0 s for faults, but one needs 50.0 s"),
-        ({"quiet_before": 0.5, "quiet_after": 0.5}, "leave no time for faults"),
-        ({"quiet_after": 1.5}, "quiet_after must be at least 0 and below 1, not 1.5"),
-        ({"fault_duration": -1.0}, "must not be negative"),
-        ({"partition_kind": "quarters"}, "partition_kind=quarters is not possible; choose one of any, halves"),
+        ("partition", {"fault_duration": 50.0}, "leaves 39.0 s for faults, but one needs 50.0 s"),
+        ("partition", {"quiet_before": 0.5, "quiet_after": 0.5}, "leave no time for faults"),
+        ("partition", {"quiet_after": 1.5}, "quiet_after must be at least 0 and below 1, not 1.5"),
+        ("partition", {"fault_duration": -1.0}, "must not be negative"),
+        ("clock", {"clock_kind": "sideways"}, "clock_kind=sideways is not possible; choose one of any, bump"),
     ],
 )
-def test_options_that_do_not_fit_are_told(options: dict[str, object], message: str) -> None:
+def test_options_that_do_not_fit_are_told(family: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        planned(a_test("partition", **options))
+        planned(a_test(family, **options))
 
 
-def test_two_families_of_one_lane_need_room_for_both() -> None:
+def test_two_families_of_one_conflict_group_need_room_for_both() -> None:
     with pytest.raises(UsageError, match=r"2 of them need 44\.0 s"):
         planned(a_test("pause", "kill", fault_duration=20.0, fault_gap=4.0))
 
@@ -203,8 +225,8 @@ def test_faults_and_gaps_keep_their_length_however_slow_the_nemesis_is(
         if not any(seconds):
             assert (start, heal) == pytest.approx((starts[ident], ends[ident]), abs=1e-6)
         firsts.add(family)
-    for lane in (["partition"], ["pause", "kill"]):
-        spans = [fault for fault in faults if fault[1] in lane]
+    for group in (["partition"], ["pause", "kill"]):
+        spans = [fault for fault in faults if fault[1] in group]
         assert all(first[5] + gap <= second[2] + 1e-6 for first, second in pairwise(spans))
     assert faults, "something fits always"
 

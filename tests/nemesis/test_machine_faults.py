@@ -1,4 +1,4 @@
-"""Packet, power, clock and disk faults: whom they hit, and what counts as proof."""
+"""Packet, power, clock and disk faults: whom they hit, and what confirms them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from dataclasses import replace
 import pytest
 from nemesis_fakes import FakeBackend, FakeCluster
 
-from harness.protocols import Condition, DiskTrouble, Link
-from harness.spec import Test
-from nemesis.api import Facts, Infeasible, await_state
 from nemesis.clock import Clock
 from nemesis.disk import WHEN_DEAD, Disk
+from nemesis.facts import await_state
 from nemesis.machine import Power, Reboot
-from nemesis.packets import KINDS, Packets, condition_of
+from nemesis.packets import KINDS, Packets, conditions_of
+from stormproof.contracts.backend import DiskFault, Link, LinkConditions
+from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.test import Test
 
 
-def facts(nodes: int = 3, max_down: int = 1, clients: str = "beside", **states: str) -> Facts:
+def facts(nodes: int = 3, max_down: int = 1, clients: str = "beside", **states: str) -> ClusterFacts:
     names = tuple(f"n{i + 1}" for i in range(nodes))
-    return Facts(
+    return ClusterFacts(
         nodes=names,
         hosts={name: f"c{name[1:]}" for name in names},
         states={name: states.get(name, "running") for name in names},
-        master="n1",
+        primary="n1",
         max_down=max_down,
         options={"clients": clients},
     )
@@ -41,13 +42,13 @@ class Machines(FakeBackend):
         self.wrong = dict.fromkeys(test.node_names, 0.0)
         self.rate = dict.fromkeys(test.node_names, 1.0)
         self.since = 0.0
-        self.conditions: dict[Link, Condition] = {}
-        self.trouble: DiskTrouble | None = None
+        self.conditions: dict[Link, LinkConditions] = {}
+        self.disk_fault: DiskFault | None = None
 
-    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+    async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         self.conditions = dict(conditions)
 
-    async def disturbed(self) -> Mapping[Link, int]:
+    async def affected_packets(self) -> Mapping[Link, int]:
         return dict.fromkeys(self.conditions, 0 if self.idle else 3)
 
     async def power_off(self, nodes: Sequence[str]) -> None:
@@ -74,14 +75,14 @@ class Machines(FakeBackend):
         if not self.idle:
             self.wrong[node], self.rate[node], self.since = offset, rate, asyncio.get_running_loop().time()
 
-    async def set_disk(self, node: str, trouble: DiskTrouble | None) -> None:
-        self.trouble = trouble
+    async def set_disk(self, node: str, fault: DiskFault | None) -> None:
+        self.disk_fault = fault
 
-    async def disk_harm(self, node: str) -> int:
+    async def disk_fault_count(self, node: str) -> int:
         return 0
 
     async def probe_disk(self, node: str) -> str:
-        return "ok" if self.idle or self.trouble is None else "failed"
+        return "ok" if self.idle or self.disk_fault is None else "failed"
 
 
 def cluster(idle: bool) -> FakeCluster:
@@ -97,7 +98,7 @@ def cluster(idle: bool) -> FakeCluster:
     [(Packets, "loss"), (Power, "one"), (Power, "all"), (Reboot, "one"), (Clock, "bump"), (Clock, "strobe"),
      (Clock, "skew"), (Disk, "full")],
 )  # fmt: skip
-async def test_a_fault_that_did_nothing_is_not_proven(
+async def test_a_fault_that_did_nothing_is_not_confirmed(
     family: type, kind: str, idle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(await_state, "__defaults__", (0.3,))
@@ -106,7 +107,7 @@ async def test_a_fault_that_did_nothing_is_not_proven(
     injected = await fault.inject(nodes, plan)
     await asyncio.sleep(0.5 if kind == "skew" else 0.05)
     healed = await fault.heal(nodes, plan, injected)
-    assert (injected.proven or healed.proven) is not idle
+    assert (injected.confirmed or healed.confirmed) is not idle
 
 
 @pytest.mark.requirement("H5", part=True)
@@ -121,7 +122,7 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
     await disk.inject(nodes, lost)
     nodes.backend.states[first] = "running"
 
-    def chosen(kind: str, now: Facts) -> set[str]:
+    def chosen(kind: str, now: ClusterFacts) -> set[str]:
         found = set()
         for seed in range(30):
             try:
@@ -130,20 +131,21 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
                 assert str(error) == f"{first} may not have got back yet what was lost, 1 may lack it"
         return found
 
-    nodes.healthy = False
-    bare = await disk.look(nodes)
-    assert bare == (first,)
-    three, five = replace(facts(), bare=bare), replace(facts(5, max_down=2), bare=bare)
+    nodes.well = False
+    lost_data = await disk.inspect(nodes)
+    assert lost_data == (first,)
+    three, five = replace(facts(), data_loss=lost_data), replace(facts(5, max_down=2), data_loss=lost_data)
     assert chosen(kind, three) == {first}, "that one has nothing to lose"
     assert chosen("full", three) == set(three.nodes)
     assert chosen(kind, five) == set(five.nodes)
     assert chosen(kind, replace(five, spares=("n4", "n5"))) == {first}, "three hold the data"
     assert chosen(kind, replace(three, max_down=2, options={"max_down": 2})) == set(three.nodes), "as was asked for"
     others = ("n4", "n5", "n6")
-    assert chosen(kind, replace(facts(6, max_down=2), bare=bare, groups=(three.nodes, others))) == {first, *others}
+    six = replace(facts(6, max_down=2), data_loss=lost_data, groups=(three.nodes, others))
+    assert chosen(kind, six) == {first, *others}
 
-    nodes.healthy = True
-    assert await disk.look(nodes) == ()
+    nodes.well = True
+    assert await disk.inspect(nodes) == ()
     assert chosen(kind, facts()) == set(three.nodes)
 
 
@@ -163,7 +165,7 @@ def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_besid
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_packet_fault_is_more_than_nothing(kind: str) -> None:
-    assert all(condition_of(kind, random.Random(seed)) != Condition() for seed in range(50))
+    assert all(conditions_of(kind, random.Random(seed)) != LinkConditions() for seed in range(50))
 
 
 def test_power_takes_no_more_than_may_go_down_unless_it_takes_all() -> None:
@@ -174,7 +176,7 @@ def test_power_takes_no_more_than_may_go_down_unless_it_takes_all() -> None:
         Power().plan("one", facts(n2="dead"), random.Random(1))
 
 
-def test_two_skewed_clocks_differ_by_less_than_the_fifth_that_joram_promises_to_survive() -> None:
+def test_two_skewed_clocks_differ_by_less_than_the_fifth_that_joram_guarantees_to_survive() -> None:
     for seed in range(200):
         rates = Clock().plan("skew", facts(5), random.Random(seed)).rates
         assert max(rates) / min((*rates, 1.0)) < 1.2 and all(rate != 1 for rate in rates)

@@ -1,4 +1,4 @@
-"""Nemesis ``membership``: what it asks for, and what it takes for proof."""
+"""Nemesis ``membership``: what it asks for, and what confirms it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from harness.errors import StormproofError
-from harness.protocols import Cluster
 from nemesis import membership
-from nemesis.api import Facts, Infeasible, Plan
 from nemesis.membership import Membership
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
+from stormproof.errors import StormproofError
 
 
 class Growing:
@@ -21,10 +21,10 @@ class Growing:
         self.nodes, self.at_once, self.refuses = nodes, at_once, refuses
         self.asked: list[str] = []
 
-    async def group(self) -> tuple[str, ...]:
+    async def members(self) -> tuple[str, ...]:
         return self.nodes
 
-    async def add_node(self, node: str) -> str | None:
+    async def add_member(self, node: str) -> str | None:
         if self.refuses:
             return "nobody serves"
         self.asked.append(node)
@@ -40,14 +40,14 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(kind: str, *spares: str) -> tuple[str, ...]:
-    facts = Facts(("n1", "n2", "n3", "n4", "n5"), {}, {}, None, 1, {}, spares)
+    facts = ClusterFacts(("n1", "n2", "n3", "n4", "n5"), {}, {}, None, 1, {}, spares)
     return Membership().plan(kind, facts, random.Random(1)).targets
 
 
-async def proofs(fault: Membership, system: Growing, *targets: str) -> tuple[bool, bool]:
-    cluster, plan = cast(Cluster, system), Plan("add", targets)
+async def confirmations(fault: Membership, system: Growing, *targets: str) -> tuple[bool, bool]:
+    cluster, plan = cast(Cluster, system), FaultPlan("add", targets)
     injected = await fault.inject(cluster, plan)
-    return injected.proven, (await fault.heal(cluster, plan, injected)).proven
+    return injected.confirmed, (await fault.heal(cluster, plan, injected)).confirmed
 
 
 def test_it_adds_one_spare_node_or_all() -> None:
@@ -57,22 +57,22 @@ def test_it_adds_one_spare_node_or_all() -> None:
         planned("add")
 
 
-async def test_a_group_seen_without_the_nodes_and_then_with_them_is_proof_once() -> None:
+async def test_a_group_seen_without_the_nodes_and_then_with_them_confirms_once() -> None:
     fault, system = Membership(), Growing("n1", "n2")
-    assert await proofs(fault, system, "n3", "n4") == (False, True)
+    assert await confirmations(fault, system, "n3", "n4") == (False, True)
     assert sorted(system.asked) == ["n3", "n4"]
-    assert await proofs(fault, system, "n3", "n4") == (False, False), "nothing has changed since"
+    assert await confirmations(fault, system, "n3", "n4") == (False, False), "nothing has changed since"
 
 
-async def test_a_node_that_joins_after_the_fault_is_proof_for_the_next() -> None:
+async def test_a_node_that_joins_after_the_fault_confirms_the_next() -> None:
     fault, system = Membership(), Growing("n1", "n2", at_once=False)
-    assert await proofs(fault, system, "n3") == (False, False)
+    assert await confirmations(fault, system, "n3") == (False, False)
     assert system.asked.count("n3") > 1, "a master whose predecessor had been asked is asked again"
     system.nodes = ("n1", "n2", "n3")
-    assert await proofs(fault, system, "n3") == (True, False)
+    assert await confirmations(fault, system, "n3") == (True, False)
 
 
 @pytest.mark.parametrize("nodes", [("n1", "n2"), ()])
 async def test_a_node_that_nobody_takes_in_is_an_error(nodes: Any) -> None:
     with pytest.raises(StormproofError, match="nobody takes n3 in: nobody serves"):
-        await proofs(Membership(), Growing(*nodes, refuses=True), "n3")
+        await confirmations(Membership(), Growing(*nodes, refuses=True), "n3")

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 from nemesis_fakes import FakeCluster
 
-from harness.errors import BackendError, StormproofError, UsageError
-from harness.history.ledger import FaultWindow, read_ledger
 from harness.interpreter import Interpreter, NoClient
-from harness.op import INFO, NEMESIS, Op
-from harness.spec import Test
-from harness.undo import pending_undos
-from nemesis.api import RUNNING, Plan, Proof, families_of, gather_facts, supported_families
 from nemesis.compose import NemesisClient
+from nemesis.facts import gather_facts
+from nemesis.families import families_of, supported_families
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator, schedule
+from stormproof.contracts.backend import RUNNING
+from stormproof.contracts.fault import Evidence, Fault, FaultPlan
+from stormproof.errors import BackendError, StormproofError, UsageError
+from stormproof.history.ledger import FaultWindow, read_ledger
+from stormproof.history.undo import pending_undos
+from stormproof.operation import INFO, NEMESIS, Op
+from stormproof.test import Test
 
 
 class Rig:
@@ -46,7 +49,7 @@ class Rig:
 
 
 @pytest.mark.requirement("H15")
-async def test_a_partition_is_proven_by_probes_and_counters(tmp_path: Path) -> None:
+async def test_a_partition_is_confirmed_by_probes_and_counters(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "partition")
     done = await rig.step("partition.inject", kind="master")
     assert (done.type, done.value) == (INFO, {"id": 0, "kind": "master", "targets": ["n1"], "proven": True})
@@ -56,7 +59,7 @@ async def test_a_partition_is_proven_by_probes_and_counters(tmp_path: Path) -> N
     assert rig.backend.cut == frozenset()
     assert pending_undos(tmp_path) == []
     (window,) = rig.windows()
-    assert (window.fault, window.kind, window.targets, window.proven) == ("partition", "master", ("n1",), True)
+    assert (window.fault, window.kind, window.targets, window.confirmed) == ("partition", "master", ("n1",), True)
     assert window.inject_evidence == {"links": 12, "probe": {"n1>n2": ["open", "cut"], "n3>n1": ["open", "cut"]}}
     assert window.heal_evidence["dropped"]["n1>n2"] == 1
     assert window.heal_evidence["probe"] == {"n1>n2": "open", "n3>n1": "open"}
@@ -64,25 +67,25 @@ async def test_a_partition_is_proven_by_probes_and_counters(tmp_path: Path) -> N
     assert window.start < window.in_force < window.end, "what came between start and in_force may have passed"
 
 
-async def test_a_partition_that_cuts_nothing_is_not_proven(tmp_path: Path) -> None:
+async def test_a_partition_that_cuts_nothing_is_not_confirmed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "partition")
     rig.backend.leaky = True
     assert (await rig.step("partition.inject")).value["proven"] is False
     await rig.step("partition.heal")
-    assert not rig.windows()[0].proven
+    assert not rig.windows()[0].confirmed
 
 
-async def test_where_nothing_can_probe_the_counters_prove(tmp_path: Path) -> None:
+async def test_where_nothing_can_probe_the_counters_confirm(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "partition")
     rig.backend.bash = False
     assert (await rig.step("partition.inject", kind="master")).value["proven"] is False
     rig.backend.drops[("n2", "n1")] = 31  # the brokers' own packets
     await rig.step("partition.heal")
-    assert rig.windows()[0].proven
+    assert rig.windows()[0].confirmed
 
 
 @pytest.mark.requirement("H15")
-async def test_a_pause_is_proven_by_the_process_state(tmp_path: Path) -> None:
+async def test_a_pause_is_confirmed_by_the_process_state(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "pause")
     await rig.step("pause.inject", kind="master")
     assert rig.backend.states == {"n1": "paused", "n2": "running", "n3": "running"}
@@ -90,7 +93,7 @@ async def test_a_pause_is_proven_by_the_process_state(tmp_path: Path) -> None:
     await rig.step("pause.heal", kind="master")
     assert rig.backend.down() == 0
     (window,) = rig.windows()
-    assert window.proven
+    assert window.confirmed
     assert window.inject_evidence == {
         "before": {"n1": {"state": "running", "pid": 100}},
         "after": {"n1": {"state": "paused", "pid": 100}},
@@ -98,23 +101,23 @@ async def test_a_pause_is_proven_by_the_process_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("H15")
-async def test_a_kill_is_proven_by_a_new_process(tmp_path: Path) -> None:
+async def test_a_kill_is_confirmed_by_a_new_process(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "kill")
     await rig.step("kill.inject", kind="master")
     assert rig.backend.states["n1"] == "dead"
     await rig.step("kill.heal", kind="master")
     (window,) = rig.windows()
-    assert window.proven
+    assert window.confirmed
     assert window.inject_evidence["after"] == {"n1": {"state": "dead", "pid": None}}
     assert window.heal_evidence["after"] == {"n1": {"state": "running", "pid": 200}}
     assert rig.backend.log == ["kill n1", "start n1"]
 
 
-async def test_a_healed_kill_without_a_new_process_proves_nothing(tmp_path: Path) -> None:
+async def test_a_healed_kill_without_a_new_process_confirms_nothing(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "kill")
     untouched = {"before": {"n1": {"state": RUNNING, "pid": 100}}}
-    assert (await Kill().heal(rig.cluster, Plan("one", ("n1",)), Proof(untouched))).proven is False
-    assert (await Kill().heal(rig.cluster, Plan("one", ("n1",)), Proof())).proven is False
+    assert (await Kill().heal(rig.cluster, FaultPlan("one", ("n1",)), Evidence(untouched))).confirmed is False
+    assert (await Kill().heal(rig.cluster, FaultPlan("one", ("n1",)), Evidence())).confirmed is False
 
 
 async def test_what_is_not_possible_is_recorded_and_skipped(tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ async def test_what_is_not_possible_is_recorded_and_skipped(tmp_path: Path) -> N
     assert done.value == {"id": 1, "kind": "one", "targets": [], "proven": False}
     assert (await rig.step("pause.heal", 1)).error == "nothing to heal"
     killed, paused = rig.windows()
-    assert (paused.error, paused.proven, paused.start) == (done.error, False, paused.end)
+    assert (paused.error, paused.confirmed, paused.start) == (done.error, False, paused.end)
     assert killed.end is None
     assert rig.backend.down() == 1
 
@@ -200,7 +203,7 @@ async def test_an_injection_that_fails_half_way_is_recorded_and_healed(tmp_path:
     seed = next(s for s in range(99) if len(Pause().plan("random", situation, random.Random(s)).targets) == 2)
     calls: list[str] = []
 
-    async def second_fails(node: str) -> None:
+    async def second_fails(node: str, program: str) -> None:
         calls.append(node)
         if len(calls) == 2:
             raise BackendError(f"{node} does not answer")
@@ -213,7 +216,7 @@ async def test_an_injection_that_fails_half_way_is_recorded_and_healed(tmp_path:
     await rig.client.heal_all()
     assert rig.backend.down() == 0
     (window,) = rig.windows()
-    assert (window.proven, window.error) == (False, done.error)
+    assert (window.confirmed, window.error) == (False, done.error)
 
 
 async def test_an_undo_is_on_disk_before_its_fault_is_applied(tmp_path: Path) -> None:
@@ -237,30 +240,38 @@ async def test_an_unknown_operation_is_told(tmp_path: Path) -> None:
             await rig.step(f)
 
 
+def supported(rig: Rig, test: Test) -> list[Fault]:
+    return supported_families(rig.backend, test, rig.cluster.topology)
+
+
 def test_a_backend_that_cannot_honour_a_fault_refuses(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "partition", "kill")
-    assert [family.name for family in supported_families(rig.backend, rig.test)] == ["partition", "kill"]
-    rig.backend.faults = {"partition": "sets"}
-    with pytest.raises(UsageError, match=r"backend 'fake' can't inject the fault 'kill' \(it can: partition\)"):
-        supported_families(rig.backend, rig.test)
+    assert [family.name for family in supported(rig, rig.test)] == ["partition", "kill"]
+    refused = r"can't inject partition_kind=quarters \(it can: halves, one, master, one-way\)"
+    with pytest.raises(UsageError, match=refused):
+        supported(rig, replace(rig.test, options={"partition_kind": "quarters"}))
+    rig.backend.abilities = {"links": "sets"}
+    refused = r"backend 'fake' can't inject the fault 'kill' \(it can: partition, membership\)"
+    with pytest.raises(UsageError, match=refused):
+        supported(rig, rig.test)
 
 
 @pytest.mark.requirement("H5", part=True)
 def test_of_a_family_that_is_honoured_in_part_the_other_kinds_are_refused_and_left_out_of_any(tmp_path: Path) -> None:
     rig = Rig(tmp_path, "disk")
-    rig.backend.faults = {"disk:full": "a small file system", "disk:slow": "sleeps", "packets": "all"}
-    (family,) = supported_families(rig.backend, rig.test)
+    rig.backend.abilities = {"disks:full": "a small file system", "disks:slow": "sleeps", "packets": "all"}
+    (family,) = supported(rig, rig.test)
     assert family.kinds == ("full", "slow")
     test = replace(rig.test, time_limit=100.0, options={"fault_duration": 1.0})
     assert {step.kind for step in schedule(test, [family])} == {"full", "slow"}
-    assert supported_families(rig.backend, replace(rig.test, options={"disk_kind": "full"}))
+    assert supported(rig, replace(rig.test, options={"disk_kind": "full"}))
     with pytest.raises(UsageError, match=r"^backend 'fake' can't inject disk_kind=torn \(it can: full, slow\)"):
-        supported_families(rig.backend, replace(rig.test, options={"disk_kind": "torn"}))
-    with pytest.raises(UsageError, match=r"can't inject the fault 'power' \(it can: disk, packets\)"):
-        supported_families(rig.backend, replace(rig.test, nemesis=("power",)))
+        supported(rig, replace(rig.test, options={"disk_kind": "torn"}))
+    with pytest.raises(UsageError, match=r"can't inject the fault 'power' \(it can: membership, packets, disk\)"):
+        supported(rig, replace(rig.test, nemesis=("power",)))
     given = replace(rig.test, options={"schedule": "disk:torn:1-2:7"})
     with pytest.raises(UsageError, match="kinds of disk: full, slow"):
-        schedule(given, supported_families(rig.backend, given))
+        schedule(given, supported(rig, given))
 
 
 class Rows:
@@ -286,7 +297,7 @@ async def test_interpreter_and_nemesis_together(tmp_path: Path) -> None:
     assert [op.f for op in invoked] == [f"{step.fault}.{step.phase}" for step in steps]
     assert all(op.process == NEMESIS and op.type == INFO for op in rows.ops)
     assert all(op.time >= step.at * 1e9 for op, step in zip(invoked, steps, strict=True))
-    assert all(window.proven and window.end for window in read_ledger(tmp_path / "ledger.jsonl"))
+    assert all(window.confirmed and window.end for window in read_ledger(tmp_path / "ledger.jsonl"))
 
 
 async def test_an_interrupt_in_the_middle_of_a_fault_leaves_it_to_heal_all(tmp_path: Path) -> None:

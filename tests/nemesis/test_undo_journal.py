@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import StormproofError
-from harness.spec import Test
-from harness.undo import UNDO_FILE, Undo, UndoJournal, pending_undos
+from stormproof.errors import StormproofError
+from stormproof.history.undo import Undo, UndoJournal, pending_undos
+from stormproof.run_folder import UNDO_FILE
+from stormproof.test import Test
 
 TEST = Test("joram", "queue")
 

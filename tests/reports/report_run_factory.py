@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.history.ledger import LedgerLine
-from harness.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
-from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
+from nemesis.catalog import FAULTS
+from stormproof.history.ledger import LedgerLine
+from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
+from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
+from stormproof.run_folder import RUN_SCHEMA
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><!--\u2028"
 STARTED = datetime(2026, 5, 1, 10, 0, 0, tzinfo=UTC)
@@ -55,8 +57,12 @@ def make_run(
     clients: int = 6,
     seed: int = 7,
     hostile: str = "",
+    old: bool = False,
 ) -> Path:
-    """A run of the queue workload with three faults; an invalid one loses and repeats messages."""
+    """A run of the queue workload with three faults; an invalid one loses and repeats messages.
+
+    An ``old`` one has a description of schema 1, and a ledger without the effects of its faults.
+    """
     run_dir = store / name
     (run_dir / "logs").mkdir(parents=True)
     rng = random.Random(seed)
@@ -65,10 +71,10 @@ def make_run(
     rows.extend(_nemesis(faults, seconds))
     rows.sort(key=lambda op: op.time)
     write_history(run_dir / "history.parquet", rows, name)
-    (run_dir / "ledger.jsonl").write_text(_ledger(faults, seconds, hostile), encoding="utf-8")
+    (run_dir / "ledger.jsonl").write_text(_ledger(faults, seconds, hostile, old), encoding="utf-8")
     for node in ("n1", "n2", "n3"):
         (run_dir / "logs" / f"{node}.log").write_text(_log(rng, node, seconds, faults, hostile), encoding="utf-8")
-    _write(run_dir / "run.json", run_json(name, seconds, clients, seed, verdict))
+    _write(run_dir / "run.json", run_json(name, seconds, clients, seed, verdict, old))
     _write(run_dir / "verdict.json", verdict_json(name, verdict, rows, lost, twice))
     return run_dir
 
@@ -154,7 +160,7 @@ def _nemesis(faults: list[tuple[str, str, float, float]], seconds: float) -> lis
     return rows
 
 
-def _ledger(faults: list[tuple[str, str, float, float]], seconds: float, hostile: str) -> str:
+def _ledger(faults: list[tuple[str, str, float, float]], seconds: float, hostile: str, old: bool) -> str:
     targets = {"partition": ("n1", "c1"), "pause": ("n2",), "kill": (hostile or "n1",)}
     evidence: dict[str, dict[str, Any]] = {
         "partition": {"packets_dropped": {"n1": 1312, "n2": 640, "n3": 672}, "links": ["n1->n2", "n1->n3"]},
@@ -165,11 +171,10 @@ def _ledger(faults: list[tuple[str, str, float, float]], seconds: float, hostile
     for at, (family, kind, start, end) in enumerate(faults, 1):
         for phase, share in (("inject", start), ("heal", end)):
             proof = evidence[family] if phase == "inject" else {"state": "running"}
-            lines.append(
-                LedgerLine(
-                    at, family, kind, phase, int(share * seconds * SECOND), targets[family], proof, True
-                ).to_json()
-            )
+            line = LedgerLine(at, family, kind, phase, int(share * seconds * SECOND), targets[family], proof, True,
+                              effects=tuple(sorted(FAULTS.load(family).effects)))  # fmt: skip
+            row = json.loads(line.to_json())
+            lines.append(json.dumps({name: value for name, value in row.items() if not old or name != "effects"}))
     return "\n".join(lines) + "\n"
 
 
@@ -194,26 +199,30 @@ def _log(
     return text
 
 
-def run_json(name: str, seconds: float, clients: int, seed: int, verdict: str) -> dict[str, Any]:
+def run_json(
+    name: str, seconds: float, clients: int, seed: int, verdict: str, old: bool = False
+) -> dict[str, Any]:
     """What the harness stores beside the history."""
     partitions = "unspecified" if verdict == "invalid" else "primary-partition"
+    system, guarantees = ("design", "promises") if old else ("system", "guarantees")
     command = (
-        "stormproof test --design joram --workload queue --nemesis partition,pause,kill --backend local --nodes 3 "
+        f"stormproof test --{system} joram --workload queue --nemesis partition,pause,kill --backend local --nodes 3 "
         f"--time-limit {seconds:g} --rate 200 --seed {seed} --set partitions={partitions}"
     )
+    backend = {} if old else {"lateness": 5.0, "in_process": False}
     return {
-        "schema": 1,
+        "schema": 1 if old else RUN_SCHEMA,
         "run": name,
         "test": {
-            "design": "joram", "workload": "queue", "nemesis": ["partition", "pause", "kill"], "backend": "local",
+            system: "joram", "workload": "queue", "nemesis": ["partition", "pause", "kill"], "backend": "local",
             "nodes": 3, "seed": seed, "time_limit": seconds, "rate": 200.0, "concurrency": clients,
             "options": {"partitions": partitions, "ack": "all", "queues": 1},
         },
-        "backend": {"name": "local", "why": "no Docker daemon answers"},
+        "backend": {"name": "local", "why": "no Docker daemon answers", **backend},
         "started": (STARTED - timedelta(seconds=1.5)).isoformat(),
         "clock_zero": STARTED.isoformat(),
         "status": "checked",
-        "promises": ["lost", "phantom", "duplicated", "depth"],
+        guarantees: ["lost", "phantom", "duplicated", "depth"],
         "gates": {"least_success": 100, "least_success_share": 0.5},
         "command": command,
         "versions": {"stormproof": "0.1.0", "python": "3.11.2", "pyspark": "4.3.0", "linux": "6.1.0"},

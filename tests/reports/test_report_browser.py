@@ -67,7 +67,7 @@ def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Watche
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("store")
     for verdict in ("valid", "unknown", "invalid"):
-        write_report(make_run(store, f"run-{verdict}", verdict=verdict, operations=3000))
+        write_report(make_run(store, f"run-{verdict}", verdict=verdict, operations=3000, old=verdict == "unknown"))
     write_report(make_run(store, "run-hostile", operations=900, hostile=HOSTILE))
     write_report(make_run(store, "run-large", operations=100_000, seconds=300, clients=30))
     write_index(store)
@@ -114,12 +114,13 @@ def test_from_the_index_to_the_run_to_the_anomaly_and_its_operations(watched: Wa
 
 
 @pytest.mark.requirement("H10", part=True)
-def test_the_index_filters_by_design_nemesis_and_text(watched: Watched, store: Path) -> None:
+def test_the_index_filters_by_system_nemesis_and_text(watched: Watched, store: Path) -> None:
     page = watched.open(store / "index.html")
     page.locator("#by-text").fill("nothing came twice")
     expect(page.locator("#rows tr")).to_have_count(1)
     page.locator("#by-text").fill("")
     page.locator("#by-nemesis").select_option("pause")
+    page.locator("#by-system").select_option("joram")
     expect(page.locator("#rows tr")).to_have_count(5)
 
 

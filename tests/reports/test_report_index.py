@@ -10,13 +10,13 @@ import pytest
 from report_run_factory import HOSTILE, make_run, run_json
 
 import reports.index_page
-from harness.errors import HistoryError
 from reports.index_page import index_rows, write_index
+from stormproof.errors import HistoryError
 
 
-def bare_run(store: Path, name: str, started: str, verdict: str | None = None) -> None:
+def bare_run(store: Path, name: str, started: str, verdict: str | None = None, *, old: bool = False) -> None:
     (store / name).mkdir(parents=True)
-    run = run_json(name, 30, 6, 7, "invalid") | {"started": started}
+    run = run_json(name, 30, 6, 7, "invalid", old) | {"started": started}
     (store / name / "run.json").write_text(json.dumps(run))
     if verdict:
         found = {"verdict": verdict, "sentence": f"It is {verdict}.", "anomalies": {"lost": 3}}
@@ -26,11 +26,12 @@ def bare_run(store: Path, name: str, started: str, verdict: str | None = None) -
 @pytest.mark.requirement("H10", part=True)
 def test_runs_stand_newest_first_with_their_verdicts(tmp_path: Path) -> None:
     bare_run(tmp_path, "a", "2026-05-01T10:00:00+00:00", "valid")
-    bare_run(tmp_path, "b", "2026-05-03T10:00:00+00:00", "invalid")
+    bare_run(tmp_path, "b", "2026-05-03T10:00:00+00:00", "invalid", old=True)
     bare_run(tmp_path, "c", "2026-05-02T10:00:00+00:00")
     (tmp_path / "not-a-run").mkdir()
     rows = index_rows(tmp_path)
     assert [(row.run, row.verdict) for row in rows] == [("b", "invalid"), ("c", "none"), ("a", "valid")]
+    assert {row.system for row in rows} == {"joram"}
     assert rows[0].anomalies == {"lost": 3}
     assert rows[0].nemesis == "partition,pause,kill"
     assert rows[0].options == "partitions=unspecified ack=all"
@@ -56,7 +57,16 @@ def test_only_changed_runs_are_read_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert read == ["b"]
 
 
-@pytest.mark.parametrize("cache", ["", "[]", '{"format": 99, "runs": {"x": 1}}', '{"format": 1, "runs": {"a": 3}}'])
+@pytest.mark.parametrize(
+    "cache",
+    [
+        "",
+        "[]",
+        '{"format": 99, "runs": {"x": 1}}',
+        '{"format": 1, "runs": {"a": {"stamp": [], "row": {"design": "joram"}}}}',
+        '{"format": 2, "runs": {"a": 3}}',
+    ],
+)
 def test_a_cache_that_is_broken_costs_nothing(tmp_path: Path, cache: str) -> None:
     bare_run(tmp_path, "a", "2026-05-01T10:00:00+00:00", "valid")
     (tmp_path / reports.index_page.CACHE).write_text(cache)
@@ -75,7 +85,7 @@ def test_a_run_whose_files_are_broken_is_listed(tmp_path: Path) -> None:
 def test_hostile_runs_are_inert_in_the_index(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, operations=60)
     run = json.loads((run_dir / "run.json").read_text())
-    run["test"] |= {"design": HOSTILE, "nemesis": [HOSTILE], "options": {HOSTILE: HOSTILE}}
+    run["test"] |= {"system": HOSTILE, "nemesis": [HOSTILE], "options": {HOSTILE: HOSTILE}}
     (run_dir / "run.json").write_text(json.dumps(run))
     (run_dir / "verdict.json").write_text(
         json.dumps({"verdict": HOSTILE, "sentence": HOSTILE, "anomalies": {HOSTILE: 1}})

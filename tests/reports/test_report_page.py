@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 
 import pytest
-from report_run_factory import HOSTILE, make_run
+from report_run_factory import HOSTILE, SECOND, make_run
 
-from harness.errors import HistoryError
 from reports.run_page import write_report
+from stormproof.errors import HistoryError
+from stormproof.history.ledger import Repair
 
 
 def text_of(run_dir: Path) -> str:
@@ -38,24 +39,38 @@ def test_the_page_opens_with_the_verdict_in_a_sentence(tmp_path: Path, verdict: 
 
 
 @pytest.mark.requirement("H10", part=True)
-def test_the_page_tells_what_was_tested_and_how_to_run_it_again(tmp_path: Path) -> None:
-    run_dir = make_run(tmp_path, operations=600)
+@pytest.mark.parametrize("old", [False, True])
+def test_the_page_tells_what_was_tested_and_how_to_run_it_again(tmp_path: Path, old: bool) -> None:
+    run_dir = make_run(tmp_path, operations=600, old=old)
     page = text_of(run_dir)
     command = json.loads((run_dir / "run.json").read_text())["command"]
     assert f'<code id="command">{command}</code>' in page
     assert "joram · queue · partition, pause, kill · 3 nodes on local · seed 7 · partitions=unspecified" in page
+    assert "<dt>System</dt><dd>joram</dd>" in page
+    assert page.count("decides, guaranteed<") == 4
     assert "pyspark" in page
 
 
 @pytest.mark.requirement("H15")
-def test_each_fault_stands_with_its_proof_and_recovery(tmp_path: Path) -> None:
-    page = text_of(make_run(tmp_path, operations=600))
+@pytest.mark.parametrize("old", [False, True])
+def test_each_fault_stands_with_its_evidence_and_recovery(tmp_path: Path, old: bool) -> None:
+    page = text_of(make_run(tmp_path, operations=600, old=old))
     cards = page.split('<article class="fault">')[1:]
     assert ["partition master #1" in cards[0], "pause one #2" in cards[1], "kill master #3" in cards[2]] == [True] * 3
     assert "packets dropped</dt><dd>n1 1312, n2 640" in cards[0]
     assert "0.84 s" in cards[0]
     assert "did not recover" in cards[2]
-    assert all("proven" in card for card in cards)
+    assert all("confirmed</span>" in card and "not confirmed</span>" not in card for card in cards)
+
+
+def test_what_was_done_as_an_operator_would_stands_with_its_times(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=600)
+    with (run_dir / "ledger.jsonl").open("a", encoding="utf-8") as ledger:
+        ledger.write(Repair(f"queues told to synchronise {HOSTILE}", 28 * SECOND, 29_500_000_000).to_json() + "\n")
+    page = text_of(run_dir)
+    assert "<h3>Repairs</h3>" in page
+    assert re.search(r"<li>28\.000\ss – 29\.500\ss: queues told to synchronise &lt;/script&gt;", page)
+    assert page.count('<article class="fault">') == 3
 
 
 @pytest.mark.requirement("H10", part=True)

@@ -12,30 +12,33 @@ import numpy as np
 import pytest
 from report_run_factory import STARTED, write_history
 
-from harness.history.ledger import FaultWindow
-from harness.history.moments import write_moments
-from harness.history.schema import encode_value
-from harness.op import FAIL, INFO, INVOKE, NEMESIS, OK, Op
-from reports.folder import History, named_options, read_run
-from reports.nodelogs import LogLine, parse_lines, read_lines, select_lines
+from reports.folder import named_options, read_folder
+from reports.node_logs import select_lines
 from reports.pack import COLUMNS, choose_spans, inert_json, pack_spans, shorten
 from reports.series import bucket_quantiles, bucket_width, run_series
 from reports.spans import OPEN_CODE, pair_spans, parse_value, spans_of_message, spans_of_rows, value_text
-from reports.story import Teller, flat
+from reports.story import Narrator, flat
+from stormproof.history.columns import HistoryColumns
+from stormproof.history.ledger import FaultWindow
+from stormproof.history.moments import write_moments
+from stormproof.history.schema import encode_value
+from stormproof.node_logs import PlacedLine, place_lines, read_log
+from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 
 MS = 1_000_000
+ZERO = STARTED.timestamp()
 CUT = FaultWindow(1, "partition", "master", ("n1",), 15 * MS, 40 * MS, True, {}, {})
 
 
-def history_of(folder: Path, rows: list[Op]) -> History:
+def history_of(folder: Path, rows: list[Op]) -> HistoryColumns:
     write_history(folder / "history.parquet", rows, folder.name)
     (folder / "run.json").write_text("{}")
-    history = read_run(folder).history
+    history = read_folder(folder).history
     assert history is not None
     return history
 
 
-def small_history(folder: Path) -> History:
+def small_history(folder: Path) -> HistoryColumns:
     """One message confirmed and delivered, one confirmed and lost, one whose process never came back."""
     return history_of(
         folder,
@@ -101,8 +104,9 @@ def test_values_are_written_as_people_read_them() -> None:
 @pytest.mark.requirement("H10", part=True)
 def test_a_lost_message_tells_its_story(tmp_path: Path) -> None:
     history = small_history(tmp_path)
-    teller = Teller.of(history, pair_spans(history), [CUT], "queue")
-    anomaly = teller.anomaly("a", "lost", {"kind": "lost", "key": 0, "value": "0/2", "ops": [6], "detail": {"part": 1}})
+    narrator = Narrator.of(history, pair_spans(history), [CUT], "queue")
+    found = {"kind": "lost", "key": 0, "value": "0/2", "ops": [6], "detail": {"part": 1}}
+    anomaly = narrator.anomaly("a", "lost", found)
     assert anomaly.title == "lost: message 0/2 on queue 0"
     assert anomaly.story == (
         "0.020 s: sent by process 0 through n1, during partition master #1; the receipt came after 9.0 ms.",
@@ -114,8 +118,8 @@ def test_a_lost_message_tells_its_story(tmp_path: Path) -> None:
 @pytest.mark.requirement("H10", part=True)
 def test_a_story_holds_operations_that_the_check_did_not_name(tmp_path: Path) -> None:
     history = small_history(tmp_path)
-    teller = Teller.of(history, pair_spans(history), [CUT], "queue")
-    anomaly = teller.anomaly("a", "duplicated", {"kind": "duplicated", "key": 0, "value": "0/1", "ops": [4]})
+    narrator = Narrator.of(history, pair_spans(history), [CUT], "queue")
+    anomaly = narrator.anomaly("a", "duplicated", {"kind": "duplicated", "key": 0, "value": "0/1", "ops": [4]})
     assert [(op.f, op.proof) for op in anomaly.operations] == [("enqueue", False), ("dequeue", True)]
     assert (
         "delivered to process 1 through n2, during partition master #1; the receipt of its ACK came."
@@ -125,8 +129,8 @@ def test_a_story_holds_operations_that_the_check_did_not_name(tmp_path: Path) ->
 
 def test_an_anomaly_without_operations_is_named_by_its_detail(tmp_path: Path) -> None:
     history = small_history(tmp_path)
-    teller = Teller.of(history, pair_spans(history), [], "queue")
-    anomaly = teller.anomaly("a", "gates", {"kind": "gate", "ops": [], "detail": {"gate": "drain", "found": False}})
+    narrator = Narrator.of(history, pair_spans(history), [], "queue")
+    anomaly = narrator.anomaly("a", "gates", {"kind": "gate", "ops": [], "detail": {"gate": "drain", "found": False}})
     assert anomaly.title == "gate: drain"
     assert anomaly.window is None
     assert anomaly.story == ()
@@ -205,12 +209,12 @@ def test_lone_surrogates_can_be_written() -> None:
 
 
 def stamped(mono: float, wall: float, text: str) -> str:
-    return f"{mono:.6f} {datetime.fromtimestamp(STARTED.timestamp() + wall, UTC).isoformat()} {text}"
+    return f"{mono:.6f} {datetime.fromtimestamp(ZERO + wall, UTC).isoformat()} {text}"
 
 
 def test_log_lines_stand_on_the_clock_of_the_run() -> None:
     raw = [stamped(0.0, 1.5, "up"), "  traceback", stamped(2.0, 3.5, "view"), stamped(0.0, 9.0, "up again")]
-    lines = parse_lines(raw, STARTED)
+    lines = place_lines(raw, ZERO)
     assert [(line.time, line.text) for line in lines] == [
         (1.5, "up"),
         (1.5, "  traceback"),
@@ -221,38 +225,38 @@ def test_log_lines_stand_on_the_clock_of_the_run() -> None:
 
 def test_a_bumped_wall_clock_moves_no_line() -> None:
     raw = [stamped(t, 1 + t + (3600 if t == 2 else 0), "tick") for t in range(5)]
-    assert [line.time for line in parse_lines(raw, STARTED)] == [1, 2, 3, 4, 5]
+    assert [line.time for line in place_lines(raw, ZERO)] == [1, 2, 3, 4, 5]
 
 
 def test_moments_that_the_run_knows_are_taken_for_those_that_a_node_wrote(tmp_path: Path) -> None:
     log = tmp_path / "n1.log"
     log.write_text("".join(f"{stamped(t, 3600 + t, 'tick')}\n" for t in range(3)))
     moments = tmp_path / "n1.log.moments"
-    moments.write_bytes(write_moments(STARTED.timestamp() + t for t in (4, 5, 6)))
-    assert [line.time for line in read_lines(log, STARTED)] == [4, 5, 6]
-    moments.write_bytes(write_moments([STARTED.timestamp()]))
-    assert [line.time for line in read_lines(log, STARTED)] == [3600, 3601, 3602], "they are of another log"
+    moments.write_bytes(write_moments(ZERO + t for t in (4, 5, 6)))
+    assert [line.time for line in read_log(log, ZERO)[0]] == [4, 5, 6]
+    moments.write_bytes(write_moments([ZERO]))
+    assert [line.time for line in read_log(log, ZERO)[0]] == [3600, 3601, 3602], "they are of another log"
 
 
 def test_a_log_whose_end_is_read_has_the_last_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "n1.log"
     raw = "".join(f"{stamped(t, 3600 + t, 'tick')}\n" for t in range(9))
     log.write_text(raw)
-    monkeypatch.setattr("reports.nodelogs.MAX_READ_BYTES", 2 * len(raw) // 9 + 5)
+    monkeypatch.setattr("stormproof.node_logs.MAX_READ_BYTES", 2 * len(raw) // 9 + 5)
     moments = tmp_path / "n1.log.moments"
-    moments.write_bytes(write_moments(STARTED.timestamp() + t for t in range(9)))
-    assert [line.time for line in read_lines(log, STARTED)] == [6, 7, 8], "the first of them in part"
-    moments.write_bytes(write_moments([STARTED.timestamp()]))
-    assert read_lines(log, STARTED)[-1].time == 3608, "they are of another log"
+    moments.write_bytes(write_moments(ZERO + t for t in range(9)))
+    assert [line.time for line in read_log(log, ZERO)[0]] == [6, 7, 8], "the first of them in part"
+    moments.write_bytes(write_moments([ZERO]))
+    assert read_log(log, ZERO)[0][-1].time == 3608, "they are of another log"
 
 
 def test_without_the_start_of_the_run_lines_have_no_time() -> None:
     line = stamped(0.0, 1.0, "up")
-    assert parse_lines([line], None) == [LogLine(1, None, line)]
+    assert place_lines([line], None) == [PlacedLine(1, None, line)]
 
 
 def test_lines_near_anomalies_are_kept_first() -> None:
-    lines = [LogLine(n, n / 10, "x") for n in range(1, 10_001)]
+    lines = [PlacedLine(n, n / 10, "x") for n in range(1, 10_001)]
     kept = select_lines(lines, [500.0], [800.0], 200)
     assert len(kept) == 200
     times = [line.time for line in kept if line.time is not None]

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from report_run_factory import make_run
 
-from harness.errors import HistoryError, UsageError
 from reports.server import inside, make_server
+from stormproof.errors import HistoryError, UsageError
 
 
 @pytest.fixture

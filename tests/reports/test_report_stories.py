@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.story import Operation, tell
+from reports.story import Operation, narrate
 
 pytestmark = pytest.mark.requirement("H10", part=True)
 
@@ -35,5 +35,5 @@ def done(f: str, key: int, kind: str = "ok", value: str = "0/1", **rest: Any) ->
     ],
 )  # fmt: skip
 def test_sentences(operation: Operation, sentence: str) -> None:
-    (told, *_) = tell([operation], True, "0/1")
+    (told, *_) = narrate([operation], True, "0/1")
     assert sentence in told

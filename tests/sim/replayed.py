@@ -17,7 +17,7 @@ ASYNCHRONOUS = {"propagation": "asynchronous"}
 HASTY = {"master_timeout": 0.4, "election_timeout": 0.4, "response_timeout": 0.2}
 KINDS = (
     ("joram", "queue", {}), ("joram", "queue", ASYNCHRONOUS), ("joram", "topic", ASYNCHRONOUS),
-    ("joram", "transaction", {"transactions": "xa"}), ("joram", "reaction", {}),
+    ("joram", "transaction", {"transactions": "xa"}), ("joram", "processing", {}),
     ("icestorm", "subscriptions", HASTY), ("icestorm", "events", HASTY),
 )  # fmt: skip
 
@@ -30,8 +30,8 @@ def main() -> None:
         if seed % 2:
             test = stormy_test(seed, time_limit=seconds)
         else:
-            design, workload, mode = KINDS[seed // 2 % len(KINDS)]
-            test = small_test(seed, time_limit=seconds, design=design, workload=workload, settings={**faults, **mode})
+            system, workload, mode = KINDS[seed // 2 % len(KINDS)]
+            test = small_test(seed, time_limit=seconds, system=system, workload=workload, settings={**faults, **mode})
         run_dir = simulated(test, folder)
         found = traces(run_dir)
         shutil.rmtree(run_dir)

@@ -12,8 +12,8 @@ from harness.settings import make_test
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import Network
 from harness.sim.run import simulate
-from harness.spec import Test
-from harness.store import read_run
+from stormproof.run_folder import read_run
+from stormproof.test import Test
 
 HOSTS = {"10.0.0.1": "control", "10.0.0.11": "n1", "10.0.0.12": "n2"}
 N1, N2 = "10.0.0.11", "10.0.0.12"
@@ -48,10 +48,10 @@ def in_world(work: Callable[[World], Awaitable[Any]], seed: int = 1) -> Any:
 def small_test(seed: int, **changes: Any) -> Test:
     """A short run with all faults."""
     settings: dict[str, Any] = {"fault_duration": 1.5, "min_ok": 20}
-    if changes.get("design", "joram") == "joram":
+    if changes.get("system", "joram") == "joram":
         settings |= {"detection_timeout": 0.5, "idle_timeout": 2.0}
     arguments: dict[str, Any] = {
-        "design": "joram", "workload": "queue", "nemesis": "partition,pause,kill", "backend": "sim", "nodes": 3,
+        "system": "joram", "workload": "queue", "nemesis": "partition,pause,kill", "backend": "sim", "nodes": 3,
         "time_limit": 10.0, "rate": 30.0, "seed": seed,
     }
     settings |= changes.pop("settings", {})

@@ -14,24 +14,24 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import EXIT_INVALID, StormproofError
 from harness.sim import command
-from harness.sim.campaign import Plan, SeedResult, campaign
+from harness.sim.campaign import Case, SeedResult, campaign
 from harness.sim.command import run_campaign
 from harness.sim.shrink import Progress, Shrunk, shrink
-from harness.store import read_run
+from stormproof.errors import EXIT_INVALID, StormproofError
+from stormproof.run_folder import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"fault_duration": "1.5", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20"}
-SAFE = Plan("joram", "queue", "partition,kill", 3, 8.0, 30.0, COMMON)
-UNSAFE = Plan("joram", "queue", "partition", 3, 10.0, 30.0, {
+SAFE = Case("joram", "queue", "partition,kill", 3, 8.0, 30.0, COMMON)
+UNSAFE = Case("joram", "queue", "partition", 3, 10.0, 30.0, {
     **COMMON, "partitions": "unspecified", "partition_kind": "master", "fault_duration": "4",
 })  # fmt: skip
 
 
-def run(plans: list[Plan], seeds: range, store: Path, jobs: int = 1, collect: bool = False) -> list[SeedResult]:
+def run(cases: list[Case], seeds: range, store: Path, jobs: int = 1, collect: bool = False) -> list[SeedResult]:
     results: list[SeedResult] = []
-    campaign(plans, seeds, store, jobs=jobs, collect=collect, report=results.append)
+    campaign(cases, seeds, store, jobs=jobs, collect=collect, report=results.append)
     return results
 
 
@@ -54,7 +54,7 @@ def test_processes_share_the_seeds_and_find_the_same(tmp_path: Path) -> None:
     assert len(serial) == 4
 
     def found(results: list[SeedResult]) -> list[tuple[str, int, str, str]]:
-        return sorted((r.plan.nemesis, r.seed, r.verdict, r.history_sha256) for r in results)
+        return sorted((r.case.nemesis, r.seed, r.verdict, r.history_sha256) for r in results)
 
     assert found(serial) == found(spread)
 
@@ -96,9 +96,9 @@ def test_a_failure_is_told_even_if_its_run_can_not_be_kept(tmp_path: Path) -> No
 def test_what_was_found_before_an_end_is_reported(
     trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken_off(plans: list[Plan], seeds: range, store: Path, *, report: Callable[[SeedResult], None], **_: object
+    def broken_off(cases: list[Case], seeds: range, store: Path, *, report: Callable[[SeedResult], None], **_: object
                    ) -> None:  # fmt: skip
-        campaign(plans, seeds[:2], store, jobs=1, collect=True, report=report)
+        campaign(cases, seeds[:2], store, jobs=1, collect=True, report=report)
         raise trouble
 
     monkeypatch.setattr(command, "campaign", broken_off)
@@ -122,7 +122,7 @@ def test_a_shrinking_that_ends_early_keeps_what_it_had(
 ) -> None:  # fmt: skip
     told: list[SeedResult] = []
 
-    def broken_off(plan: Plan, seed: int, *, jobs: int, progress: Progress) -> Shrunk:
+    def broken_off(case: Case, seed: int, *, jobs: int, progress: Progress) -> Shrunk:
         def tell(result: SeedResult, runs: int) -> None:
             told.append(result)
             progress(result, runs)
@@ -131,7 +131,7 @@ def test_a_shrinking_that_ends_early_keeps_what_it_had(
 
         if not steps:
             raise trouble
-        return shrink(plan, seed, jobs=jobs, progress=tell)
+        return shrink(case, seed, jobs=jobs, progress=tell)
 
     monkeypatch.setattr(command, "shrink", broken_off)
     interrupted = pytest.raises(KeyboardInterrupt) if isinstance(trouble, KeyboardInterrupt) else nullcontext()
@@ -155,8 +155,8 @@ def test_a_shrinking_that_ends_early_keeps_what_it_had(
 
 
 def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = replace(SAFE, settings={**COMMON, "min_ok": "100000"})
-    assert run_campaign([plan], 1, 1, tmp_path, jobs=1, master=None, collect=False, shrinking=False, as_json=True) == 2
+    case = replace(SAFE, settings={**COMMON, "min_ok": "100000"})
+    assert run_campaign([case], 1, 1, tmp_path, jobs=1, master=None, collect=False, shrinking=False, as_json=True) == 2
     out, err = capsys.readouterr()
     (unknown,) = json.loads(out)["unknown"]
     assert unknown["seed"] == 1 and unknown["sentence"].startswith("Unknown")
@@ -170,18 +170,18 @@ def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: py
     ("packets", "packets:reset:1-2:3", "no backend of real nodes has all of these faults"),
 ])  # fmt: skip
 def test_a_scenario_is_recommended_to_a_backend_that_has_its_faults(nemesis: str, schedule: str, told: str) -> None:
-    plan = Plan("joram", "queue", nemesis, 3, 8.0, 30.0, {"schedule": schedule})
-    result = SeedResult(plan, 1, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
+    case = Case("joram", "queue", nemesis, 3, 8.0, 30.0, {"schedule": schedule})
+    result = SeedResult(case, 1, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
     assert told in command._on_real_nodes(result, "--config s.toml")
 
 
 def test_nonsense_is_refused(tmp_path: Path) -> None:
     assert stormproof("simulate", "--seeds", "0").returncode == 3
     assert "below 2**63" in stormproof("simulate", "--seeds", "1", "--start", str(1 << 63)).stderr
-    assert "--design joram is given twice" in stormproof("simulate", "--design", "joram", "--design", "joram").stderr
+    assert "--system joram is given twice" in stormproof("simulate", "--system", "joram", "--system", "joram").stderr
     same = stormproof("simulate", "--nemesis", "kill,pause", "--nemesis", "pause,kill")
     assert "--nemesis kill,pause is given twice" in same.stderr
-    assert "did you mean" in stormproof("simulate", "--design", "jorm").stderr
+    assert "did you mean" in stormproof("simulate", "--system", "jorm").stderr
 
 
 def stormproof(*words: str) -> subprocess.CompletedProcess[str]:

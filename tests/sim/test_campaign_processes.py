@@ -13,17 +13,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import StormproofError
 from harness.healing import heal_store
-from harness.sim.campaign import Plan, SeedResult, campaign
-from harness.sim.pool import Workers, remove_left, workshop
+from harness.sim.campaign import Case, SeedResult, campaign
+from harness.sim.pool import Workers, remove_left, worker_pool
 from harness.sim.spark import spark_campaign
-from harness.store import LOCK_FILE, Store, read_run
+from stormproof.errors import StormproofError
+from stormproof.run_folder import LOCK_FILE, read_run
+from stormproof.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"fault_duration": "1.5", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20"}
-SAFE = Plan("joram", "queue", "partition,kill", 3, 6.0, 30.0, COMMON)
-UNSAFE = Plan("joram", "queue", "partition", 3, 10.0, 30.0, {
+SAFE = Case("joram", "queue", "partition,kill", 3, 6.0, 30.0, COMMON)
+UNSAFE = Case("joram", "queue", "partition", 3, 10.0, 30.0, {
     **COMMON, "partitions": "unspecified", "partition_kind": "master", "fault_duration": "4",
 })  # fmt: skip
 
@@ -39,7 +40,7 @@ def die() -> None:
 
 def test_the_first_task_that_is_accepted_is_the_same_for_any_number_of_processes() -> None:
     tasks = [(number,) for number in (3, 1, 8, 9, 4, 10)]
-    with workshop(2) as (several, _):
+    with worker_pool(2) as (several, _):
         for workers in (Workers(1), several):
             assert workers.first(slow_square, tasks, lambda result: result > 60) == (2, 64)
             assert workers.first(slow_square, tasks, lambda result: result > 100) == (6, None)
@@ -72,7 +73,7 @@ def test_spark_finds_the_same_and_stores_every_run(tmp_path: Path) -> None:
 
 
 def _found(result: SeedResult) -> tuple[object, ...]:
-    return (result.plan, result.seed, result.verdict, result.history_sha256, result.anomalies, result.coverage)
+    return (result.case, result.seed, result.verdict, result.history_sha256, result.anomalies, result.coverage)
 
 
 def test_an_interrupted_campaign_leaves_nothing_but_a_summary(tmp_path: Path) -> None:

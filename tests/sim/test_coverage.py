@@ -1,4 +1,4 @@
-"""States that designs declare: told from the nodes' logs, added up over a campaign."""
+"""States that systems declare: told from the nodes' logs, added up over a campaign."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from types import ModuleType
 import pytest
 from simulated import simulated, small_test
 
-from harness.coverage import read_coverage, states_of
-from harness.sim.campaign import Plan, run_seed
+import nodes.reference
+from harness.coverage import read_coverage
+from harness.sim.campaign import Case, run_seed
 from harness.sim.tally import Tally
-from harness.store import read_run
-from nodes.reference import coverage as broker_coverage
-from nodes.reference.coverage import reached
-from nodes.reference.icestorm import coverage as icestorm_coverage
-from nodes.reference.joram import coverage as joram_coverage
+from nodes.systems.icestorm import states as icestorm_states
+from nodes.systems.joram import states as joram_states
+from nodes.systems.joram.system import JORAM
+from nodes.systems.reference import log_events as broker_states
+from nodes.systems.standalone.system import STANDALONE
+from stormproof.run_folder import read_run
 
-REFERENCE = Path(broker_coverage.__file__).parent
+REFERENCE = Path(nodes.reference.__file__).parent
 
 
 def log(*lines: str) -> str:
@@ -57,19 +59,19 @@ VIEW = "view installed epoch=1 members=a,b"
     ("client-silent", 1, {"a": log('1 client ended conn=a-1 reason="no heart-beat from the client"')}),
 ])  # fmt: skip
 def test_a_state_is_told_from_the_logs(state: str, times: int, logs: dict[str, str]) -> None:
-    assert reached(states_of("joram"), logs)[state] == times
+    assert JORAM.states_reached(logs)[state] == times
 
 
 def test_what_is_no_event_is_passed_over() -> None:
     text = "Traceback (most recent call last):\n  x = 1\nValueError\n" + log("1 lease expired epoch=1 waiting=2")
-    found = reached(states_of("joram"), {"a": text, "b": "(no log: gone)\n", "c": ""})
+    found = JORAM.states_reached({"a": text, "b": "(no log: gone)\n", "c": ""})
     assert found.pop("lease-expired") == 1
     assert not any(found.values())
 
 
-@pytest.mark.parametrize("module", [broker_coverage, joram_coverage, icestorm_coverage])
+@pytest.mark.parametrize("module", [broker_states, joram_states, icestorm_states])
 def test_every_event_that_a_state_waits_for_is_logged_somewhere(module: ModuleType) -> None:
-    sources = [path.read_text() for path in REFERENCE.rglob("*.py") if path.name != "coverage.py"]
+    sources = [path.read_text() for path in REFERENCE.rglob("*.py")]
     events = list(_events_of(module))
     assert events
     for event in events:
@@ -92,11 +94,11 @@ def _events_of(module: ModuleType) -> Iterator[str]:
 def test_a_run_tells_what_it_reached_and_a_campaign_adds_it_up(tmp_path: Path) -> None:
     run_dir = simulated(small_test(3), tmp_path)
     coverage = read_run(run_dir)["coverage"]
-    assert coverage == read_coverage("joram", run_dir / "logs")
+    assert coverage == read_coverage(JORAM, run_dir)
     assert coverage["failover"] and coverage["stood-still"] and not coverage["epoch-raised"]
 
-    plan = Plan("joram", "queue", "pause", 3, 6.0, 30.0, {"min_ok": "20", "detection_timeout": "0.5"})
-    results = [run_seed(plan, seed, tmp_path, tmp_path) for seed in (1, 2)]
+    case = Case("joram", "queue", "pause", 3, 6.0, 30.0, {"min_ok": "20", "detection_timeout": "0.5"})
+    results = [run_seed(case, seed, tmp_path, tmp_path) for seed in (1, 2)]
     tally = Tally(["joram", "standalone"])
     for result in [*results, replace(results[0], coverage={})]:
         tally.add(result)
@@ -107,4 +109,4 @@ def test_a_run_tells_what_it_reached_and_a_campaign_adds_it_up(tmp_path: Path) -
     }
     assert answer["joram"]["stood-still"]["runs"] > 0
     assert answer["joram"]["epoch-raised"] == {"runs": 0, "times": 0}
-    assert set(answer["standalone"]) == {state.name for state in states_of("standalone")}
+    assert set(answer["standalone"]) == set(STANDALONE.states)

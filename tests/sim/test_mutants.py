@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import nodes.reference.bugs
-from harness.errors import UsageError
-from harness.registry import WORKLOADS
 from harness.settings import make_test
 from harness.sim import mutants
 from harness.sim.campaign import run_seed
-from harness.sim.mutants import BASE, Catch, hunt, plan_of, run_mutants
+from harness.sim.mutants import BASE, Catch, case_of, hunt, run_mutants
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, Bug, switched_on
+from stormproof.errors import UsageError
+from workloads.catalog import WORKLOADS
 
 BUDGET = 25
 
@@ -26,23 +26,23 @@ BUDGET = 25
 def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     catch = hunt(bug, 0, 1, BUDGET, tmp_path)
     assert catch.caught, f"{bug} escaped {BUDGET} seeds"
-    assert set(catch.anomalies) <= {*WORKLOADS.load(BUGS[bug].workload).promises, "recovery"}
+    assert set(catch.anomalies) <= {*WORKLOADS.load(BUGS[bug].workload).guarantees, "recovery"}
     assert f"bug={bug}" in catch.command
 
 
 @pytest.mark.parametrize("exercise", [{}, {"ack": "majority", "log_keep": "5"}, {"max_down": "3"}])
 def test_without_a_bug_the_same_campaign_finds_nothing(exercise: dict[str, str], tmp_path: Path) -> None:
-    plan = replace(BASE, settings={**BASE.settings, **exercise})
+    case = replace(BASE, settings={**BASE.settings, **exercise})
     for seed in range(1, 5):
-        result = run_seed(plan, seed, tmp_path, tmp_path)
+        result = run_seed(case, seed, tmp_path, tmp_path)
         assert result.verdict == "valid", f"seed {seed}: {result.sentence}"
 
 
 @pytest.mark.parametrize("bug", [name for name, bug in BUGS.items() if bug.design == "icestorm"])
 def test_without_it_the_campaign_that_catches_a_bug_of_icestorm_finds_nothing(bug: str, tmp_path: Path) -> None:
-    plan = plan_of(bug)
-    plan = replace(plan, settings={name: value for name, value in plan.settings.items() if name != "bug"})
-    result = run_seed(plan, 1, tmp_path, tmp_path)
+    case = case_of(bug)
+    case = replace(case, settings={name: value for name, value in case.settings.items() if name != "bug"})
+    result = run_seed(case, 1, tmp_path, tmp_path)
     assert result.verdict == "valid", result.sentence
 
 
@@ -62,19 +62,19 @@ def test_bugs_are_off_by_default_and_unknown_ones_are_refused() -> None:
     with pytest.raises(ConfigError, match="own-log-wins"):
         switched_on({"bug": "own-log-win"})
     with pytest.raises(UsageError, match="there is no 'nonsense'"):
-        make_test(design="joram", workload="queue", nemesis="none", backend="sim", nodes=3, time_limit=10.0, rate=10.0,
+        make_test(system="joram", workload="queue", nemesis="none", backend="sim", nodes=3, time_limit=10.0, rate=10.0,
                   seed=1, settings={"bug": "nonsense"})  # fmt: skip
-    assert plan_of("own-log-wins").settings["bug"] == "own-log-wins"
+    assert case_of("own-log-wins").settings["bug"] == "own-log-wins"
 
 
-@pytest.mark.parametrize(("design", "workload", "bug", "having"), [
+@pytest.mark.parametrize(("system", "workload", "bug", "having"), [
     ("joram", "queue", "max-kept", "icestorm"),
     ("icestorm", "events", "requeued-twice", "joram and standalone"),
     ("standalone", "queue", "commit-unsynced,own-log-wins", "joram"),
 ])  # fmt: skip
-def test_a_bug_that_the_design_does_not_have_is_refused(design: str, workload: str, bug: str, having: str) -> None:
-    with pytest.raises(UsageError, match=f"{bug.split(',')[-1]}: design '{design}' does not have it, only {having}"):
-        make_test(design=design, workload=workload, nemesis="none", backend="sim", nodes=None, time_limit=10.0,
+def test_a_bug_that_the_design_does_not_have_is_refused(system: str, workload: str, bug: str, having: str) -> None:
+    with pytest.raises(UsageError, match=f"{bug.split(',')[-1]}: design '{system}' does not have it, only {having}"):
+        make_test(system=system, workload=workload, nemesis="none", backend="sim", nodes=None, time_limit=10.0,
                   rate=10.0, seed=1, settings={"bug": bug})  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Simulated disks: what a kill, a power loss and each trouble leave of a SQLite database."""
+"""Simulated disks: what a kill, a power loss and each fault leave of a SQLite database."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.protocols import DiskTrouble
 from harness.sim.disk import Disk, SimFile
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.runtime import RealRuntime, prepared
+from stormproof.contracts.backend import DiskFault
 
 SEEDS = range(30)
 
@@ -74,9 +74,9 @@ def test_a_torn_last_write_costs_the_transaction_that_was_being_written_and_no_o
     fill(opened(disk), 0, 20)
     database = opened(disk, "NORMAL")  # commits without a sync, so that there is something to tear
     fill(database, 20, 25)
-    disk.set_trouble(DiskTrouble("torn"))
+    disk.set_fault(DiskFault("torn"))
     disk.process_died()
-    assert disk.harm == 1
+    assert disk.shown == 1
     found = stored(opened(disk))
     assert found == list(range(len(found))) and 20 <= len(found) < 25
 
@@ -87,15 +87,15 @@ def test_a_failing_disk_refuses_commits_and_keeps_what_it_had(kind: str) -> None
     database = opened(disk)
     fill(database, 0, 20)
     assert disk.probe() == "ok"
-    disk.set_trouble(DiskTrouble(kind))
-    assert disk.probe() == "failed" and disk.harm == 0
+    disk.set_fault(DiskFault(kind))
+    assert disk.probe() == "failed" and disk.shown == 0
     with pytest.raises(sqlite3.OperationalError):
         fill(database, 20, 60)
-    assert disk.harm > 0
+    assert disk.shown > 0
     disk.process_died()
-    harm = disk.harm
-    disk.set_trouble(None)
-    assert disk.harm == harm, "what shows while it is set right counts, too"
+    shown = disk.shown
+    disk.set_fault(None)
+    assert disk.shown == shown, "what shows while it is set right counts, too"
     found = stored(opened(disk))
     assert found == list(range(len(found))) and 20 <= len(found) < 60
     fill(opened(disk), len(found), 60)
@@ -105,7 +105,7 @@ def test_a_failing_disk_refuses_commits_and_keeps_what_it_had(kind: str) -> None
 @pytest.mark.parametrize("kind", ["full", "write-error", "sync-error"])
 def test_a_broker_cannot_start_on_a_failing_disk(kind: str) -> None:
     disk = Disk(random.Random(1))
-    disk.set_trouble(DiskTrouble(kind))
+    disk.set_fault(DiskFault(kind))
     with pytest.raises((ConfigError, sqlite3.OperationalError)):
         fill(opened(disk), 0, 40)
 
@@ -116,8 +116,8 @@ def test_a_page_of_noise_is_refused_wherever_it_is() -> None:
         database = opened(disk)
         fill(database, 0, 60)
         database.close()
-        disk.set_trouble(DiskTrouble("corrupt"))
-        assert disk.harm == 1
+        disk.set_fault(DiskFault("corrupt"))
+        assert disk.shown == 1
         with pytest.raises(ConfigError, match=r"data: broker (is damaged|can't be used).*move it away"):
             prepared(disk.open_database("broker"), "broker")
 
@@ -126,7 +126,7 @@ def test_an_empty_disk_holds_nothing() -> None:
     disk = Disk(random.Random(1))
     fill(opened(disk), 0, 20)
     disk.process_died()
-    disk.set_trouble(DiskTrouble("empty"))
+    disk.set_fault(DiskFault("empty"))
     assert stored(opened(disk)) == []
 
 
@@ -136,9 +136,9 @@ def test_a_slow_disk_makes_its_process_wait_for_every_sync() -> None:
     disk.stall = waits.append
     fill(database, 0, 5)
     assert waits == []
-    disk.set_trouble(DiskTrouble("slow", 0.25))
+    disk.set_fault(DiskFault("slow", 0.25))
     fill(database, 5, 10)
-    assert waits == [0.25] * 5 and disk.harm == 5
+    assert waits == [0.25] * 5 and disk.shown == 5
 
 
 def test_what_a_dead_process_still_does_changes_nothing() -> None:

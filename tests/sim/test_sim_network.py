@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from simulated import N1, N2, World, in_world
 
-from harness.protocols import Condition
 from harness.sim.loop import TURN
-from harness.sim.network import Weather
+from harness.sim.network import LatencyModel
 from harness.sim.transport import WINDOW, Endpoint
+from stormproof.contracts.backend import LinkConditions
 
 CUT = frozenset({("n1", "n2"), ("n2", "n1")})
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -37,7 +37,7 @@ async def connected(world: World) -> tuple[Streams, Streams]:
 
 def test_bytes_arrive_in_order_however_reads_are_sliced() -> None:
     async def work(world: World) -> bytes:
-        world.network.weather = Weather(0.001, 0.01, 0.2, 0.5, 0.5)
+        world.network.latency = LatencyModel(0.001, 0.01, 0.2, 0.5, 0.5)
         (_, writer), (reader, _) = await connected(world)
         for number in range(300):
             writer.write(b"%d," % number)
@@ -137,7 +137,7 @@ def test_a_paused_process_gets_what_came_meanwhile_at_once() -> None:
         async def listen() -> None:
             got.append(await reader.read(100))
 
-        world.network.weather = Weather(0.001, 0.001, 0.0, 0.0, 0.0)
+        world.network.latency = LatencyModel(0.001, 0.001, 0.0, 0.0, 0.0)
         world.n2.spawn(listen(), "listen")
         await asyncio.sleep(0.1)
         world.n2.pause()
@@ -180,11 +180,11 @@ def test_a_closed_port_can_be_listened_on_again_after_a_kill() -> None:
     in_world(work)
 
 
-def there_and_back(condition: Condition) -> dict[tuple[str, str], Condition]:
+def there_and_back(condition: LinkConditions) -> dict[tuple[str, str], LinkConditions]:
     return {("n1", "n2"): condition, ("n2", "n1"): condition}
 
 
-async def spoken(world: World, condition: Condition, count: int = 100) -> tuple[bytes, float]:
+async def spoken(world: World, condition: LinkConditions, count: int = 100) -> tuple[bytes, float]:
     """What arrives of numbers that are sent every 10 ms under a condition, and when all has."""
     (_, writer), (reader, _) = await connected(world)
     world.network.set_conditions(there_and_back(condition))
@@ -197,22 +197,22 @@ async def spoken(world: World, condition: Condition, count: int = 100) -> tuple[
 
 @pytest.mark.requirement("H5", part=True)
 @pytest.mark.parametrize(
-    ("condition", "at_least", "disturbed"),
+    ("condition", "at_least", "affected"),
     [
-        (Condition(loss=0.2), 1.0, 10),
-        (Condition(corrupt=0.2), 1.0, 10),
-        (Condition(delay=0.5, jitter=0.1), 1.4, 100),
-        (Condition(duplicate=0.5), 1.0, 30),
-        (Condition(reorder=0.5), 1.0, 30),
-        (Condition(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 50),
+        (LinkConditions(loss=0.2), 1.0, 10),
+        (LinkConditions(corrupt=0.2), 1.0, 10),
+        (LinkConditions(delay=0.5, jitter=0.1), 1.4, 100),
+        (LinkConditions(duplicate=0.5), 1.0, 30),
+        (LinkConditions(reorder=0.5), 1.0, 30),
+        (LinkConditions(loss=0.1, delay=0.05, jitter=0.05, duplicate=0.1, reorder=0.1, corrupt=0.05), 1.0, 50),
     ],
 )
 def test_tcp_hides_what_packets_suffer_but_for_the_time_it_takes(
-    condition: Condition, at_least: float, disturbed: int
+    condition: LinkConditions, at_least: float, affected: int
 ) -> None:
     async def work(world: World) -> tuple[bytes, float, int]:
         data, end = await spoken(world, condition)
-        return data, end, sum(world.network.disturbed().values())
+        return data, end, sum(world.network.affected_packets().values())
 
     counts = []
     for seed in range(1, 5):
@@ -220,13 +220,13 @@ def test_tcp_hides_what_packets_suffer_but_for_the_time_it_takes(
         assert data == b"".join(b"%d," % number for number in range(100))
         assert end > at_least
         counts.append(count)
-    assert sum(counts) / len(counts) > disturbed
+    assert sum(counts) / len(counts) > affected
 
 
 def test_a_slow_link_is_shared_by_all_its_connections_and_lets_go_at_the_heal() -> None:
     async def work(world: World) -> tuple[float, float]:
         (_, writer), (reader, _) = await connected(world)
-        world.network.set_conditions(there_and_back(Condition(rate=10_000)))
+        world.network.set_conditions(there_and_back(LinkConditions(rate=10_000)))
         start = world.loop.now
         writer.write(bytes(10_000 - 66))
         writer.write(bytes(50_000))
@@ -243,11 +243,11 @@ def test_a_slow_link_is_shared_by_all_its_connections_and_lets_go_at_the_heal() 
 def test_a_reset_from_between_ends_one_side_and_the_other_when_it_speaks() -> None:
     async def work(world: World) -> None:
         (mine, writer), (reader, answer) = await connected(world)
-        world.network.set_conditions({("n1", "n2"): Condition(reset=1.0)})
+        world.network.set_conditions({("n1", "n2"): LinkConditions(reset=1.0)})
         writer.write(b"hello")
         with pytest.raises(ConnectionResetError):
             await mine.read()
-        assert world.network.disturbed() == {("n1", "n2"): 1}
+        assert world.network.affected_packets() == {("n1", "n2"): 1}
         world.network.set_conditions({})
         await asyncio.sleep(5)
         assert not reader.at_eof()  # nobody has told it
@@ -346,7 +346,7 @@ def test_what_arrives_just_before_a_disk_has_answered_is_answered_after_what_was
 @pytest.mark.parametrize("seed", range(20))
 def test_bytes_keep_their_order_whatever_packets_suffer(seed: int) -> None:
     async def work(world: World) -> tuple[bytes, float]:
-        condition = Condition(loss=0.3, delay=0.2, jitter=0.2, reorder=0.2, rate=20_000.0 if seed % 2 else 0.0)
+        condition = LinkConditions(loss=0.3, delay=0.2, jitter=0.2, reorder=0.2, rate=20_000.0 if seed % 2 else 0.0)
         return await spoken(world, condition)
 
     assert in_world(work, seed)[0] == b"".join(b"%d," % number for number in range(100))

@@ -16,23 +16,23 @@ import pytest
 from simulated import simulated, small_test, stormy_test, traces
 
 from checkers.run_check import check_run
-from harness.history.ledger import read_ledger
-from harness.history.moments import read_moments
-from harness.registry import NEMESES
 from harness.sim.clock import EPOCH
-from harness.store import HARNESS_LOG, read_run
+from nemesis.catalog import FAULTS
 from nodes.reference.engine import StoreEngine
 from reports.run_page import write_report
+from stormproof.history.ledger import read_ledger
+from stormproof.history.moments import read_moments
+from stormproof.run_folder import HARNESS_LOG, read_run
 from workloads.client import StompClient
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def test_a_run_exercises_every_fault_and_proves_it(tmp_path: Path) -> None:
+def test_a_run_exercises_every_fault_and_confirms_it(tmp_path: Path) -> None:
     run_dir = simulated(small_test(3), tmp_path)
     windows = read_ledger(run_dir / "ledger.jsonl")
-    assert {window.fault for window in windows if window.proven} == {"partition", "pause", "kill"}
+    assert {window.fault for window in windows if window.confirmed} == {"partition", "pause", "kill"}
     verdict = check_run(run_dir)
     assert verdict.verdict == "valid", verdict.sentence
     assert verdict.figures["enqueue_ok"] >= 20
@@ -42,13 +42,13 @@ def test_a_run_exercises_every_fault_and_proves_it(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("H5", part=True)
 @pytest.mark.parametrize("family", ["power", "reboot", "packets", "clock", "disk"])
-def test_each_kind_of_a_fault_is_proven_and_survived(family: str, tmp_path: Path) -> None:
-    kinds = NEMESES.load(family).kinds
+def test_each_kind_of_a_fault_is_confirmed_and_survived(family: str, tmp_path: Path) -> None:
+    kinds = FAULTS.load(family).kinds
     settings = {"fault_duration": 1.5, "fault_gap": 1.0, "quiet_before": 0.05, "quiet_after": 0.05}
     test = small_test(2, nemesis=family, time_limit=5.0 + 4.0 * len(kinds), rate=12.0, settings=settings)
     run_dir = simulated(test, tmp_path)
-    proven = {window.kind for window in read_ledger(run_dir / "ledger.jsonl") if window.proven and not window.error}
-    assert proven == set(kinds)
+    windows = read_ledger(run_dir / "ledger.jsonl")
+    assert {window.kind for window in windows if window.confirmed and not window.error} == set(kinds)
     verdict = check_run(run_dir)
     assert verdict.verdict == "valid", verdict.sentence
 

@@ -22,9 +22,11 @@ from harness.backends.ssh.backend import SshBackend
 from harness.backends.ssh.keys import make_key
 from harness.backends.ssh.prepare import prepare
 from harness.backends.ssh.remote import clean
-from harness.errors import StormproofError
-from harness.spec import Test
-from harness.store import REMOTE_FILE
+from stormproof.contracts.cluster import MAIN
+from stormproof.contracts.topology import Topology
+from stormproof.errors import StormproofError
+from stormproof.run_folder import REMOTE_FILE
+from stormproof.test import Test
 
 FOLDER = Path(sys.argv[1])
 OPTIONS = {"hosts": str(FOLDER / "hosts.list"), "known_hosts": str(FOLDER / "known_hosts")}
@@ -38,14 +40,18 @@ def run_dir(name: str) -> Path:
 
 
 def plan(nemesis: tuple[str, ...] = (), **options: Any) -> Test:
-    return Test(design="joram", workload="queue", nodes=3, nemesis=nemesis, options={**OPTIONS, **options})
+    return Test(system="joram", workload="queue", nodes=3, nemesis=nemesis, options={**OPTIONS, **options})
+
+
+async def provision(backend: SshBackend, test: Test, name: str) -> None:
+    await backend.provision(test, Topology(test.node_names, test.client_hosts), run_dir(name))
 
 
 @asynccontextmanager
 async def provisioned(test: Test, name: str = "run") -> AsyncIterator[SshBackend]:
     backend = SshBackend()
     try:
-        await backend.provision(test, run_dir(name))
+        await provision(backend, test, name)
         yield backend
     finally:
         await backend.release()
@@ -98,7 +104,7 @@ async def check_refusals() -> None:
         assert "10.78.0.12:23) can't be reached: Connection refused" in line, line
     with changed("hosts.list", hosts.splitlines()[0] + "\n"):
         line = await refused(plan())
-        assert "3 nodes need as many hosts, but there are 1: n1" in line, line
+        assert "3 machines need as many hosts, but there are 1: n1" in line, line
     assert "backend ssh needs its hosts" in await refused(plan(hosts=""))
     assert "No such file" in await refused(plan(hosts="/no/such/list"))
     assert "power=nuclear" in await refused(plan(power="nuclear"))
@@ -116,12 +122,12 @@ async def check_ssh_config() -> None:
 async def check_lacks() -> None:
     """Hosts without marker, Python or sudo; the farm was started so."""
     with changed("hosts.list", trio("n1")):
-        line = await refused(Test(design="standalone", workload="queue", nodes=1, options=OPTIONS))
+        line = await refused(Test(system="standalone", workload="queue", nodes=1, options=OPTIONS))
     assert "/etc/stormproof/may-be-broken" in line and "stormproof prepare n1" in line, line
     for number, words in {2: "no Python 3.11 or newer (found: none)", 3: "no Python 3.11 or newer (found: 3.9)",
                           4: "can't become root without a password", 5: "nft not found"}.items():  # fmt: skip
         with changed("hosts.list", trio(f"n{number}")):
-            line = await refused(Test(design="standalone", workload="queue", nodes=1, options=OPTIONS))
+            line = await refused(Test(system="standalone", workload="queue", nodes=1, options=OPTIONS))
         assert words in line and line.startswith(f"n{number} ("), line
         assert number == 4 or "apt-get install" in line, line
 
@@ -133,7 +139,7 @@ def trio(*names: str) -> str:
 
 async def check_disk_full() -> None:
     """A full disk is one line; what was begun is taken away, and the host is free again."""
-    test = Test(design="standalone", workload="queue", nodes=1, options=OPTIONS)
+    test = Test(system="standalone", workload="queue", nodes=1, options=OPTIONS)
     with changed("hosts.list", trio("n6")):
         async with provisioned(test, "full") as backend:
             try:
@@ -150,10 +156,11 @@ async def check_disk_full() -> None:
 async def check_machine_faults() -> None:
     """Who shares a kernel with others is no machine: its clock, packets, power and boot are not touched."""
     before = time.time() - time.monotonic()
-    for fault, words in {"clock": "it shares this machine's kernel", "reboot": "it shares this machine's kernel",
-                         "power": "--set power="}.items():  # fmt: skip
+    for fault, ability, words in (("clock", "clocks", "it shares this machine's kernel"),
+                                  ("reboot", "reboot", "it shares this machine's kernel"),
+                                  ("power", "power", "--set power=")):  # fmt: skip
         line = await refused(plan((fault,)))
-        assert "n1 (" in line and repr(fault) in line and words in line, line
+        assert "n1 (" in line and repr(ability) in line and words in line, line
     async with provisioned(plan()) as backend:
         for call in (backend.set_clock("n1", 100.0, 1.0), backend.reboot("n1"), backend.power_off(["n1"])):
             try:
@@ -175,7 +182,7 @@ async def check_power_provider() -> None:
             raise AssertionError("it was off")
         except StormproofError as error:
             assert "n2 (" in str(error) and "still answers after its power was cut" in str(error), str(error)
-        assert (await backend.process("n2")).state == "dead"
+        assert (await backend.process("n2", MAIN)).state == "dead"
         await backend.power_on(["n2"])
         assert (FOLDER / "switched").read_text() == "off n2\n", "who has power needs none"
         assert (await backend.exec("n2", "echo up")).output == "up\n"
@@ -263,15 +270,15 @@ async def check_one_run_a_host() -> None:
         except StormproofError as error:
             line = str(error)
         assert "in use by run first" in line and "stormproof heal" in line, line
-        await backend.start("n1", ["sleep", "4711"], f"{backend.node_dir('n1')}/log")
+        await backend.start("n1", MAIN, ["sleep", "4711"], f"{backend.node_dir('n1')}/log")
         await backend.set_network(frozenset({("n1", "n2")}))
         assert (await backend.exec("n2", "nft list tables")).output.count("stormproof") == 1
         second = await asyncio.to_thread(clean, run_dir("second"))
-        assert second == [] and (await backend.process("n1")).state == "running", "its hosts are not the second's"
+        assert second == [] and (await backend.process("n1", MAIN)).state == "running", "its hosts are not the second's"
         done = await asyncio.to_thread(clean, run_dir("first"))
         assert any("removed network" in line for line in done) and any("removed folder" in line for line in done)
         assert any("removed address 10.78.0." in line for line in done) and not note.exists(), done
-        assert (await backend.process("n1")).state == "dead"
+        assert (await backend.process("n1", MAIN)).state == "dead"
         assert "stormproof" not in (await backend.exec("n2", "nft list tables")).output
         assert await asyncio.to_thread(clean, run_dir("first")) == []
 
@@ -279,7 +286,7 @@ async def check_one_run_a_host() -> None:
 async def check_unreachable_host_is_healed_later() -> None:
     """A note stays until all hosts are clean."""
     backend = SshBackend()
-    await backend.provision(plan(), run_dir("later"))
+    await provision(backend, plan(), "later")
     # On the way out: what n2 is told to do must not reach it, or it may be clean although its answer is lost.
     wall = "add table inet wall; add chain inet wall out { type filter hook output priority -20; }; " \
            "add rule inet wall out ip daddr 10.78.0.12 tcp dport 22 reject with tcp reset"
@@ -298,10 +305,11 @@ async def check_unreachable_host_is_healed_later() -> None:
 
 async def check_code_is_reused() -> None:
     """The broker is uploaded once; what was damaged meanwhile is uploaded again."""
+    from harness.deployment import cluster_of
     from harness.settings import make_test
-    from nodes.systems.reference import Joram, node_hashes
+    from nodes.systems.reference.code import code_folder, node_hashes
 
-    test = make_test(design="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
+    test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
                      seed=1, settings=OPTIONS)  # fmt: skip
     uploads: list[str] = []
     rounds = (("rm -rf {0}", 3), ("", 0), ("echo >> {0}/nodes/stomp.py", 1), ("rm {0}/nodes/reference/store.py", 1))
@@ -314,15 +322,15 @@ async def check_code_is_reused() -> None:
                 await upload(node, content, path)
 
             backend.upload = counted  # type: ignore[method-assign]
-            cluster = Joram.cluster(test, backend, "secret-pass")
+            cluster = cluster_of(test, backend, "secret-pass")
             for node in ("n2",) if expected == 1 else test.node_names:
-                done = await backend.exec(node, damage.format(cluster._code(node)))
+                done = await backend.exec(node, damage.format(code_folder(backend, node)))
                 assert done.status == 0, done.output
             uploads.clear()
             await cluster.install()
             assert sum(path.endswith("code.zip") for path in uploads) == expected, (damage, uploads)
             for node in test.node_names:
-                check = f"cd {cluster._code(node)} && sha256sum --check --status <<'END'\n{node_hashes()}END\n"
+                check = f"cd {code_folder(backend, node)} && sha256sum --check --status <<'END'\n{node_hashes()}END\n"
                 assert (await backend.exec(node, check)).status == 0
 
 

@@ -28,12 +28,12 @@ from harness.backends.ssh.facts import (
 )
 from harness.backends.ssh.hosts import Host, absolute, parse_list, parse_ssh_config, read_hosts
 from harness.backends.ssh.keys import make_key
-from harness.backends.ssh.machines import demand_faults
+from harness.backends.ssh.machines import demand_abilities
 from harness.backends.ssh.power import Power, parse_power
 from harness.backends.ssh.remote import Remote, clean_script, take_script
-from harness.errors import BackendError, HistoryError, UsageError
-from harness.protocols import Condition
 from harness.settings import make_test
+from stormproof.contracts.backend import LinkConditions
+from stormproof.errors import BackendError, HistoryError, UsageError
 
 pytestmark = pytest.mark.requirement("H2", part=True)
 
@@ -227,23 +227,26 @@ def test_only_a_machine_of_its_own_gets_a_machine_s_faults() -> None:
     assert own_machine(Facts(boot=this_boot()), []) == "it shares this machine's kernel"
 
 
-@pytest.mark.parametrize(("fault", "beside", "facts", "words"), [
-    ("clock", True, vm(1), None),
-    ("clock", True, vm(1, container="lxc"), "it is a container"),
+@pytest.mark.parametrize(("ability", "beside", "facts", "words"), [
+    ("clocks", True, vm(1), None),
+    ("clocks", True, vm(1, container="lxc"), "it is a container"),
     ("reboot", True, Facts(boot=this_boot()), "this machine's kernel"),
     ("packets", True, vm(1, netem=True, ifb=True), None),
     ("packets", True, vm(1, netem=True), "no ifb"),
     ("packets", False, vm(1, netem=True), None),
     ("packets", False, vm(1), "no netem"),
     ("power", True, vm(1), "--set power="),
-    ("partition", True, vm(1), None),
+    ("links", True, vm(1), None),
 ])
-def test_faults_that_a_host_cannot_have_are_refused(fault: str, beside: bool, facts: Facts, words: str | None) -> None:
+def test_faults_that_a_host_cannot_have_are_refused(
+    ability: str, beside: bool, facts: Facts, words: str | None
+) -> None:
     nodes = {"n1": Host("red", "192.0.2.1")}
     if words is None:
-        return demand_faults([fault], nodes, {"n1": facts}, None, beside)
-    with pytest.raises(BackendError, match=rf"red \(root@192.0.2.1:22\) can't have the fault '{fault}'") as caught:
-        demand_faults([fault], nodes, {"n1": facts}, None, beside)
+        return demand_abilities([ability], nodes, {"n1": facts}, None, beside)
+    refused = rf"red \(root@192.0.2.1:22\) can't have faults that need '{ability}'"
+    with pytest.raises(BackendError, match=refused) as caught:
+        demand_abilities([ability], nodes, {"n1": facts}, None, beside)
     assert words in str(caught.value)
 
 
@@ -251,7 +254,7 @@ ADDRESS = {"n1": "10.9.0.11", "n2": "10.9.0.12", "c1": "10.9.0.131", "c2": "10.9
 
 
 def test_each_link_suffers_once_at_a_node() -> None:
-    slow, lossy = Condition(delay=0.02, jitter=0.005, rate=1000.0), Condition(loss=0.25)
+    slow, lossy = LinkConditions(delay=0.02, jitter=0.005, rate=1000.0), LinkConditions(loss=0.25)
     conditions = {("n1", "n2"): slow, ("n2", "c1"): lossy, ("c2", "n1"): lossy, ("c1", "c2"): slow}
     found = netem.queues(["n1", "n2"], conditions)
     assert found == {"n1": netem.Queues({"n2": slow}, {"c2": lossy}), "n2": netem.Queues({"c1": lossy}, {})}
@@ -263,13 +266,13 @@ def test_each_link_suffers_once_at_a_node() -> None:
     assert len(netem.DEVICE) <= 15, "the kernel's limit"
     assert netem.Queues({}, {}).script("eth1", ADDRESS).splitlines()[-1] == "set -e", "only heals"
     with pytest.raises(BackendError, match="resets no connections"):
-        netem.queues(["n1"], {("n1", "c1"): Condition(reset=0.1)})
+        netem.queues(["n1"], {("n1", "c1"): LinkConditions(reset=0.1)})
     with pytest.raises(BackendError, match="more than 15 links"):
         netem.queues(["n1"], {("n1", f"c{i}"): lossy for i in range(16)})
 
 
 def test_links_with_doubled_packets_share_a_queue() -> None:
-    double = Condition(duplicate=0.5)
+    double = LinkConditions(duplicate=0.5)
     queues = netem.queues(["n1"], {("n1", "n2"): double, ("n1", "c1"): double})["n1"]
     script = queues.script("eth1", ADDRESS)
     assert script.count("netem limit 100000 duplicate 50%") == 1 and script.count("flowid 5700:2") == 2
@@ -286,10 +289,10 @@ arriving
 qdisc netem 5701: parent 5700:2 limit 100000 delay 20ms
  Sent 64 bytes 7 pkt (dropped 0, overlimits 0 requeues 0)
 """
-    queues = netem.Queues({"n2": Condition(loss=0.25)}, {"c1": Condition(delay=0.02)})
+    queues = netem.Queues({"n2": LinkConditions(loss=0.25)}, {"c1": LinkConditions(delay=0.02)})
     assert netem.parse_counts(text, "n1", queues) == {("n1", "n2"): 30, ("c1", "n1"): 7}
-    nothing = netem.Queues({"n2": Condition(corrupt=0.3)}, {})
-    assert netem.parse_counts("\narriving\n", "n1", nothing) == {("n1", "n2"): 0}, "no packet, no proof"
+    nothing = netem.Queues({"n2": LinkConditions(corrupt=0.3)}, {})
+    assert netem.parse_counts("\narriving\n", "n1", nothing) == {("n1", "n2"): 0}, "no packet, no evidence"
 
 
 def run_clock(folder: Path, offset: float, rate: float) -> dict[str, float]:
@@ -386,7 +389,7 @@ def test_the_note_of_a_run_s_hosts_survives_and_a_damaged_one_is_told(tmp_path: 
 def test_a_test_on_hosts_can_be_repeated_from_its_command() -> None:
     from harness.describe import command_line
 
-    test = make_test(design="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
+    test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
                      seed=1, settings={"hosts": "/lab.list"})  # fmt: skip
     words = command_line(test, Path("runs"))
     assert "--backend ssh" in words and "hosts=/lab.list" in words and "ssh_config" not in words

@@ -13,9 +13,9 @@ import pytest
 from harness.backends.ssh.facts import MARKER, cluster_addresses, parse_facts
 from harness.backends.ssh.hosts import Host, parse_ssh_config
 from harness.backends.ssh.power import Power
-from harness.errors import BackendError, UsageError
-from harness.slowness import VARIABLE
 from harness.vagrant import OWN_BOX, PROJECT, Provider, choose_provider, parse_status
+from stormproof.errors import BackendError, UsageError
+from stormproof.timeout_scale import VARIABLE
 
 needs_vagrant = pytest.mark.skipif(
     shutil.which("vagrant") is None, reason="Vagrant is not installed (apt-get install vagrant)"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from checkers.checks.repeats import BUFFERED
-from harness.op import FAIL, INFO, INVOKE, OK, Op
-from harness.spec import Test
 from nodes.stomp import Frame
+from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
+from stormproof.test import Test
 from workloads.connection import NotSent
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient

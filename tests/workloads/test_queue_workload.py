@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
-from harness.generator import Context, Generator
-from harness.generator.simulate import crashing, invocations, quick, simulate
-from harness.op import INVOKE, Op
 from harness.settings import convert_options
-from harness.spec import Test
+from stormproof.errors import UsageError
+from stormproof.generator import Context, Generator
+from stormproof.generator.simulate import crashing, invocations, quick, simulate
+from stormproof.operation import INVOKE, Op
+from stormproof.test import Test
 from workloads.client import decode_body, encode_body
 from workloads.queue import QueueWorkload
 

@@ -9,14 +9,14 @@ import pytest
 
 from checkers.run_check import check_run
 from harness.describe import create_run
-from harness.errors import UsageError
-from harness.generator import Context, Generator
-from harness.generator.simulate import crashing, invocations, quick, simulate
-from harness.op import Op
 from harness.settings import convert_options, make_test
 from harness.sim.run import simulate as simulate_run
-from harness.spec import Test
 from nodes.reference.topics import matches
+from stormproof.errors import UsageError
+from stormproof.generator import Context, Generator
+from stormproof.generator.simulate import crashing, invocations, quick, simulate
+from stormproof.operation import Op
+from stormproof.test import Test
 from workloads.topic import TopicWorkload
 from workloads.topic_client import selects
 
@@ -108,7 +108,7 @@ def test_durable_subscriptions_lose_nothing_under_faults_unless_the_partition_is
 ) -> None:
     settings = {"fault_duration": 1.5, "detection_timeout": 0.5, "idle_timeout": 2.0, "min_ok": 20,
                 "partitions": partitions}  # fmt: skip
-    test = make_test(design="joram", workload="topic", nemesis="partition,pause,kill", backend="sim", nodes=3,
+    test = make_test(system="joram", workload="topic", nemesis="partition,pause,kill", backend="sim", nodes=3,
                      time_limit=15.0, rate=30.0, seed=5, settings=settings)  # fmt: skip
     run_dir = create_run(test, "test", tmp_path)
     simulate_run(run_dir)

@@ -10,13 +10,13 @@ import pytest
 
 from checkers.run_check import check_run
 from harness.describe import create_run
-from harness.errors import UsageError
-from harness.generator.simulate import Outcome, invocations, simulate
-from harness.op import INVOKE, Op
 from harness.settings import convert_options, make_test
 from harness.sim.run import simulate as simulate_run
-from harness.spec import Test
 from nodes.stomp import Frame
+from stormproof.errors import UsageError
+from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.operation import INVOKE, Op
+from stormproof.test import Test
 from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.decisions import Decisions
 from workloads.transaction import TransactionWorkload
@@ -194,7 +194,7 @@ async def test_a_client_crashes_between_prepare_and_commit() -> None:
 def test_transactions_are_atomic_and_exactly_once_under_faults(transactions: str, tmp_path: Path) -> None:
     settings = {"fault_duration": 1.5, "detection_timeout": 0.5, "idle_timeout": 2.0, "min_ok": 15,
                 "transactions": transactions, "crash_share": 0.2}  # fmt: skip
-    test = make_test(design="joram", workload="transaction", nemesis="partition,pause,kill", backend="sim", nodes=3,
+    test = make_test(system="joram", workload="transaction", nemesis="partition,pause,kill", backend="sim", nodes=3,
                      time_limit=15.0, rate=30.0, seed=2, settings=settings)  # fmt: skip
     run_dir = create_run(test, "test", tmp_path)
     simulate_run(run_dir)

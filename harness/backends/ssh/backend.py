@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from harness.backends import network
-from harness.backends.base import FAULTS, ShellBackend, gather_all
+from harness.backends.base import ABILITIES, ShellBackend, gather_all
 from harness.backends.shell import Channel
 from harness.backends.ssh import clients, clock, machines, netem
 from harness.backends.ssh.clients import ClientAddresses
@@ -28,13 +29,16 @@ from harness.backends.ssh.facts import (
     own_machine,
     parse_facts,
 )
-from harness.backends.ssh.hosts import default_known_hosts, read_hosts
+from harness.backends.ssh.hosts import absolute, default_known_hosts, read_hosts
 from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
 from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
-from harness.errors import BackendError, UsageError
-from harness.protocols import Condition, Link, Option, ProcessState
-from harness.spec import Test
-from harness.store import REMOTE_FILE
+from nemesis.families import families_of
+from stormproof.contracts.backend import DEAD, LINKS, PACKETS, Capability, Link, LinkConditions, ProcessState
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError, UsageError
+from stormproof.run_folder import REMOTE_FILE
+from stormproof.test import Test
 
 OPTIONS = (
     Option("ssh_config", "", "OpenSSH configuration that names the hosts, as `vagrant ssh-config` prints it"),
@@ -51,8 +55,10 @@ class SshBackend(ShellBackend):
 
     name = "ssh"
     silence = 1.0
-    options: tuple[Option, ...] = OPTIONS
-    faults: Mapping[str, str] = {**FAULTS, **machines.FAULTS}
+    options = OPTIONS
+    abilities: ClassVar[Mapping[str, str]] = {**ABILITIES, **machines.ABILITIES}
+    lateness = None
+    also_type = " --hosts FILE"
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,40 +71,52 @@ class SshBackend(ShellBackend):
         self._power: Power | None = None
         self._down: set[str] = set()
         self._cut: frozenset[Link] = frozenset()
-        self._conditions: Mapping[Link, Condition] = {}
+        self._conditions: Mapping[Link, LinkConditions] = {}
         self._queues: dict[str, netem.Queues] = {}
         self._clocks: dict[str, tuple[float, float]] = {}
 
     @staticmethod
-    def launch_prefix() -> list[str]:
-        """The harness's child needs no namespaces of its own here."""
-        return []
+    def requirements() -> list[Capability]:
+        """Nothing here; the hosts are asked when they are used."""
+        return [Capability("ssh", True, "hosts that are named, reached over SSH")]
 
-    async def provision(self, test: Test, run_dir: Path) -> None:
+    @staticmethod
+    def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+        """With the files' whole paths."""
+        return absolute(given)
+
+    async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Connect to the hosts, see that they may and can be nodes, give each a folder and the clients their addresses.
 
         Raises:
             UsageError: the files that name the hosts don't, or name too few.
             BackendError: a host can't be reached, may not be broken, or lacks something.
         """
+        if topology.networks:
+            raise UsageError(f"hosts over SSH have one network for a test, but {test.system} wants further ones: "
+                             f"{', '.join(topology.networks)}; choose another --backend")
         hosts = read_hosts(test.options)
-        if len(hosts) < test.nodes:
-            raise UsageError(f"{test.nodes} nodes need as many hosts, but there are {len(hosts)}: "
+        if len(hosts) < len(topology.machines):
+            raise UsageError(f"{len(topology.machines)} machines need as many hosts, but there are {len(hosts)}: "
                              f"{', '.join(host.name for host in hosts)}")
         self._run_dir = run_dir
         known_hosts = str(test.options.get("known_hosts") or default_known_hosts())
         power = str(test.options.get("power") or "")
         self._power = parse_power(power)
-        nodes = dict(zip(test.node_names, hosts, strict=False))
+        nodes = dict(zip(topology.machines, hosts, strict=False))
         self._remote = Remote(run_dir.resolve().name, known_hosts, nodes, power=power)
-        self._open_shells(test.node_names)
-        await self._examine(test)
-        await self._place_clients(test)
-        await gather_all(self._demand(node, take_script(self._noted(), node)) for node in test.node_names)
+        self._open_shells(topology.machines)
+        await self._examine(test, topology)
+        await self._demand_packages(topology, topology.machines)
+        await self._place_clients(test, topology)
+        await gather_all(self._demand(node, take_script(self._noted(), node)) for node in topology.machines)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
         return self._noted().node_dir(node)
+
+    def _place(self, machine: str) -> str:
+        return self._noted().nodes[machine].label
 
     def code_dir(self, node: str) -> str:
         """Where broker code is kept for later runs."""
@@ -118,7 +136,7 @@ class SshBackend(ShellBackend):
         self._cut = cut
         await super().set_network(cut)
 
-    async def set_conditions(self, conditions: Mapping[Link, Condition]) -> None:
+    async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         """Make exactly these links suffer, and all others none; idempotent.
 
         Raises:
@@ -129,8 +147,8 @@ class SshBackend(ShellBackend):
         self._conditions = conditions
         await gather_all(self._emulate(node, queues) for node, queues in wanted.items() if node not in self._down)
 
-    async def disturbed(self) -> Mapping[Link, int]:
-        """Packets that were disturbed so far on each link that has a condition now."""
+    async def affected_packets(self) -> Mapping[Link, int]:
+        """Packets that suffered so far on each link that has a condition now."""
         busy = [(node, queues) for node, queues in self._queues.items() if queues.leaving or queues.arriving]
         texts = await gather_all(self._demand(node, netem.counts_script(self._device(node))) for node, _ in busy)
         counts: dict[Link, int] = {}
@@ -138,9 +156,9 @@ class SshBackend(ShellBackend):
             counts |= netem.parse_counts(text, node, queues)
         return counts
 
-    async def process(self, node: str) -> ProcessState:
-        """The broker's state; ``dead`` on a machine without power."""
-        return ProcessState("dead") if node in self._down else await super().process(node)
+    async def process(self, node: str, program: str) -> ProcessState:
+        """A program's state; ``dead`` on a machine without power."""
+        return ProcessState(DEAD) if node in self._down else await super().process(node, program)
 
     async def probe(self, link: Link, timeout: float) -> str:
         """Whether a packet passes and is answered; ``unknown`` from a machine without power."""
@@ -259,7 +277,7 @@ class SshBackend(ShellBackend):
             if time.monotonic() > deadline:
                 raise BackendError(f"{host.label} did not boot within {POWER_LIMIT:g} s")
             await asyncio.sleep(BOOT_POLL)
-        await self._demand(node, f"rm -f {self._pid_file(node)}")
+        await self._demand(node, f"rm -f {self.node_dir(node)}/*.pid")
         self._down.discard(node)
         async with self._network_lock:
             await self._filter(node, network.filters(self._control, self._cut)[node])
@@ -308,25 +326,25 @@ class SshBackend(ShellBackend):
         self._sources[node] = shell.process.source
         return shell
 
-    async def _examine(self, test: Test) -> None:
+    async def _examine(self, test: Test, topology: Topology) -> None:
         """Ask all hosts what they are; refuse those that may not or can't be nodes. Changes nothing."""
         remote = self._noted()
-        texts = await gather_all(self._demand(node, FACTS_SCRIPT) for node in test.node_names)
-        self._facts = {node: parse_facts(text) for node, text in zip(test.node_names, texts, strict=True)}
+        texts = await gather_all(self._demand(node, FACTS_SCRIPT) for node in topology.machines)
+        self._facts = {node: parse_facts(text) for node, text in zip(topology.machines, texts, strict=True)}
         for node, facts in self._facts.items():
             demand_marker(remote.nodes[node], facts)
         for node, facts in self._facts.items():
             self._pythons[node] = demand_tools(remote.nodes[node], facts)
         beside = test.options.get("clients") == "beside"
-        machines.demand_faults(test.nemesis, remote.nodes, self._facts, self._power, beside)
+        machines.demand_abilities(_needed(test), remote.nodes, self._facts, self._power, beside)
 
-    async def _place_clients(self, test: Test) -> None:
+    async def _place_clients(self, test: Test, topology: Topology) -> None:
         remote = self._noted()
-        hosts = [remote.nodes[node] for node in test.node_names]
+        hosts = [remote.nodes[node] for node in topology.machines]
         facts = list(self._facts.values())
         wanted = str(test.options.get("network") or "") or next((each.network for each in facts if each.network), "")
         nodes = cluster_addresses(hosts, facts, wanted)
-        self._addresses = {node: str(address.ip) for node, address in zip(test.node_names, nodes, strict=True)}
+        self._addresses = {node: str(address.ip) for node, address in zip(topology.machines, nodes, strict=True)}
         for node, source in self._sources.items():
             if source in self._addresses.values():
                 raise BackendError(f"{remote.nodes[node].label} is controlled from {source}, which is a node's own "
@@ -350,7 +368,7 @@ class SshBackend(ShellBackend):
 
     def _stand_outside(self, test: Test, why: str) -> None:
         """All clients use this machine's own address, which no fault may cut."""
-        if {"partition", "packets"} & set(test.nemesis) and test.options.get("clients") == "beside":
+        if {LINKS, PACKETS} & _needed(test) and test.options.get("clients") == "beside":
             raise BackendError(f"clients can't stand beside the nodes: {why}; let them reach all nodes: "
                                "--set clients=outside, or name addresses of this machine: --set client_addresses=A,B,C")
         first = next(iter(self._addresses.values()))
@@ -371,3 +389,8 @@ class SshBackend(ShellBackend):
         if self._remote is None:
             raise BackendError("backend ssh is not provisioned")
         return self._remote
+
+
+def _needed(test: Test) -> set[str]:
+    """The abilities that the test's faults need."""
+    return {ability for family in families_of(test) for ability in family.needs}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.launch import find_tool
-from harness.errors import BackendError
+from stormproof.errors import BackendError
 
 _LIMIT_S = 5.0
 _ARP_WAIT_S = 0.3

@@ -25,9 +25,9 @@ from typing import ParamSpec, TypeVar
 import paramiko
 
 from harness.backends.ssh.hosts import Host, own_key
-from harness.errors import BackendError
-from harness.slowness import SLOW
 from nodes.timeouts import within
+from stormproof.errors import BackendError
+from stormproof.timeout_scale import SLOW
 
 CONNECT_LIMIT = 10.0 * SLOW
 """Seconds that a connection may take, from the first packet to an open shell."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.backends.probe import MIN_PYTHON
 from harness.backends.ssh import netem
 from harness.backends.ssh.hosts import Host
-from harness.errors import BackendError
+from stormproof.errors import BackendError
 
 MARKER = "/etc/stormproof/may-be-broken"
 """A host that carries this file may be broken; ``stormproof prepare`` puts it there.

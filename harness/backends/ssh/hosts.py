@@ -16,7 +16,7 @@ from typing import Any
 
 import paramiko
 
-from harness.errors import UsageError
+from stormproof.errors import UsageError
 
 SSH_PORT = 22
 FILE_OPTIONS = ("ssh_config", "hosts", "known_hosts")

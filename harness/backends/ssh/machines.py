@@ -9,37 +9,38 @@ from harness.backends.ssh.connection import in_thread
 from harness.backends.ssh.facts import Facts, own_machine
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import HELP, Power, takes_connections
-from harness.errors import BackendError
+from stormproof.contracts.backend import CLOCKS, PACKETS, POWER, REBOOT
+from stormproof.errors import BackendError
 
-FAULTS: Mapping[str, str] = {
-    **{f"packets:{kind}": "netem on the machine's own device, with counters; needs sch_netem in its kernel"
+ABILITIES: Mapping[str, str] = {
+    **{f"{PACKETS}:{kind}": "netem on the machine's own device, with counters; needs sch_netem in its kernel"
        for kind in ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "flaky")},
-    "power": "the machine's power is cut by its provider (--set power=...)",
-    "reboot": "an orderly restart of the machine",
-    "clock": "the machine's own clock is set (clock_settime), its tick changed (adjtimex), time services stopped",
+    POWER: "the machine's power is cut by its provider (--set power=...)",
+    REBOOT: "an orderly restart of the machine",
+    CLOCKS: "the machine's own clock is set (clock_settime), its tick changed (adjtimex), time services stopped",
 }  # fmt: skip
 
 
-def demand_faults(nemesis: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, Facts], power: Power | None,
+def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, Facts], power: Power | None,
                   beside: bool) -> None:
-    """Raises BackendError when a fault that a test names can't be honoured on one of its hosts."""
-    for fault in nemesis:
+    """Raises BackendError when an ability that a test's faults need can't be honoured on one of its hosts."""
+    for ability in needed:
         for node, host in nodes.items():
             others = [each for other, each in facts.items() if other != node]
-            why = _obstacle(fault, facts[node], others, power, beside)
+            why = _obstacle(ability, facts[node], others, power, beside)
             if why:
-                raise BackendError(f"{host.label} can't have the fault {fault!r}: {why}")
+                raise BackendError(f"{host.label} can't have faults that need {ability!r}: {why}")
 
 
-def _obstacle(fault: str, facts: Facts, others: Sequence[Facts], power: Power | None, beside: bool) -> str | None:
-    if fault == "packets":
+def _obstacle(ability: str, facts: Facts, others: Sequence[Facts], power: Power | None, beside: bool) -> str | None:
+    if ability == PACKETS:
         if not facts.netem:
             return "its kernel has no netem (run there as root: modprobe sch_netem, or install a kernel that has it)"
         if beside and not facts.ifb:
             return "its kernel has no ifb, which packets of clients need; use --set clients=outside"
-    if fault == "power" and power is None:
+    if ability == POWER and power is None:
         return f"nobody is named who can cut its power; give --set power=...: {HELP}"
-    if fault in ("reboot", "clock"):
+    if ability in (REBOOT, CLOCKS):
         return own_machine(facts, others)
     return None
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.errors import BackendError
-from harness.protocols import Condition, Link
+from stormproof.contracts.backend import Link, LinkConditions
+from stormproof.errors import BackendError
 
 HANDLE = "57"
 """Beginning of our queues' handles, by which they are told from others; the root's is 5700."""
@@ -55,8 +55,8 @@ fi
 class Queues:
     """What one node does to packets: ``leaving`` to and ``arriving`` from these names."""
 
-    leaving: Mapping[str, Condition]
-    arriving: Mapping[str, Condition]
+    leaving: Mapping[str, LinkConditions]
+    arriving: Mapping[str, LinkConditions]
 
     def script(self, device: str, address: Mapping[str, str]) -> str:
         """The shell script that makes the node do exactly this on the device of its cluster address."""
@@ -74,14 +74,14 @@ class Queues:
         return "\n".join(lines)
 
 
-def queues(nodes: Iterable[str], conditions: Mapping[Link, Condition]) -> dict[str, Queues]:
+def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> dict[str, Queues]:
     """What each node has to do so that exactly these links suffer.
 
     Raises:
         BackendError: a condition is none that netem knows, or a node has too many links.
     """
-    leaving: dict[str, dict[str, Condition]] = {node: {} for node in nodes}
-    arriving: dict[str, dict[str, Condition]] = {node: {} for node in leaving}
+    leaving: dict[str, dict[str, LinkConditions]] = {node: {} for node in nodes}
+    arriving: dict[str, dict[str, LinkConditions]] = {node: {} for node in leaving}
     for (source, target), condition in sorted(conditions.items()):
         if condition.reset:
             raise BackendError("netem resets no connections; use another packets_kind")
@@ -118,7 +118,7 @@ def parse_counts(text: str, node: str, found: Queues) -> dict[Link, int]:
     return counts
 
 
-def suffered(condition: Condition, passed: int, lost: int) -> int:
+def suffered(condition: LinkConditions, passed: int, lost: int) -> int:
     """How many packets a condition hit, of those that passed and those that were lost."""
     if (condition.delay and not condition.reorder) or condition.rate:
         return passed + lost
@@ -126,7 +126,9 @@ def suffered(condition: Condition, passed: int, lost: int) -> int:
     return lost + int(passed * shares)
 
 
-def _queues(device: str, field: str, conditions: Mapping[str, Condition], address: Mapping[str, str]) -> Sequence[str]:
+def _queues(
+    device: str, field: str, conditions: Mapping[str, LinkConditions], address: Mapping[str, str]
+) -> Sequence[str]:
     """Commands: a band for all else and one for each link."""
     bands = _bands(conditions)
     lines = [f"tc qdisc add dev {device} root handle {HANDLE}00: prio bands {len(bands) + 1} "
@@ -140,7 +142,7 @@ def _queues(device: str, field: str, conditions: Mapping[str, Condition], addres
     return lines
 
 
-def _bands(conditions: Mapping[str, Condition]) -> list[list[str]]:
+def _bands(conditions: Mapping[str, LinkConditions]) -> list[list[str]]:
     """The links' ends in the queues that they get."""
     shared: dict[object, list[str]] = {}
     for name, condition in conditions.items():
@@ -148,7 +150,7 @@ def _bands(conditions: Mapping[str, Condition]) -> list[list[str]]:
     return list(shared.values())
 
 
-def _netem(condition: Condition) -> str:
+def _netem(condition: LinkConditions) -> str:
     """A condition in netem's words."""
     words = [f"limit {_LIMIT}"]
     if condition.delay or condition.jitter or condition.reorder:

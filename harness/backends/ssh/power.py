@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.backends.ssh.hosts import Host
-from harness.errors import BackendError, UsageError
-from harness.slowness import SLOW
+from stormproof.errors import BackendError, UsageError
+from stormproof.timeout_scale import SLOW
 
 POWER_LIMIT = 300.0
 """Seconds that a provider's command may take: emulated machines boot slowly."""

@@ -23,7 +23,7 @@ from harness.backends.ssh.connection import (
 from harness.backends.ssh.facts import FACTS_SCRIPT, MARKER, lacks, missing_packages, parse_facts
 from harness.backends.ssh.hosts import Host, default_known_hosts, own_key, read_hosts
 from harness.backends.ssh.keys import make_key
-from harness.errors import BackendError, StormproofError, UsageError
+from stormproof.errors import BackendError, StormproofError, UsageError
 
 INSTALL_LIMIT = 300.0
 

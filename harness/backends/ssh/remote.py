@@ -20,10 +20,10 @@ from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_ro
 from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import POWER_LIMIT, parse_power, takes_connections
-from harness.errors import BackendError, HistoryError
-from harness.slowness import SLOW
-from harness.store import REMOTE_FILE, write_json
-from harness.undo import POWER, pending_undos
+from stormproof.errors import BackendError, HistoryError
+from stormproof.history.undo import POWER, pending_undos
+from stormproof.run_folder import REMOTE_FILE, write_json
+from stormproof.timeout_scale import SLOW
 
 CLEAN_LIMIT = 20.0 * SLOW
 BOOT_POLL = 0.5

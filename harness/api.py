@@ -1,0 +1,128 @@
+"""Running and checking from a person's own Python: what ``stormproof.run`` and ``stormproof.check`` do."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import plugins
+from harness.backends.catalog import BACKENDS
+from harness.backends.probe import choose_backend
+from harness.run import RunResult, run_test
+from harness.settings import make_test
+from stormproof.errors import UsageError
+from stormproof.run_folder import read_verdict
+from stormproof.test import Test
+from workloads.catalog import ALIASES as WORKLOAD_ALIASES
+
+SEEDS = 10**6
+
+
+def plan(
+    *,
+    system: str,
+    workload: str,
+    nemesis: str,
+    backend: str | None,
+    nodes: int | None,
+    time_limit: float,
+    rate: float,
+    seed: int | None,
+    settings: Mapping[str, Any],
+) -> tuple[Test, str]:
+    """The test that these settings describe, on a backend that works here, and why this one.
+
+    ``system``, ``workload`` and ``nemesis`` (joined by commas) are names, or ``FILE:CLASS``; without a seed the test
+    gets a fresh one.
+
+    Raises:
+        UsageError: a name, a number or a combination makes no sense.
+        BackendError: no backend works here, or not the one that was asked for.
+    """
+    given = BACKENDS.load(backend).prepare_settings(settings) if backend else dict(settings)
+    draft: dict[str, Any] = {
+        "system": plugins.resolve(plugins.SYSTEM, system),
+        "workload": plugins.resolve(plugins.WORKLOAD, WORKLOAD_ALIASES.get(workload, workload)),
+        "nemesis": plugins.resolve_all(plugins.NEMESIS, nemesis),
+        "nodes": nodes,
+        "time_limit": time_limit,
+        "rate": rate,
+        "seed": random.SystemRandom().randrange(1, SEEDS) if seed is None else seed,
+        "settings": given,
+    }
+    make_test(backend=backend or "local", **draft)  # complain about a typing error before probing the machine
+    chosen, why = choose_backend(backend)
+    return make_test(backend=chosen, **draft), why
+
+
+def run(
+    system: str | type = "joram",
+    workload: str | type = "queue",
+    nemesis: str | type | Sequence[str | type] = "partition",
+    *,
+    backend: str | None = None,
+    nodes: int | None = None,
+    time_limit: float = 30.0,
+    rate: float = 200.0,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    checks: Sequence[str | type] = (),
+    store: str | Path = "runs",
+    quiet: bool = False,
+) -> RunResult:
+    """Run one test to its verdict and report, as ``stormproof test`` does.
+
+    Args:
+        system: the system under test: a name, ``FILE:CLASS``, or a class of yours.
+        workload: what clients do, likewise.
+        nemesis: the faults, one or several; ``none`` for none.
+        backend: where nodes run; by default the strongest that works here.
+        nodes: number of nodes; by default the system's usual.
+        time_limit: seconds of load and faults.
+        rate: operations a second, of all clients together.
+        seed: repeats values, faults and times; a fresh one by default.
+        settings: options by name, as ``--set`` gives them.
+        checks: further checks to judge by.
+        store: the folder in which the run's own folder is made.
+        quiet: progress goes to standard error.
+
+    Raises:
+        UsageError: a name, a number or a combination makes no sense.
+        StormproofError: the run broke; what it recorded is kept.
+    """
+    families = [nemesis] if isinstance(nemesis, str | type) else nemesis
+    for each in checks:
+        plugins.resolve(plugins.CHECK, _typed(each))
+    test, why = plan(
+        system=_typed(system), workload=_typed(workload), nemesis=",".join(map(_typed, families)) or "none",
+        backend=backend, nodes=nodes, time_limit=time_limit, rate=rate, seed=seed, settings=settings or {},
+    )  # fmt: skip
+    return run_test(test, why, Path(store), quiet=quiet)
+
+
+def check(run: str | Path = "latest", *, store: str | Path = "runs") -> Mapping[str, Any]:
+    """Check a recorded run again; its verdict, as it is stored.
+
+    Raises:
+        UsageError: there is no such run.
+        HistoryError: it can't be checked.
+    """
+    from harness.recheck import check_again
+
+    return read_verdict(check_again(Path(store), str(run)).run_dir)
+
+
+def _typed(named: str | type) -> str:
+    """What a person types for a class of theirs."""
+    if isinstance(named, str):
+        return named
+    try:
+        file = inspect.getsourcefile(named)
+    except (OSError, TypeError):
+        file = None
+    if file is None or not Path(file).is_file() or "." in named.__qualname__:
+        raise UsageError(f"{named.__qualname__} must be a class at the top of a file: the processes of a run load it")
+    return f"{file}:{named.__name__}"

@@ -1,0 +1,26 @@
+"""All backends by name. A new one is one module beside the others and one line here."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from stormproof.contracts.backend import Backend
+from stormproof.registry import Entry, Registry
+
+
+def _is_backend(found: object) -> TypeGuard[type[Backend]]:
+    return isinstance(found, type) and issubclass(found, Backend)
+
+
+BACKENDS: Registry[type[Backend]] = Registry(
+    "backend",
+    _is_backend,
+    Entry("docker", "containers through Docker Engine", "harness.backends.docker:DockerBackend"),
+    Entry("local", "Linux namespaces on this machine; no daemon, root or ordinary user",
+          "harness.backends.local:LocalBackend"),
+    Entry("sim", "simulated nodes, network, disks and time in one process; repeats exactly from the seed",
+          "harness.sim.backend:SimBackend"),
+    Entry("ssh", "hosts reached over SSH that may be broken: virtual machines, a lab's computers",
+          "harness.backends.ssh.backend:SshBackend"),
+)  # fmt: skip
+"""The strongest first: where none is named, the first that works is chosen of those that may be."""

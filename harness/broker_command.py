@@ -1,0 +1,45 @@
+"""``stormproof broker``: one reference broker in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodes.reference.api import ConfigError
+from nodes.reference.config import build_config
+from nodes.reference.designs import DESIGNS
+from nodes.reference.process import serve
+from nodes.reference.start import start_config
+from nodes.systems.catalog import SYSTEMS
+from stormproof.errors import UsageError
+
+
+def run_single(design: str, data: Path, host: str, port: int, login: str, passcode: str) -> int:
+    """Run until SIGTERM or Ctrl-C; returns the exit status.
+
+    Raises:
+        UsageError: the design does not exist or needs other nodes, or a setting can't be used.
+    """
+    if design not in DESIGNS:
+        raise UsageError(f"there is no design {design!r} of the reference broker (there are: {', '.join(DESIGNS)})")
+    if SYSTEMS.load(design).min_nodes > 1:
+        raise UsageError(f"design {design} needs a cluster: start it with `stormproof test --system {design}`")
+    try:
+        config = build_config(data, design=design, host=host, port=port, login=login, passcode=passcode)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    return serve(config)
+
+
+def run_described(descriptor: Path, arguments: Sequence[str], expected: int | None, join: bool,
+                  secret_file: Path | None) -> int:
+    """Run one machine of an XML descriptor, as ``run_single`` does; ``nodes.reference.start`` explains the arguments.
+
+    Raises:
+        UsageError: the descriptor or an argument can't be used.
+    """
+    try:
+        config = start_config(descriptor, arguments, expected, join, secret_file)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    return serve(config)

@@ -1,0 +1,94 @@
+"""What becomes of clients that nobody uses any more: what was confirmed to them is made safe, then they are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from nodes.timeouts import within
+from stormproof.contracts.client import Client, Flushable
+
+CLOSE_SECONDS = 5.0
+"""Hard limit for closing one client."""
+
+logger = logging.getLogger("stormproof.interpreter")
+
+
+class ClientReaper:
+    """Closes clients that nobody uses any more, which may take long.
+
+    Tasks are kept in the order in which they began: the order in a set would be that of their addresses in
+    memory, which no simulated run may depend on.
+    """
+
+    def __init__(self) -> None:
+        self._flushing: dict[asyncio.Task[None], None] = {}
+        self._closing: dict[asyncio.Task[None], None] = {}
+
+    def retire(self, client: Client) -> None:
+        """Flush a client, if it can be, and close it, in the background."""
+        if isinstance(client, Flushable):
+            _track(self._flushing, self._flush_and_close(client))
+        else:
+            self._close(client)
+
+    async def flush(self, clients: Iterable[Client], timeout: float) -> bool:
+        """Let these clients, which stay in use, and those that are retired flush; close the latter.
+
+        False when some could not within ``timeout`` seconds: they have stopped trying.
+        """
+        staying = [asyncio.create_task(client.flush()) for client in clients if isinstance(client, Flushable)]
+        tasks = [*staying, *self._flushing]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+        late = await _cancelled(tasks)
+        await self._closed()
+        return not late
+
+    async def end(self, clients: Iterable[Client]) -> None:
+        """Close these clients, and those that are retired, flushed or not."""
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never comes to closing its client
+        await _cancelled(list(self._flushing))
+        for client in clients:
+            self._close(client)
+        await self._closed()
+
+    async def _flush_and_close(self, client: Flushable) -> None:
+        try:
+            await client.flush()
+        finally:
+            self._close(client)
+
+    def _close(self, client: Client) -> None:
+        _track(self._closing, _close(client))
+
+    async def _closed(self) -> None:
+        if self._closing:
+            await asyncio.wait(list(self._closing))
+
+
+def _track(tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work, name="reaper")
+    tasks[task] = None
+    task.add_done_callback(lambda done: tasks.pop(done, None))
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+    """Cancel those that are not done, and wait until they have ended; returns them."""
+    late = [task for task in tasks if not task.done()]
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
+    return late
+
+
+async def _close(client: Client) -> None:
+    """Close a client; one that raises or hangs costs nobody else anything."""
+    try:
+        async with within(CLOSE_SECONDS):
+            await client.close()
+    except Exception as error:
+        logger.warning("closing a client failed: %s", f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -1,0 +1,1 @@
+"""The commands of ``stormproof``, a module for each of their kinds."""

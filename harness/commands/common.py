@@ -1,0 +1,30 @@
+"""What commands share: options, and how what they found is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stormproof.registry import Registry
+
+DEFAULT_STORE = Path("runs")
+
+StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
+SshConfigOption = Annotated[
+    Path | None, typer.Option("--ssh-config", help="hosts for backend ssh, as `vagrant ssh-config` prints them")
+]
+HostsOption = Annotated[
+    Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
+]
+RunsArgument = Annotated[
+    list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")
+]
+SET_HELP = "name=value of system, workload or nemesis; `stormproof list` shows them"
+FILE_HELP = "or FILE.py:CLASS"
+
+def choices(registry: Registry[Any]) -> str:
+    """The names of a registry, for a help text."""
+    return ", ".join(registry.names())

@@ -1,0 +1,99 @@
+"""Commands on recorded runs: check, report, serve; and the names that can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from harness.commands.common import DEFAULT_STORE, JsonOption, RunsArgument, StoreOption
+from harness.output import print_json
+from harness.progress import console
+from stormproof.errors import UsageError
+
+LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states or all; or the name of one of these"
+PLUGIN_HELP = "FILE.py:CLASS with which the runs were made; may be repeated"
+
+
+def check(
+    runs: RunsArgument = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
+    system: Annotated[list[str] | None, typer.Option(help=f"the system: {PLUGIN_HELP}")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,
+    nemesis: Annotated[list[str] | None, typer.Option(help=f"the fault: {PLUGIN_HELP}")] = None,
+    check: Annotated[list[str] | None, typer.Option(help=f"the check: {PLUGIN_HELP}")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check recorded runs again with PySpark and store their verdicts.
+
+    Runs that were made with plug-ins are checked where the same ones are installed, or named here.
+    """
+    from harness import plugins
+    from harness.recheck import check_stored
+
+    if bool(runs) == all_runs:
+        raise UsageError("check what? name runs, or say --all")
+    named = {plugins.SYSTEM: system, plugins.WORKLOAD: workload, plugins.NEMESIS: nemesis, plugins.CHECK: check}
+    for kind, texts in named.items():
+        for text in texts or []:
+            plugins.resolve(kind, text)
+    raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json))
+
+
+def list_names(
+    what: Annotated[str, typer.Argument(help=LIST_HELP)] = "all",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what can be named: systems, workloads, nemeses, checks, backends, bugs, and the options of each."""
+    from harness.listing import listing
+
+    data = listing(what)
+    if as_json:
+        print_json(data)
+        return
+    to = console()
+    for title, entries in data.items():
+        table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
+        for entry in entries:
+            table.add_row(entry["name"], escape(entry["summary"]))
+            if "command" in entry:
+                table.add_row("", escape(entry["command"]))
+            for option in entry["options"]:
+                choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
+                table.add_row("", escape(f"--set {option['name']}={option['default']}{choices}: {option['help']}"))
+        to.print(table)
+
+
+def report(
+    runs: RunsArgument = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Write the HTML report of runs (the latest by default) and the index over the store again."""
+    from harness.coverage import note_log_events
+    from reports.index_page import write_index
+    from reports.run_page import write_report
+    from stormproof.store import Store
+
+    runs_of = Store(store)
+    for name in runs or ["latest"]:
+        run_dir = runs_of.resolve(name)
+        note_log_events(run_dir)
+        print(write_report(run_dir))
+    print(write_index(store))
+
+
+def serve(
+    store: StoreOption = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on", min=0, max=65535)] = 8642,
+) -> None:
+    """Serve the index and the reports over HTTP, on loopback unless told otherwise."""
+    from harness.coverage import note_log_events
+    from reports.server import serve as serve_store
+
+    serve_store(Path(store), host, port, note_log_events)

@@ -1,0 +1,249 @@
+"""Commands that run tests: one, many seeds, known bugs, demonstrations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.backends.catalog import BACKENDS
+from harness.commands.common import (
+    DEFAULT_STORE,
+    FILE_HELP,
+    SET_HELP,
+    HostsOption,
+    JsonOption,
+    SshConfigOption,
+    StoreOption,
+    choices,
+)
+from harness.commands.configured import ConfigOption, SettingsOption
+from harness.output import print_json
+from harness.progress import console
+from nemesis.catalog import FAULTS
+from nodes.systems.catalog import SYSTEMS
+from stormproof.errors import UsageError
+from workloads.catalog import ALIASES as WORKLOAD_ALIASES
+from workloads.catalog import WORKLOADS
+
+SYSTEM_HELP = f"system under test: {choices(SYSTEMS)}, {FILE_HELP}  [default: joram]"
+WORKLOAD_HELP = f"what clients do: {choices(WORKLOADS)}, {FILE_HELP}  [default: queue]"
+NEMESIS_HELP = f"faults, joined by commas, or none: {choices(FAULTS)}, {FILE_HELP}  [default: partition]"
+BACKEND_HELP = f"where nodes run: {choices(BACKENDS)}  [default: the strongest that works here]"
+SIMULATED_NEMESIS_HELP = (
+    f"faults, joined by commas, or none: {choices(FAULTS)}; may be repeated  [default: partition,pause,kill]"
+)
+CHECK_HELP = "a further check to judge by, FILE.py:CLASS or the name of an installed one; may be repeated"
+BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
+SYSTEM_NAMES = ("--system", "--design")
+
+
+def test(
+    system: Annotated[str | None, typer.Option(*SYSTEM_NAMES, help=SYSTEM_HELP)] = None,
+    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
+    nemesis: Annotated[str | None, typer.Option(help=NEMESIS_HELP)] = None,
+    check: Annotated[list[str] | None, typer.Option(help=CHECK_HELP)] = None,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    ssh_config: SshConfigOption = None,
+    hosts: HostsOption = None,
+    nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
+    time_limit: Annotated[float, typer.Option(help="seconds of load and faults")] = 30.0,
+    rate: Annotated[float, typer.Option(help="operations a second, all clients")] = 200.0,
+    seed: Annotated[int | None, typer.Option(help="repeats values, faults and times  [default: fresh]")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    settings: SettingsOption = None,
+    bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
+    config: ConfigOption = None,
+    repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
+
+    The same seed plans the same load and faults again, on every backend. Examples:
+
+    stormproof test --nemesis partition,pause,kill --time-limit 60
+
+    stormproof test --set partitions=unspecified --set partition_kind=master --set fault_duration=6
+
+    stormproof test --system ./mine.py:MyBroker --nemesis kill --rate 1000 --json
+    """
+    from harness import plugins
+    from harness.api import plan
+    from harness.repeat import check_repeat, repeat_test
+    from harness.run import run_test
+    from harness.settings import parse_assignments
+
+    given = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
+    files = {"ssh_config": ssh_config, "hosts": hosts}
+    given |= {name: str(path) for name, path in files.items() if path}
+    wanted = backend or (_taking("hosts") if any(files.values()) else None)
+    for text in check or []:
+        plugins.resolve(plugins.CHECK, text)
+    planned, why = plan(
+        system=system or "joram", workload=_workload(workload or "queue"),
+        nemesis="partition" if nemesis is None else nemesis, backend=wanted, nodes=nodes, time_limit=time_limit,
+        rate=rate, seed=seed, settings=given,
+    )  # fmt: skip
+    if repeat is not None:
+        check_repeat(planned, repeat)
+    to = sys.stderr if as_json else sys.stdout
+    print(f"backend {planned.backend}: {why}; seed {planned.seed}", file=to, flush=True)
+    if repeat is not None:
+        raise typer.Exit(repeat_test(planned, why, store, repeat, as_json=as_json))
+    result = run_test(planned, why, store, quiet=as_json)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        for line in result.lines():
+            print(line)
+    raise typer.Exit(result.exit_code)
+
+
+def _taking(option: str) -> str:
+    """The backend that takes an option."""
+    return next(entry.name for entry in BACKENDS
+                if any(each.name == option for each in BACKENDS.load(entry.name).options))  # fmt: skip
+
+
+def _workload(text: str) -> str:
+    from harness import plugins
+
+    if text in WORKLOAD_ALIASES:
+        print(f"stormproof: the workload {text!r} is called {WORKLOAD_ALIASES[text]!r} now", file=sys.stderr)
+    return plugins.resolve(plugins.WORKLOAD, WORKLOAD_ALIASES.get(text, text))
+
+
+def simulate(
+    seeds: Annotated[int, typer.Option(help="number of seeds")] = 100,
+    start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    system: Annotated[
+        list[str] | None, typer.Option(*SYSTEM_NAMES, help=SYSTEM_HELP + "; may be repeated")
+    ] = None,
+    workload: Annotated[list[str] | None, typer.Option(help=WORKLOAD_HELP + "; may be repeated")] = None,
+    nemesis: Annotated[list[str] | None, typer.Option(help=SIMULATED_NEMESIS_HELP)] = None,
+    check: Annotated[list[str] | None, typer.Option(help=CHECK_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
+    time_limit: Annotated[float, typer.Option(help="simulated seconds of load and faults")] = 30.0,
+    rate: Annotated[float, typer.Option(help="operations a simulated second, all clients")] = 17.0,
+    store: StoreOption = DEFAULT_STORE,
+    settings: SettingsOption = None,
+    bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
+    config: ConfigOption = None,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master, with --spark  [default: local[*]]")] = None,
+    collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
+    shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it.
+
+    Of several systems, workloads and nemeses every combination is run; those that can't be are listed and left out.
+    """
+    from harness import plugins
+    from harness.settings import parse_assignments
+    from harness.sim.command import cases_of, run_campaign
+
+    for text in check or []:
+        plugins.resolve(plugins.CHECK, text)
+    cases, left_out = cases_of(
+        [plugins.resolve(plugins.SYSTEM, name) for name in system or ["joram"]],
+        [_workload(name) for name in workload or ["queue"]],
+        [plugins.resolve_all(plugins.NEMESIS, names) for names in nemesis or ["partition,pause,kill"]],
+        nodes=nodes,
+        time_limit=time_limit,
+        rate=rate,
+        settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
+    )
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if master and not spark:
+        raise UsageError("--master needs --spark")
+    if jobs is not None and spark:
+        raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
+    status = run_campaign(
+        cases, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
+        shrinking=shrink, as_json=as_json,
+    )  # fmt: skip
+    raise typer.Exit(status)
+
+
+def mutants(
+    bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
+    seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 100,
+    start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
+    jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]", min=1)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
+    from harness.sim.mutants import run_mutants
+
+    raise typer.Exit(run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json))
+
+
+def guarantees(
+    system: Annotated[
+        list[str] | None, typer.Option(*SYSTEM_NAMES, help="system; all that have modes by default")
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="folder whose runs are counted")] = None,
+    seeds: Annotated[int, typer.Option(help="simulate each mode with so many seeds instead")] = 0,
+    jobs: Annotated[int, typer.Option(help="processes for the simulation", min=1)] = 1,
+    page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal")] = None,
+) -> None:
+    """Compare what a system guarantees in each mode with what a store's runs, or simulated ones, have shown.
+
+    Status 1 when something that is promised was violated.
+    """
+    from harness.comparison import compare, modes_of, read_store, simulate_modes, systems_compared
+    from harness.comparison import page as make_page
+    from stormproof.contracts.guarantee import PROMISED
+
+    if (store is None) == (seeds < 1):
+        raise UsageError("say where runs come from: --store FOLDER, or --seeds NUMBER to simulate them")
+    systems = list(dict.fromkeys(system or systems_compared()))
+    for name in systems:
+        modes_of(name)
+    # Before what may take long.
+    if store is not None and not store.is_dir():
+        raise UsageError(f"--store {store}: there is no such folder")
+    if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
+        raise UsageError(f"--page {page}: not a file in a folder that is there")
+    report = console(errors=True).print
+    if store is not None:
+        sections = {name: read_store(name, store) for name in systems}
+    else:
+        sections = {name: simulate_modes(name, range(1, seeds + 1), jobs, report) for name in systems}
+    text = make_page(sections)
+    if page is not None:
+        page.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    lines = [line for name, findings in sections.items() for line in compare(name, findings)]
+    raise typer.Exit(1 if any(line.status == PROMISED and line.seen.violated for line in lines) else 0)
+
+
+def demo(
+    name: Annotated[str, typer.Argument(help="which demonstration; `stormproof demo list` names them")] = "split",
+    seed: Annotated[int, typer.Option(help="seed of the first pair of runs")] = 7,
+    seeds: Annotated[int, typer.Option(help="number of pairs, with consecutive seeds", min=1)] = 1,
+    backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
+    store: StoreOption = DEFAULT_STORE,
+    settings: Annotated[list[str] | None, typer.Option("--set", help=SET_HELP)] = None,
+    slower: Annotated[float, typer.Option(help="stretch all times, for slow machines", min=1)] = 1.0,
+    summary: Annotated[Path | None, typer.Option(help="write a table of all pairs to this Markdown file")] = None,
+) -> None:
+    """Run the same faults twice, under an unsafe and under a safe setting, and compare the verdicts."""
+    from harness.demo import DEMOS, run_demo
+    from harness.settings import parse_assignments
+
+    if name == "list":
+        for known in DEMOS.values():
+            print(f"{known.name:16} {known.summary}")
+        return
+    if name not in DEMOS:
+        raise UsageError(f"there is no demonstration {name!r} (there are: {', '.join(DEMOS)})")
+    given = parse_assignments(settings or [])
+    raise typer.Exit(run_demo(DEMOS[name], seed, seeds, backend, store, given, slower, summary))

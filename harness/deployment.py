@@ -1,0 +1,27 @@
+"""From a test to the machines and the cluster that it needs."""
+
+from __future__ import annotations
+
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.backend import Backend
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.topology import Topology
+from stormproof.test import Test
+from workloads.catalog import WORKLOADS
+
+
+def demands_of(test: Test) -> Demands:
+    """What a test's workload has its system set up."""
+    return WORKLOADS.load(test.workload).demands(test.options)
+
+
+def topology_of(test: Test) -> Topology:
+    """The machines and networks of a test."""
+    return SYSTEMS.load(test.system).topology(test, demands_of(test))
+
+
+def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
+    """The test's system on machines that the backend has provisioned, or is going to; ``passcode`` is its clients'."""
+    deployment = Deployment(test, demands_of(test), backend, topology_of(test), passcode)
+    return SYSTEMS.load(test.system).cluster(deployment)

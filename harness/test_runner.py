@@ -1,0 +1,328 @@
+"""The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
+
+``python -m harness.test_runner RUN_DIR [PLUGIN...]`` is started by ``harness.run``. It reports on standard output, one
+JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``interrupt`` or end of file ends
+it early; in both cases faults are healed and the history is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness import plugins
+from harness.backends.catalog import BACKENDS
+from harness.coverage import read_coverage
+from harness.deployment import cluster_of, topology_of
+from harness.settings import SETTLE_TIMEOUT
+from harness.interpreter import Interpreter, Progress, RunClock
+from nemesis.compose import NemesisClient
+from nemesis.families import supported_families
+from nemesis.schedule import count_faults, fault_generator
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.backend import DEAD
+from stormproof.contracts.client import Client
+from stormproof.errors import EXIT_ERROR, StormproofError
+from stormproof.generator import any_of
+from stormproof.generator.core import SECOND
+from stormproof.history.journal import JournalWriter
+from stormproof.history.ledger import LedgerLine, Repair
+from stormproof.history.seal import seal
+from stormproof.run_folder import JOURNAL, LOGS, read_run, update_run
+from stormproof.test import Test
+from stormproof.text import amount
+from stormproof.timeout_scale import timeout_scale
+from workloads.catalog import WORKLOADS
+
+logger = logging.getLogger("stormproof.runner")
+
+HEALTHY_TIMEOUT = 45.0
+"""Seconds that a freshly started cluster has to become healthy."""
+DEAD_POLL = 0.5
+"""Seconds between looks for a broker that ended as it started."""
+
+
+class Interrupted(Exception):
+    """The parent asked for an early end, or is gone."""
+
+
+class ControlChannel:
+    """Standard input of the test runner: what the parent says, and whether it is still there."""
+
+    def __init__(self) -> None:
+        self.teardown = asyncio.Event()
+        self.interrupted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start to listen."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        self._task = asyncio.create_task(self._listen(reader), name="control")
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            if line.strip() == b"teardown":
+                self.teardown.set()
+            elif line.strip() == b"interrupt":
+                self.interrupted.set()
+        self.interrupted.set()
+
+    async def unless_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; cancel it and raise ``Interrupted`` when the parent says so first."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self.interrupted.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                raise Interrupted
+            await task
+        finally:
+            stop.cancel()
+
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+def tell_parent(event: Mapping[str, Any]) -> None:
+    """Tell the parent. A parent that is gone is noticed on the control, not here."""
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(event), flush=True)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a lab has from outside: where its events go, the clients' password, the time of day, the journal."""
+
+    emit: Emit
+    passcode: str
+    time_of_day: Callable[[], datetime]
+    make_journal: Callable[[Path, str], JournalWriter]
+
+    @classmethod
+    def real(cls) -> Environment:
+        """Those of a child process."""
+        return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter)
+
+
+class TestRunner:
+    """One run of one test."""
+
+    __test__ = False  # not a pytest class
+
+    def __init__(self, run_dir: Path, control: ControlChannel, environment: Environment) -> None:
+        self.run_dir = run_dir
+        self._emit = environment.emit
+        self.test = Test.from_json(read_run(run_dir)["test"])
+        self.control = control
+        self.workload = WORKLOADS.load(self.test.workload)()
+        self.backend = BACKENDS.load(self.test.backend)()
+        self.system = SYSTEMS.load(self.test.system)
+        self.topology = topology_of(self.test)
+        self.cluster = cluster_of(self.test, self.backend, environment.passcode)
+        families = supported_families(self.backend, self.test, self.topology)
+        self.faults = fault_generator(self.test, families)
+        self.planned = count_faults(self.test, families)
+        self.clock = RunClock()
+        # Node logs tell the time of day: this is what ties them to the history.
+        update_run(run_dir, clock_zero=environment.time_of_day().isoformat(), faults_planned=self.planned)
+        self.journal = environment.make_journal(run_dir / JOURNAL, run_dir.name)
+        self.nemesis = NemesisClient(self.test, self.cluster, run_dir, self.clock, families, on_line=self._fault)
+        self.interpreter = Interpreter(
+            self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
+        )
+        self.phases: list[dict[str, Any]] = []
+        self.recovery: dict[str, Any] | None = None
+
+    async def run(self) -> None:
+        """Provision, record, seal, wait for the parent's check, tear down.
+
+        Raises:
+            StormproofError: the run broke; the history so far is sealed.
+            Interrupted: the parent ended it; likewise.
+        """
+        try:
+            try:
+                await self.control.unless_interrupted(self._record())
+            except BaseException as error:
+                await self._give_up(str(error) or "the harness ended before the test did")
+                raise
+            await self._collect_logs()
+            self._seal("recorded")
+            self._tell("sealed")
+            await self.control.unless_interrupted(self._await_teardown())
+        finally:
+            self._tell("phase", name="teardown")
+            await self.backend.release()
+
+    async def _await_teardown(self) -> None:
+        await self.control.teardown.wait()
+
+    async def _record(self) -> None:
+        test, workload = self.test, self.workload
+        await self._phase("provision", self.backend.provision(test, self.topology, self.run_dir))
+        await self._phase("start", self._start())
+        main = any_of(workload.main(test), self.faults)
+        await self._phase("main", self._interpret(main))
+        if left_out := self.planned - self.nemesis.begun:
+            why = "what is late must still last and be over with the load; a longer --time-limit helps"
+            self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
+        await self._phase("heal", self._heal())
+        await self._phase("repair", self._repair())
+        await self._phase("settle", self._settle())
+        await self._phase("drain", self._interpret(workload.drain(test)))
+        await self.interpreter.close()
+        await self._phase("depth", self._interpret(workload.depth(test)))
+        await self.interpreter.close()
+        await self.nemesis.close()
+
+    async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tell("phase", name=name)
+        start = self.clock()
+        try:
+            await work
+        finally:
+            self.phases.append({"name": name, "start": start, "end": self.clock()})
+
+    async def _start(self) -> None:
+        await self.cluster.install()
+        await self.cluster.start()
+        limit = HEALTHY_TIMEOUT * timeout_scale(self.backend)
+        if not await self._comes_up(limit):
+            raise StormproofError(
+                f"the cluster did not come up (it is given {limit:g} s): "
+                f"{await self.cluster.describe()}; see {self.run_dir / LOGS}"
+            )
+        await self.cluster.prepare()
+
+    async def _comes_up(self, limit: float) -> bool:
+        """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
+        healthy = asyncio.create_task(self.cluster.await_healthy(limit))
+        try:
+            while not healthy.done():
+                await asyncio.wait({healthy}, timeout=DEAD_POLL)
+                watched = [(machine, program) for machine in self.topology.machines
+                           for program in self.cluster.programs(machine)
+                           if not self.cluster.restarted(machine, program)]  # fmt: skip
+                states = await asyncio.gather(*(self.backend.process(*place) for place in watched))
+                if any(state.state == DEAD for state in states):
+                    return False
+            return bool(healthy.result())
+        finally:
+            healthy.cancel()
+
+    async def _interpret(self, generator: Any) -> None:
+        if not await self.interpreter.run(generator):
+            raise Interrupted
+
+    async def _heal(self) -> None:
+        """Undo all faults, and wait for health."""
+        await self.nemesis.heal_all()
+        bound = float(self.test.options[SETTLE_TIMEOUT.name])
+        start = self.clock()
+        healthy = await self.cluster.await_healthy(bound)
+        seconds = (self.clock() - start) / SECOND
+        state = "" if healthy else await self.cluster.describe()
+        self.recovery = {"healthy": healthy, "seconds": seconds, "bound": bound, "state": state}
+        if not healthy:
+            # The drain will tell what became of the messages; the failure keeps the run from being *valid*.
+            trouble = f"not healthy within {bound:g} s of the last heal: {state}"
+            self._tell("warning", text=trouble)
+            update_run(self.run_dir, failure=f"the cluster was {trouble}")
+
+    async def _repair(self) -> None:
+        """Do what an operator would, by the system's own manual."""
+        start = self.clock()
+        done = await self.cluster.repair()
+        if done:
+            self.nemesis.repaired(Repair(done, start, self.clock()))
+            self._tell("fault", time=self.clock(), text=f"repair: {done}")
+
+    async def _settle(self) -> None:
+        """Let the connections that clients gave up expire, and clients make safe what was confirmed to them."""
+        await asyncio.sleep(self.cluster.linger + 1)
+        bound = float(self.test.options[SETTLE_TIMEOUT.name])
+        if not await self.interpreter.flush(bound):
+            self._tell("warning", text=f"some clients could not settle what was confirmed to them within {bound:g} s")
+
+    async def _give_up(self, reason: str) -> None:
+        """Heal and keep what there is; nothing here may hide the reason for giving up."""
+        try:
+            update_run(self.run_dir, failure=reason)
+        except StormproofError as error:
+            logger.warning("the reason is not noted: %s", error)
+        for step in (self.nemesis.heal_all(), self.interpreter.close(), self.nemesis.close()):
+            try:
+                await step
+            except (StormproofError, OSError, TimeoutError) as error:
+                self._tell("warning", text=f"while giving up: {error}")
+        await self._collect_logs()
+        try:
+            self._seal("broken")
+        except StormproofError as error:
+            # On a full disk, say; the parent tries again, and after it `stormproof recover`.
+            logger.warning("not sealed: %s", error)
+
+    def _seal(self, status: str) -> None:
+        self.journal.close()
+        sealed = seal(self.run_dir)
+        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
+        coverage = read_coverage(self.system, self.run_dir)
+        update_run(
+            self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage, **digests
+        )
+
+    def _client(self, thread: int, process: int, host: str) -> Client:
+        return self.workload.client(self.cluster, thread, host)
+
+    async def _collect_logs(self) -> None:
+        try:
+            await self.cluster.collect_logs(self.run_dir / LOGS)
+        except (StormproofError, OSError) as error:
+            self._tell("warning", text=f"the nodes' logs could not be fetched: {error}")
+
+    def _progress(self, progress: Progress) -> None:
+        self._tell("progress", **progress.__dict__)
+
+    def _fault(self, line: LedgerLine) -> None:
+        """Show a fault's step to whoever watches."""
+        done = {"inject": "injected", "heal": "healed"}[line.phase]
+        whom = f" {', '.join(line.targets)}" if line.targets else ""
+        trouble = f": {line.error}" if line.error else ""
+        self._tell("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._emit({"event": event, **fields})
+
+
+async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
+    """Run the test; the exit status is 0 for a run that came to its end, 3 for one that broke."""
+    control = ControlChannel()
+    await control.open()
+    try:
+        plugins.load(plugged)
+        await TestRunner(run_dir, control, Environment.real()).run()
+    except Interrupted:
+        return EXIT_ERROR
+    except StormproofError as error:
+        tell_parent({"event": "error", "message": str(error)})
+        return EXIT_ERROR
+    return 0
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    sys.exit(asyncio.run(main(Path(sys.argv[1]), sys.argv[2:])))

@@ -1,0 +1,29 @@
+"""All fault families by name. A new one is one module beside the others and one line here."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from stormproof.contracts.fault import Fault
+from stormproof.registry import Entry, Registry
+
+
+def _is_fault(found: object) -> TypeGuard[type[Fault]]:
+    return isinstance(found, type) and issubclass(found, Fault)
+
+
+FAULTS: Registry[type[Fault]] = Registry(
+    "nemesis",
+    _is_fault,
+    Entry("partition", "cuts the network: halves, one node, the master, one way", "nemesis.partition:Partition"),
+    Entry("pause", "stops a node's processes and lets them go on", "nemesis.process:Pause"),
+    Entry("kill", "ends a node's processes at once and starts them again", "nemesis.process:Kill"),
+    Entry("membership", "adds replicas, which the group did not know, while it runs",
+          "nemesis.membership:Membership"),
+    Entry("packets", "links lose, delay, double, reorder, damage, slow down or reset packets",
+          "nemesis.packets:Packets"),
+    Entry("power", "machines lose power at once, with what was not synced", "nemesis.machine:Power"),
+    Entry("reboot", "a machine restarts in order", "nemesis.machine:Reboot"),
+    Entry("clock", "clocks jump, jump to and fro, or run at a wrong rate", "nemesis.clock:Clock"),
+    Entry("disk", "disks fill up, fail, slow down, lose or damage what was written", "nemesis.disk:Disk"),
+)  # fmt: skip

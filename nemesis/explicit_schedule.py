@@ -1,0 +1,69 @@
+"""Schedules written down: which fault from when to when, instead of one drawn from the seed.
+
+``partition:master:5.2-8.1:77 kill:one:9-10.5:12`` is family, kind, seconds of injection and heal, and the seed that
+decides random targets. It is how a schedule that was found in simulation is told, shortened, and tried elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stormproof.contracts.fault import Fault
+from stormproof.errors import UsageError
+
+_FAULT = re.compile(r"([a-z-]+):([\w.-]+):([0-9.]+)-([0-9.]+):([0-9]+)")
+
+
+@dataclass(frozen=True)
+class ExplicitFault:
+    """One fault of a schedule; times in seconds of the main phase."""
+
+    family: str
+    kind: str
+    start: float
+    end: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.family}:{self.kind}:{self.start:g}-{self.end:g}:{self.seed}"
+
+
+def write_schedule(faults: Iterable[ExplicitFault]) -> str:
+    """The text of a schedule."""
+    return " ".join(map(str, faults))
+
+
+def read_schedule(text: str, families: Sequence[Fault], time_limit: float) -> list[ExplicitFault]:
+    """The faults that a text names, in order of injection.
+
+    Raises:
+        UsageError: one can't be read, does not fit the test, or overlaps with another that it must not meet.
+    """
+    known = {family.name: family for family in families}
+    faults = sorted((_read(word, known, time_limit) for word in text.split()), key=lambda fault: fault.start)
+    busy_until: dict[str, float] = {}
+    for fault in faults:
+        group = known[fault.family].conflict_group
+        if fault.start < busy_until.get(group, 0.0):
+            raise UsageError(f"schedule: {fault} begins before the one before it (of {group!r}, too) has ended")
+        busy_until[group] = fault.end
+    return faults
+
+
+def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFault:
+    match = _FAULT.fullmatch(word)
+    if match is None:
+        raise UsageError(f"schedule: {word!r} is not family:kind:start-end:seed, like partition:one:5-8.5:7")
+    try:
+        fault = ExplicitFault(match[1], match[2], float(match[3]), float(match[4]), int(match[5]))
+    except ValueError:
+        raise UsageError(f"schedule: {word!r} holds a time that is no number") from None
+    if fault.family not in known:
+        raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
+    if fault.kind not in known[fault.family].kinds:
+        raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(known[fault.family].kinds)}")
+    if not 0 <= fault.start < fault.end <= time_limit:
+        raise UsageError(f"schedule: {word!r} must begin before it ends, and end within {time_limit:g} s")
+    return fault

@@ -1,0 +1,97 @@
+"""The fault families of a test: which it names, what of them its backend can inject, what their options say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nemesis.catalog import FAULTS
+from stormproof.contracts.backend import Backend
+from stormproof.contracts.fault import Fault
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Topology
+from stormproof.errors import UsageError
+from stormproof.test import Test
+
+ANY_KIND = "any"
+LEADER_OF = "leader-of-"
+"""With the name of a queue behind it: the kind that hits the node that leads it."""
+
+MAX_DOWN = Option(
+    "max_down",
+    0,
+    "most nodes that may be paused, killed or otherwise down at once; 0: a minority of the nodes (at least one)",
+)
+
+
+def families_of(test: Test) -> list[Fault]:
+    """The fault families that a test names. Raises UsageError for an unknown one, or one named twice."""
+    if len(set(test.nemesis)) != len(test.nemesis):
+        raise UsageError(f"a nemesis is named twice in {','.join(test.nemesis)}")
+    return [FAULTS.load(name)() for name in test.nemesis]
+
+
+def honoured_kinds(abilities: Mapping[str, str], family: Fault | type[Fault]) -> tuple[str, ...]:
+    """The kinds of a family that a backend with these abilities can inject: those for which it has all that they need,
+    whole or for that kind."""
+    return tuple(
+        kind for kind in family.kinds
+        if all(need in abilities or f"{need}:{kind}" in abilities for need in family.needs)
+    )  # fmt: skip
+
+
+def supported_families(backend: Backend | type[Backend], test: Test, topology: Topology) -> list[Fault]:
+    """The families that a test names, each with the kinds that the backend can inject: these are what ``any`` means.
+
+    Raises:
+        UsageError: the backend can't inject a family, or the one kind asked for; nothing is skipped in silence.
+    """
+    families = families_of(test)
+    for family in families:
+        kinds = honoured_kinds(backend.abilities, family)
+        if not kinds:
+            names = [entry.name for entry in FAULTS if honoured_kinds(backend.abilities, FAULTS.load(entry.name))]
+            raise UsageError(
+                f"backend {backend.name!r} can't inject the fault {family.name!r} "
+                f"(it can: {', '.join(names) or 'none'}); choose another --backend or --nemesis"
+            )
+        if family.aims_at_roles:
+            kinds = (*kinds, *topology.roles)
+        wanted = wanted_kind(test, family)
+        if family.aims_at_roles and wanted.startswith(LEADER_OF):
+            kinds = (*kinds, wanted)
+        if wanted not in (ANY_KIND, *kinds):
+            raise UsageError(
+                f"backend {backend.name!r} can't inject {family.name}_kind={wanted} (it can: {', '.join(kinds)}); "
+                f"choose another --backend or --set {family.name}_kind"
+            )
+        family.kinds = kinds
+    return families
+
+
+def wanted_kind(test: Test, family: Fault) -> str:
+    """The one kind of a family that a test asks for, or ``any``."""
+    for option in family.options:
+        if option.name == f"{family.name}_kind":
+            return str(option_value(test.options, option))
+    return ANY_KIND
+
+
+def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, roles: bool = False) -> Option:
+    """The option ``<family>_kind`` that limits a family to one kind; ``roles``: it aims at what systems have, too."""
+    meaning = f"kind of {name}: one of these, or any in turn"
+    if roles:
+        meaning += "; or a role of the system's helpers, or `leader-of-NAME` of a queue"
+    return Option(f"{name}_kind", default, meaning, (ANY_KIND, *kinds), extensible=roles)
+
+
+def option_value(options: Mapping[str, Any], option: Option) -> Any:
+    """The value that was set for an option, or its default.
+
+    Raises:
+        UsageError: it is not one of the choices.
+    """
+    value = options.get(option.name, option.default)
+    if option.choices and not option.extensible and value not in option.choices:
+        raise UsageError(f"{option.name}={value} is not possible; choose one of {', '.join(option.choices)}")
+    return value

@@ -1,0 +1,1 @@
+"""HA IceStorm as a system under test."""

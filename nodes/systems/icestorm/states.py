@@ -1,0 +1,58 @@
+"""Interesting states of a group of icestorm replicas."""
+
+from __future__ import annotations
+
+import itertools
+
+from nodes.systems.reference.log_events import BOOT, BROKER_STATES, NodeLogs, State, logged
+
+_STATE = "replica state"
+_REPLICATES = "group replicates"
+
+
+def _says(*words: str) -> dict[str, object]:
+    """Fields of a state line whose reason contains all these words."""
+    return {"why": lambda why: all(word in why for word in words)}
+
+
+def _changes_of_coordinator(logs: NodeLogs) -> int:
+    leaders = [line.node for line in logs.of(_REPLICATES)]
+    return sum(before != after for before, after in itertools.pairwise(leaders))
+
+
+def _two_coordinators(logs: NodeLogs) -> int:
+    """How often a group began to replicate while another coordinator, which logged something later, still led one."""
+    leading: dict[str, str] = {}
+    last = {line.node: line.time for line in logs.lines}
+    found = 0
+    for line in logs.lines:
+        if line.event == _REPLICATES:
+            found += any(node != line.node and last[node] > line.time for node in leading)
+            leading[line.node] = line.time
+        elif line.event == BOOT or (line.event == _STATE and line.fields.get("state") != "normal"):
+            leading.pop(line.node, None)
+    return found
+
+
+STATES: tuple[State, ...] = (
+    State("group-replicates", "a group was formed that replicates", logged(_REPLICATES)),
+    State("group-too-small", "a group was formed that is too small to replicate",
+          logged(_STATE, state="inactive", **_says("group of"))),
+    State("coordinator-changed", "another replica than before coordinates", _changes_of_coordinator),
+    State("two-coordinators", "a group began to replicate while a former coordinator still led one", _two_coordinators),
+    State("majority-lost", "a coordinator lost its majority", logged(_STATE, **_says("majority is lost"))),
+    State("member-lost", "a coordinator went on without a member that had failed", logged("members lost")),
+    State("coordinator-lost", "a slave lost its coordinator", logged(_STATE, **_says("does not answer"))),
+    State("member-forgotten", "a slave found that its coordinator no longer counted it",
+          logged(_STATE, **_says("no longer counts"))),
+    State("invitation-withdrawn", "an accepted invitation came to nothing", logged(_STATE, **_says("withdrew"))),
+    State("election-unfinished", "an election did not end in time", logged(_STATE, **_says("does not end"))),
+    State("group-fell-apart", "a group fell apart while it was reorganized", logged(_STATE, **_says("fell apart"))),
+    State("database-transferred", "a coordinator took over the more recent database of a slave",
+          logged("database transfer")),
+    State("delivery-failed", "an event could not be delivered at once", logged("delivery failed")),
+    State("event-dropped", "an event was dropped, since too many waited for its subscriber", logged("event dropped")),
+    State("subscriber-removed", "a subscriber's attempts were used up", logged("subscriber removed")),
+    State("idle-client-closed", "a connection that was not used was closed", logged("idle client closed")),
+    *(state for state in BROKER_STATES if state.name == "client-silent"),
+)

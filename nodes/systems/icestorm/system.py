@@ -1,0 +1,59 @@
+"""HA IceStorm: its settings, its guarantees, and what its logs tell."""
+
+from __future__ import annotations
+
+from nodes.reference.icestorm.options import Options
+from nodes.systems.icestorm.admin import COMMANDS
+from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
+from nodes.systems.icestorm.states import STATES
+from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.system import BUG, Events, ReferenceSystem
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange, StateTransfer
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """What a line says of its replica's state, group and coordinator."""
+    if line.event != "replica state":
+        return None
+    state = line.fields.get("state", "?")
+    if state != "normal":
+        return RoleChange(state, line.fields.get("group", ""))
+    leads = line.fields.get("leads") == "True"
+    return RoleChange("master" if leads else "slave", line.fields.get("group", ""), serving=True, leads=leads)
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """A coordinator takes over the most recent database of its group."""
+    if line.event != "database transfer":
+        return None
+    return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
+
+
+ICESTORM = ReferenceSystem(
+    "icestorm",
+    replicated=True,
+    reported=STATES,
+    guarantees=GUARANTEES,
+    read_options=Options.from_config,
+    modes=MODES,
+    trial=TRIAL,
+    min_nodes=3,
+    provides=frozenset({"topic manager", "events"}),
+    events=Events(role_change, state_transfer),
+    commands=COMMANDS,
+    options=(
+        Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
+        Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
+        Option("response_timeout", 0.5, "seconds that a replica has to answer another"),
+        Option("stamp", "counter", "what tells which database is the most recent", ("counter", "wall-clock")),
+        Option("reads", "confirmed", "who answers questions: the coordinator, once a majority has confirmed it, or any "
+               "replica from its own database", ("confirmed", "local")),
+        Option("step_down", "checked", "when a coordinator finds that its majority is gone: at its next look, or when "
+               "it can't make a change", ("checked", "on-write")),
+        Option("offline_events", "kept", "events for a subscriber that can't be reached: kept until it is removed, or "
+               "discarded", ("kept", "discarded")),
+        Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
+        BUG,
+    ),
+)  # fmt: skip

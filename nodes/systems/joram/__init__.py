@@ -1,0 +1,1 @@
+"""HA Joram as a system under test."""

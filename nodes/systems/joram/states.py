@@ -1,0 +1,114 @@
+"""Interesting states of a group of joram replicas."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime, timedelta
+
+from nodes.systems.reference.log_events import (
+    BOOT,
+    BROKER_STATES,
+    NodeLogs,
+    State,
+    broken_off,
+    during,
+    logged,
+    moved,
+    resumed,
+)
+
+_SERVES = "promoted: serving as master"
+_DOWN = "stepped down"
+_BEGIN, _END = "state transfer begin", "state transfer end"
+_VIEW = "view installed"
+
+
+def _some(value: str) -> bool:
+    return value != "0"
+
+
+def _failovers(logs: NodeLogs) -> int:
+    masters = [line.node for line in logs.of(_SERVES)]
+    return sum(before != after for before, after in itertools.pairwise(masters))
+
+
+def _two_masters(logs: NodeLogs) -> int:
+    """How often a node began to serve while another one did and knew of no reason to stop.
+
+    A master that was killed or paused logs nothing: it counts as gone once it logs nothing more, or says later that it
+    stood still.
+    """
+    last = {line.node: line.time for line in logs.lines}
+    serving: set[str] = set()
+    found = 0
+    for line in logs.lines:
+        if line.event == _SERVES:
+            found += any(last[node] > line.time and not _absent(logs, node, line.time) for node in serving)
+            serving.add(line.node)
+        elif line.event in (_DOWN, BOOT, "stopped"):
+            serving.discard(line.node)
+    return found
+
+
+def _absent(logs: NodeLogs, node: str, time: str) -> bool:
+    """Whether a node was paused at that time, or had been killed."""
+    for line in logs.lines:
+        if line.node == node and line.time > time:
+            if line.event == BOOT:
+                return True
+            if line.event == "stood still":
+                # It notices at a tick, of which there are ten in a detection time-out, and doesn't count one of them.
+                away = timedelta(seconds=1.2 * float(line.fields["seconds"]))
+                return datetime.fromisoformat(line.time) - away <= datetime.fromisoformat(time)
+            if line.event == _DOWN:
+                return False
+    return False
+
+
+def _all_restarted(logs: NodeLogs) -> int:
+    """How often a master was promoted after every replica had been restarted since the promotion before."""
+    nodes = set(logs.nodes())
+    promoted = False
+    restarted: set[str] = set()
+    found = 0
+    for line in logs.lines:
+        if line.event == BOOT:
+            restarted.add(line.node)
+        elif line.event == _SERVES:
+            found += promoted and restarted == nodes
+            promoted, restarted = True, set()
+    return found
+
+
+STATES = (
+    State("failover", "another node than before began to serve", _failovers),
+    State("two-masters", "a node began to serve while another still took itself for the master", _two_masters),
+    State("epoch-raised", "a master that met another one opened a newer epoch (unspecified)",
+          logged(_VIEW, why="epoch raised")),
+    State("all-restarted", "a master was promoted after all replicas had been restarted", _all_restarted),
+    State("member-lost", "a view without a member that had fallen silent", logged(_VIEW, why="member lost")),
+    State("member-joined", "a view with a member that had caught up", logged(_VIEW, why="member joined")),
+    State("stepped-down", "a master stepped down", logged(_DOWN)),
+    State("stepped-down-with-work", "a master stepped down with commands under way", logged(_DOWN, pending=_some)),
+    State("lease-expired", "a master held effects back, since it was not sure to be master", logged("lease expired")),
+    State("candidate-deferred", "a candidate gave way to another", logged("candidate deferred")),
+    State("promotion-refused", "a replica refused its promise to a candidate", logged("proposal refused")),
+    State("election-given-up", "an election took too long", logged("election given up")),
+    State("log-adopted", "a candidate took over a more complete log", logged("adopting the most complete log")),
+    State("tail-removed", "a replica removed entries that were never committed", logged("uncommitted tail removed")),
+    State("caught-up-by-log", "a replica was given the entries that it lacked", logged("catch-up by log")),
+    State("state-transfer", "a replica was given the whole state", logged(_END, source=bool)),
+    State("state-transfer-broken-off", "a state transfer was begun again, or ended by a restart",
+          broken_off(_BEGIN, _END)),
+    State("view-change-in-transfer", "the view changed while the master sent its state", during(_BEGIN, _VIEW, _END)),
+    State("stood-still", "a replica noticed that it had been paused", logged("stood still")),
+    State("connection-resumed-elsewhere", "a client took up its connection again on another node",
+          resumed(elsewhere=True)),
+    State("collocated-client-moved", "a collocated client opened its connection on another node than before",
+          moved("collocated connection opened")),
+    State("collocated-context-cleaned", "a context of a former collocated connection was cleaned",
+          logged("former collocated connection cleaned")),
+    State("prepared-branch-finished", "a collocated client committed what its predecessor had prepared",
+          logged("prepared branch finished")),
+    *BROKER_STATES,
+)  # fmt: skip

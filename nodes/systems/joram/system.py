@@ -1,0 +1,78 @@
+"""HA Joram: its settings, its guarantees, and what its logs tell."""
+
+from __future__ import annotations
+
+from nodes.reference.joram.options import Options
+from nodes.systems.joram.admin import COMMANDS
+from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
+from nodes.systems.joram.states import STATES
+from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
+from nodes.systems.standalone.system import STANDALONE
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange, StateTransfer
+from stormproof.errors import UsageError
+from stormproof.test import Test
+
+_ROLES = {"following": ("slave", True), "promoted: serving as master": ("master", True),
+          "master lost": ("electing", False), "stepped down": ("electing", False), "proposing": ("electing", False),
+          "joining the group": ("starting", False)}  # fmt: skip
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """What a line says of its replica's role; a view that a master changes may have a new epoch."""
+    if line.event == "view installed" and "why" in line.fields:
+        return RoleChange("master", f"epoch {line.fields.get('epoch', '?')}", serving=True, leads=True)
+    if line.event not in _ROLES:
+        return None
+    role, serving = _ROLES[line.event]
+    epoch = f"epoch {line.fields.get('epoch', '?')}" if serving else ""
+    return RoleChange(role, epoch, serving, leads=role == "master")
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """The end of a transfer, at the replica whose state was replaced."""
+    if line.event != "state transfer end" or "source" not in line.fields:
+        return None
+    return StateTransfer(line.fields["source"], "", f"up to entry {line.fields.get('index', '?')}")
+
+
+class Joram(ReferenceSystem):
+    """A group that takes more replicas, unless each side of a partition makes a view of its own."""
+
+    def spare_nodes(self, test: Test) -> int:
+        """How many nodes don't belong to the group at first."""
+        if test.options.get("partitions") == "unspecified":
+            raise UsageError("with partitions=unspecified, a group takes no more replicas")
+        return super().spare_nodes(test)
+
+
+JORAM = Joram(
+    "joram",
+    replicated=True,
+    reported=STATES,
+    min_nodes=2,
+    provides=MESSAGING,
+    guarantees=GUARANTEES,
+    read_options=Options.from_config,
+    modes=MODES,
+    trial=TRIAL,
+    events=Events(role_change, state_transfer),
+    commands=COMMANDS,
+    local=STANDALONE,
+    options=(
+        Option("partitions", "primary-partition", "who may serve when the network splits",
+               ("primary-partition", "unspecified")),
+        Option("ack", "all", "which replicas must have a command before it is confirmed", ("all", "majority")),
+        Option("propagation", "synchronous", "asynchronous: a message is confirmed once the master has it on disk",
+               ("synchronous", "asynchronous")),
+        Option("sync_interval", 0.05, "seconds between synchronisations of the replicas (asynchronous propagation)"),
+        Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("transfer", "two-step", "how the whole state is sent to a replica that comes new or late",
+               ("two-step", "held-back")),
+        Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
+        Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
+        Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""What all designs of the reference broker share as systems under test."""

@@ -1,0 +1,230 @@
+"""A running (or not yet running) cluster of reference brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from nodes.reference.config import parse_config
+from nodes.reference.outside import MOVED, split
+from nodes.reference.process import BrokerProcess
+from nodes.reference.queues import QUEUE_PREFIX
+from nodes.reference.reaction import REACTION
+from nodes.reference.services import DEFAULT_SERVICES
+from nodes.stomp import ProtocolError
+from nodes.systems.reference.admin_connection import AdminConnection
+from nodes.systems.reference.code import code_folder, install_code
+from nodes.systems.reference.layout import SPARES, Group
+from stormproof.contracts.backend import Launcher, Shells
+from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
+from stormproof.contracts.demands import Reaction
+from stormproof.timeout_scale import timeout_scale
+
+CLIENT_PORT = 61613
+LINK_PORT = 61614
+NETWORK_PORT = 61615
+STATUS_TIMEOUT = 1.0
+
+
+class ReferenceCluster(Cluster):
+    """Reference brokers of one design, and local servers where a workload has them."""
+
+    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+        super().__init__(deployment)
+        self.groups = groups
+        self._group_of = {node: group for group in self.groups for node in group.nodes}
+        self._admins: dict[str, AdminConnection] = {}
+        self._status_timeout = STATUS_TIMEOUT * timeout_scale(self.backend)
+
+    @property
+    def servers(self) -> list[tuple[str, ...]]:
+        """The nodes of each server, by its number."""
+        return [group.nodes for group in self.groups]
+
+    def client_addresses(self) -> list[tuple[str, int]]:
+        """Where clients connect: every node's listener, in the order of ``node_names``."""
+        return [(self.backend.address(node), CLIENT_PORT) for node in self.node_names]
+
+    async def install(self) -> None:
+        """Upload code and configuration to all nodes."""
+        if isinstance(self.backend, Shells):
+            await install_code(self.backend, self.test.node_names)
+            await asyncio.gather(*(self._configure(node) for node in self.test.node_names))
+
+    async def start_program(self, machine: str, program: str) -> None:
+        """Start the broker on one node."""
+        backend, base = self.backend, self.backend.node_dir(machine)
+        log = self.log_path(machine, program)
+        if isinstance(backend, Launcher):
+            config = parse_config(self._config(machine))
+            await backend.launch(machine, program, partial(BrokerProcess, config), log)
+            return
+        assert isinstance(backend, Shells)
+        argv = ["env", f"PYTHONPATH={code_folder(backend, machine)}", "PYTHONUNBUFFERED=1", backend.python(machine),
+                "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
+        await backend.start(machine, program, argv, log)
+
+    async def stop(self) -> None:
+        """Stop all brokers in order."""
+        for admin in self._admins.values():
+            admin.close()
+        await super().stop()
+
+    async def status(self, node: str) -> NodeStatus:
+        """Ask one node; an unreachable one has ``reachable=False``."""
+        admin = self._admins.get(node)
+        if admin is None:
+            address = self.backend.address(node)
+            admin = self._admins[node] = AdminConnection(address, CLIENT_PORT, self.login, self.passcode)
+        try:
+            return _node_status(node, await admin.status(self._status_timeout))
+        except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
+            return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
+
+    async def primary(self) -> str | None:
+        """The node of the first server that serves, the one with the highest epoch if several do."""
+        status = _serving(await self.statuses(), self.groups[0])
+        return status.node if status else None
+
+    async def depths(self) -> dict[str, int] | None:
+        """Queue name -> messages left, as the serving nodes count them; None when some server does not serve.
+
+        Messages that one server keeps for another one count for the queue there.
+        """
+        statuses = await self.statuses()
+        total: dict[str, int] = {}
+        for group in self.groups:
+            status = _serving(statuses, group)
+            if status is None or status.depths is None:
+                return None
+            for name, count in status.depths.items():
+                queue = split(name)[1].removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
+                total[queue] = total.get(queue, 0) + count
+        return total
+
+    @property
+    def linger(self) -> float:
+        """Until a detached reliable connection is closed."""
+        return float(self.test.options.get("idle_timeout", 0.0))
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """Whether every node is reachable and all agree on who serves."""
+        return all(status.reachable for status in statuses) and all(_agree(statuses, group) for group in self.groups)
+
+    def spares(self) -> tuple[str, ...]:
+        """The nodes that don't belong to the group at the beginning."""
+        count = int(self.test.options.get(SPARES, 0))
+        names = self.groups[0].nodes
+        return names[len(names) - count :]
+
+    async def members(self) -> tuple[str, ...]:
+        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        primary = await self.primary()
+        status = await self.status(primary) if primary else None
+        return _members_of(status, ()) if status else ()
+
+    async def add_member(self, node: str) -> str | None:
+        """Ask the serving node to take a node into the group; None if it will, otherwise why not."""
+        primary = await self.primary()
+        if primary is None:
+            return "nobody serves"
+        address = self.backend.address(node)
+        try:
+            await self._admins[primary].add_replica(
+                node, (address, LINK_PORT), f"{address}:{CLIENT_PORT}", self._status_timeout
+            )
+        except (OSError, TimeoutError, EOFError, ProtocolError) as error:
+            return str(error) or type(error).__name__
+        return None
+
+    async def _configure(self, node: str) -> None:
+        assert isinstance(self.backend, Shells)
+        base = self.backend.node_dir(node)
+        await self.backend.upload(node, json.dumps(self._config(node)).encode(), f"{base}/config.json")
+        await self.backend.exec(node, f"mkdir -p {shlex.quote(f'{base}/data')}")
+
+    def _config(self, node: str) -> dict[str, Any]:
+        spare = node in self.spares()
+        group = self._group_of[node]
+        names = tuple(name for name in group.nodes if name == node or name not in self.spares())
+        address = {name: self.backend.address(name) for name in names}
+        options = {name: self.test.options[name] for name in group.options}
+        if SPARES in options:
+            options["join"] = spare
+        if group.replicated or len(self.groups) > 1:
+            options["secret"] = f"links of {self.passcode}"
+        return {
+            "node": node,
+            "design": group.design,
+            "data": f"{self.backend.node_dir(node)}/data",
+            "host": address[node],
+            "port": CLIENT_PORT,
+            "login": self.login,
+            "passcode": self.passcode,
+            "peers": {name: [address[name], LINK_PORT] for name in names} if group.replicated else {},
+            "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in names},
+            "options": options,
+            "services": _services(self.demands.reactions),
+            **self._neighbours(group, names),
+        }
+
+    def _neighbours(self, group: Group, names: Sequence[str]) -> dict[str, Any]:
+        """What a replica has to know of other servers, if there are any; ``names`` are the replicas that it knows."""
+        if len(self.groups) == 1:
+            return {}
+        networks = {each.server: [[self.backend.address(node), NETWORK_PORT] for node in each.nodes]
+                    for each in self.groups if each is not group}
+        own = [[self.backend.address(node), NETWORK_PORT] for node in names]
+        everywhere = list(range(self.demands.servers))
+        clustered = {f"{QUEUE_PREFIX}{queue}": everywhere for queue in self.demands.queues if self.demands.spread}
+        return {"server": group.server, "networks": [own], "clustered": clustered,
+                "servers": {str(server): addresses for server, addresses in networks.items()}}
+
+
+def _services(reactions: Sequence[Reaction]) -> list[list[str]]:
+    """The services of a broker in which collocated clients run; none if there are to be none."""
+    if not reactions:
+        return []
+    clients = [[REACTION, each.name, each.quality, each.source, each.target] for each in reactions]
+    return [*map(list, DEFAULT_SERVICES), *clients]
+
+
+def _serving(statuses: Sequence[NodeStatus], group: Group) -> NodeStatus | None:
+    """The one of a server's nodes that serves, that with the highest epoch if several do."""
+    serving = [status for status in statuses if status.serving and status.node in group.nodes]
+    return max(serving, key=lambda status: status.epoch) if serving else None
+
+
+def _agree(statuses: Sequence[NodeStatus], group: Group) -> bool:
+    """Whether a server's nodes, which all answered, agree on one of them that serves."""
+    found = [status for status in statuses if status.node in group.nodes]
+    serving = [status for status in found if status.serving]
+    if not group.replicated:
+        return len(serving) == len(found)
+    if len(serving) != 1:
+        return False
+    members = set(_members_of(serving[0], group.nodes))
+    views = {(status.epoch, status.view) for status in found if status.node in members}
+    return len(views) == 1 and set(serving[0].view) == members
+
+
+def _members_of(status: NodeStatus, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Who belongs to a node's group, if it tells."""
+    return tuple((status.detail or {}).get("replicas", default))
+
+
+def _node_status(node: str, answer: Mapping[str, Any]) -> NodeStatus:
+    return NodeStatus(
+        node=node,
+        reachable=True,
+        role=str(answer["role"]),
+        serving=bool(answer["serving"]),
+        epoch=int(answer["epoch"]),
+        view=tuple(answer["view"]),
+        depths=answer["depths"],
+        detail=answer,
+    )

@@ -1,0 +1,78 @@
+"""The code of the reference broker, as it is brought to nodes: whole, and under the name of what is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import io
+import secrets
+import shlex
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import nodes
+from stormproof.contracts.backend import Backend, Shells
+from stormproof.errors import BackendError
+from stormproof.timeout_scale import SLOW
+
+
+@functools.cache
+def node_files() -> Mapping[str, bytes]:
+    """The code that runs on a node: paths and contents."""
+    root = Path(nodes.__file__).parent
+    files = [*sorted(root.glob("*.py")), *sorted((root / "reference").rglob("*.py"))]
+    return {str(Path("nodes") / file.relative_to(root)): file.read_bytes() for file in files}
+
+
+def node_archive() -> bytes:
+    """The code that runs on a node, as a zip file; the same bytes for the same code."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in node_files().items():
+            archive.writestr(zipfile.ZipInfo(path), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def node_hashes() -> str:
+    """The SHA-256 of each file of the code, as sha256sum(1) prints and checks them."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in node_files().items())
+
+
+def is_whole(code: str) -> str:
+    """A shell command that succeeds where the folder ``code`` on a node holds exactly this code."""
+    return f"(cd {shlex.quote(code)} 2>/dev/null && sha256sum --check --status <<'END'\n{node_hashes()}END\n)"
+
+
+def code_folder(shells: Shells, node: str) -> str:
+    """The broker's code on a node, in a folder that is named by what is in it."""
+    return f"{shells.code_dir(node)}/{hashlib.sha256(node_hashes().encode()).hexdigest()[:16]}"
+
+
+async def install_code(backend: Backend, machines: tuple[str, ...]) -> None:
+    """Bring the code to machines that don't have it.
+
+    Raises:
+        BackendError: a machine has no usable Python, or refused the files.
+    """
+    archive = node_archive()
+    await asyncio.gather(*(_install(backend, machine, archive) for machine in machines))
+
+
+async def _install(backend: Backend, machine: str, archive: bytes) -> None:
+    assert isinstance(backend, Shells)
+    code, packed = code_folder(backend, machine), f"{backend.node_dir(machine)}/code.zip"
+    if not (await backend.exec(machine, is_whole(code))).status:
+        return
+    await backend.upload(machine, archive, packed)
+    whole, python = is_whole(code), shlex.quote(backend.python(machine))
+    zipped, part, place = (shlex.quote(path) for path in (packed, f"{code}.{secrets.token_hex(4)}.part", code))
+    # Another run may be doing the same on this host: what is whole stays.
+    result = await backend.exec(
+        machine, f"{python} -m zipfile -e {zipped} {part} && {{ mv -T {part} {place} 2>/dev/null; "
+        f"{whole} || {{ rm -rf {place}; mv -T {part} {place}; }}; }}; rm -rf {part}; {whole}",
+        timeout=30 * SLOW,
+    )  # fmt: skip
+    if result.status:
+        raise BackendError(f"{machine}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")

@@ -1,0 +1,196 @@
+"""Events in the logs of reference brokers, and states of a broker and its group that a run reached, read from them.
+
+A test that never met a state says nothing about it. Designs declare theirs beside their code; reading the logs after
+the run costs the run nothing, changes nothing in it, and works on every backend.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stormproof.node_logs import STAMPED
+
+_TEXT = re.compile(r"(?:[A-Z]+ )?(\S.*)")
+_FIRST_FIELD = re.compile(r" (?=\w+=)")
+_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+
+BOOT = "started"
+"""What every broker logs when it is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of a node's log; ``time`` is the time of day as text, which sorts; ``row`` counts the log's lines."""
+
+    time: str
+    node: str
+    event: str
+    fields: Mapping[str, str]
+    row: int
+
+
+class NodeLogs:
+    """What all nodes logged, in the order of time (as far as their clocks agree)."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self.lines = sorted(lines, key=lambda line: line.time)
+        self._by_event: dict[str, list[Line]] = {}
+        for line in self.lines:
+            self._by_event.setdefault(line.event, []).append(line)
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> NodeLogs:
+        """From the text of each node's log; what is no event (a traceback, say) is passed over."""
+        return cls(line for node, text in texts.items() for line in events(node, text))
+
+    def of(self, event: str) -> Sequence[Line]:
+        """All lines of one event."""
+        return self._by_event.get(event, ())
+
+    def nodes(self) -> list[str]:
+        """Every node that logged something."""
+        return list(dict.fromkeys(line.node for line in self.lines))
+
+
+def events(node: str, text: str) -> Iterator[Line]:
+    """The events in the text of a node's log, in its order."""
+    for row, line in enumerate(text.splitlines()):
+        stamped = STAMPED.fullmatch(line)
+        told = _TEXT.fullmatch(stamped[3] or "") if stamped else None
+        if stamped is None or told is None:
+            continue
+        event, fields = _event(told[1])
+        yield Line(stamped[2], node, event, fields, row)
+
+
+def event_of(text: str) -> Line:
+    """The event that a line without its time tells; of no node."""
+    match = _TEXT.fullmatch(text)
+    event, fields = _event(match[1]) if match else (text, {})
+    return Line("", "", event, fields, 0)
+
+
+def _event(text: str) -> tuple[str, dict[str, str]]:
+    event, *rest = _FIRST_FIELD.split(text, maxsplit=1)
+    return event, dict(_fields(rest[0])) if rest else {}
+
+
+def _fields(text: str) -> Iterator[tuple[str, str]]:
+    for name, value in _FIELD.findall(text):
+        yield name, _plain(value)
+
+
+def _plain(value: str) -> str:
+    """A field's value without its quotes; one that was cut off is left as it stands."""
+    if not value.startswith('"'):
+        return value
+    try:
+        return str(json.loads(value))
+    except ValueError:
+        return value
+
+
+Count = Callable[[NodeLogs], int]
+
+
+@dataclass(frozen=True)
+class State:
+    """An interesting state or transition; ``count`` tells how often a run reached it."""
+
+    name: str
+    summary: str
+    count: Count
+
+
+def logged(event: str, **fields: Any) -> Count:
+    """How often an event was logged; ``fields`` are values, or functions that tell whether a value will do."""
+
+    def matches(line: Line) -> bool:
+        for name, wanted in fields.items():
+            value = line.fields.get(name)
+            if value is None or not (wanted(value) if callable(wanted) else value == wanted):
+                return False
+        return True
+
+    return lambda logs: sum(map(matches, logs.of(event)))
+
+
+def during(begin: str, inner: str, *ends: str) -> Count:
+    """How often a node logged ``inner`` after ``begin`` and before the first of ``ends`` or its restart."""
+
+    def count(logs: NodeLogs) -> int:
+        found = 0
+        inside: set[str] = set()
+        for line in logs.lines:
+            if line.event == begin:
+                inside.add(line.node)
+            elif line.event in ends or line.event == BOOT:
+                inside.discard(line.node)
+            elif line.event == inner:
+                found += line.node in inside
+        return found
+
+    return count
+
+
+def broken_off(begin: str, end: str) -> Count:
+    """How often a node that had logged ``begin`` began again, or started again, without ``end``."""
+
+    def count(logs: NodeLogs) -> int:
+        found = 0
+        inside: set[str] = set()
+        for line in logs.lines:
+            if line.event in (begin, BOOT):
+                found += line.node in inside
+            if line.event == begin:
+                inside.add(line.node)
+            elif line.event in (end, BOOT):
+                inside.discard(line.node)
+        return found
+
+    return count
+
+
+def resumed(elsewhere: bool) -> Count:
+    """How often a client took up its connection again; ``elsewhere``: on another node than it was on last."""
+
+    def count(logs: NodeLogs) -> int:
+        found = 0
+        places: dict[str, str] = {}
+        for line in logs.of("client connected"):
+            conn = line.fields.get("conn", "")
+            before = places.get(conn)
+            found += before is not None and (before != line.node) == elsewhere
+            places[conn] = line.node
+        return found
+
+    return count
+
+
+def moved(event: str) -> Count:
+    """How often a node logged an event that another node had logged last."""
+    return lambda logs: sum(before.node != after.node for before, after in itertools.pairwise(logs.of(event)))
+
+
+def reached(states: Iterable[State], texts: Mapping[str, str]) -> dict[str, int]:
+    """How often each state was reached, given the text of each node's log."""
+    logs = NodeLogs.parse(texts)
+    return {state.name: state.count(logs) for state in states}
+
+
+BROKER_STATES = (
+    State("connection-resumed", "a client took up its connection again, on the same node", resumed(elsewhere=False)),
+    State("connection-taken-over", "a client came back before its old connection had ended",
+          logged("client ended", reason="the connection was taken over")),
+    State("idle-connection-closed", "a connection that nobody took up again was closed",
+          logged("idle connection closed")),
+    State("duplicate-discarded", "a command that a client sent again was discarded", logged("duplicate discarded")),
+    State("client-silent", "a client that sent no heart-beats was given up",
+          logged("client ended", reason="no heart-beat from the client")),
+)  # fmt: skip
+"""Of every design."""

@@ -1,0 +1,158 @@
+"""The reference broker as a system under test: what all its designs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference.api import Config, ConfigError
+from nodes.reference.bugs import BUGS, NONE, switched_on
+from nodes.reference.limits import Limits
+from nodes.systems.reference.layout import SPARES, Group
+from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.guarantee import Guarantee, Trial
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import AdminCommand, KnownBug, RoleChange, StateTransfer, System
+from stormproof.errors import UsageError
+from stormproof.test import DEFAULT_NODES, Test
+
+MESSAGING = frozenset({"queues", "topics", "transactions", "processing", "servers"})
+BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
+
+
+@dataclass(frozen=True)
+class Events:
+    """What a design's log lines mean to reports: each function is given an event and tells, or None."""
+
+    role: Callable[[Line], RoleChange | None] = lambda line: None
+    transfer: Callable[[Line], StateTransfer | None] = lambda line: None
+
+
+class ReferenceSystem(System):
+    """One design of the reference broker.
+
+    ``options`` are the ``--set`` settings that reach the broker's configuration under the same names; ``replicated`` is
+    false for a design whose nodes know nothing of each other. ``read_options`` raises ConfigError when a broker would
+    refuse its configuration's options. ``local`` is the design of the local servers that workloads may ask for.
+    """
+
+    simulated = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        replicated: bool,
+        options: tuple[Option, ...] = (),
+        provides: frozenset[str] = MESSAGING,
+        reported: tuple[State, ...] = BROKER_STATES,
+        guarantees: tuple[Guarantee, ...] = (),
+        modes: Mapping[str, Mapping[str, Any]] | None = None,
+        trial: Trial | None = None,
+        read_options: Callable[[Config], object] = lambda config: None,
+        min_nodes: int = 1,
+        max_nodes: int = 64,
+        events: Events | None = None,
+        commands: Sequence[AdminCommand] = (),
+        local: ReferenceSystem | None = None,
+    ) -> None:
+        self.name = name
+        self.replicated = replicated
+        self.options = options
+        self.provides = provides
+        self.states = {state.name: state.summary for state in reported}
+        self.guarantees = guarantees
+        self.modes = modes or {}
+        self.trial = trial or Trial()
+        self.min_nodes, self.max_nodes = min_nodes, max_nodes
+        self.bugs = tuple(
+            KnownBug(bug.name, bug.summary, f"stormproof simulate {bug.test} --bug {bug.name}")
+            for bug in BUGS.values() if name in bug.designs
+        )  # fmt: skip
+        self._reported = reported
+        self._read_options = read_options
+        self._events = events or Events()
+        self._commands = commands
+        self._local = local
+
+    def cluster(self, deployment: Deployment) -> Cluster:
+        """A cluster of this design."""
+        from nodes.systems.reference.cluster import ReferenceCluster
+
+        return ReferenceCluster(self.layout(deployment.test, deployment.demands), deployment)
+
+    def layout(self, test: Test, demands: Demands) -> tuple[Group, ...]:
+        """The servers of a test: those of this design, then the local ones that are not replicated."""
+        names, local, servers = test.node_names, demands.local_servers, demands.servers
+        each = (len(names) - local) // servers
+        groups = [self.server(number, names[number * each : (number + 1) * each]) for number in range(servers)]
+        single = self._local or self
+        groups += [single.server(servers + place, (name,)) for place, name in enumerate(names[each * servers :])]
+        return tuple(groups)
+
+    def server(self, number: int, names: tuple[str, ...]) -> Group:
+        """A server of this design on these nodes."""
+        return Group(number, self.name, self.replicated, tuple(option.name for option in self.options), names)
+
+    def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
+        """How many nodes all servers of the test have, the local ones of some workloads among them."""
+        local, servers = demands.local_servers, demands.servers
+        nodes = min(DEFAULT_NODES, self.max_nodes) * servers + local if asked is None else asked
+        replicas, rest = divmod(nodes - local, servers)
+        least, most = self.min_nodes, self.max_nodes
+        if rest or not least <= replicas <= most:
+            takes = f"{least if least == most else f'{least} to {most}'}"
+            takes += f" for each of {servers} servers" if servers > 1 else ""
+            takes += f" and {local} local servers" if local else ""
+            raise UsageError(f"--nodes {nodes}: design {self.name} takes {takes}")
+        spares = int(options.get(SPARES, 0))
+        if replicas - spares < least:
+            raise UsageError(f"--set spares={spares}: of {replicas} nodes, {least} at least must be replicas from the "
+                             "beginning; ask for more --nodes")
+        return nodes
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raises UsageError when the brokers would refuse one of the test's settings, or lack a bug."""
+        self._check_bugs(test.options)
+        names = self.layout(test, demands)[0].nodes
+        options = {option.name: test.options[option.name] for option in self.options}
+        config = Config(names[0], self.name, "", peers=dict.fromkeys(names, ("", 1)), options=options)
+        try:
+            Limits.from_options(test.options)
+            self._read_options(config)
+        except ConfigError as error:
+            raise UsageError(f"--set {str(error).removeprefix('options.')}") from None
+
+    def _check_bugs(self, options: Mapping[str, Any]) -> None:
+        try:
+            bugs = switched_on(options)
+        except ConfigError as error:
+            raise UsageError(f"--bug: {str(error).removeprefix('options.bug: ')}") from None
+        for name in sorted(bugs):
+            if self.name not in (having := BUGS[name].designs):
+                raise UsageError(f"--bug {name}: design {self.name!r} does not have it, only {' and '.join(having)}")
+
+    def spare_nodes(self, test: Test) -> int:
+        """How many nodes don't belong to the group at first."""
+        if all(option.name != SPARES for option in self.options):
+            raise UsageError(f"design {self.name} takes no replicas while it runs")
+        return int(test.options.get(SPARES, 0))
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """As the design's events say."""
+        return self._events.role(event_of(text))
+
+    def state_transfer(self, text: str) -> StateTransfer | None:
+        """As the design's events say."""
+        return self._events.transfer(event_of(text))
+
+    def states_reached(self, logs: Mapping[str, str]) -> dict[str, int]:
+        """How often each state was reached; clocks that differ may blur what spans several nodes."""
+        return reached(self._reported, logs)
+
+    def admin_commands(self) -> Sequence[AdminCommand]:
+        """The design's."""
+        return self._commands

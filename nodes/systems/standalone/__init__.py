@@ -1,0 +1,1 @@
+"""The reference broker without replication, as a system under test."""

@@ -1,0 +1,357 @@
+"""Backends: machines to run nodes on, split by what they can do.
+
+Every backend is a ``Backend``. Beyond that it has the abilities whose protocols it fulfils: ``Shells`` or ``Launcher``
+to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``. Its ``abilities`` say in
+words how each is honoured; a fault says which it needs (``stormproof.contracts.fault``). All times are in seconds;
+every call has a hard time limit of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Topology
+from stormproof.test import Test
+
+Link = tuple[str, str]
+"""(from, to): names of machines or client hosts, one direction; on a further network, ``n1@NETWORK``."""
+
+LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS = (
+    "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks"
+)  # fmt: skip
+"""Names of abilities that faults need; ``packets:loss`` is the ability to inject that kind only."""
+
+RUNNING, PAUSED, DEAD = "running", "paused", "dead"
+
+
+@dataclass(frozen=True)
+class LinkConditions:
+    """What a link suffers short of a cut; the default is a good link.
+
+    ``loss``, ``duplicate``, ``reorder``, ``corrupt`` and ``reset`` are shares of its packets, 0 to 1: lost, arriving
+    twice, overtaken by later ones, with a wrong bit (which the receiver's checksum discards), answered by a TCP reset.
+    ``delay`` is added to each packet, in seconds, give or take ``jitter``. ``rate`` is what the link carries, in bytes
+    a second; 0 is unlimited.
+    """
+
+    loss: float = 0.0
+    delay: float = 0.0
+    jitter: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    reset: float = 0.0
+    rate: float = 0.0
+
+
+DISK_FAULTS = ("full", "write-error", "sync-error", "slow", "lose-unsynced", "torn", "corrupt", "empty")
+
+
+@dataclass(frozen=True)
+class DiskFault:
+    """What is wrong with the disk under a machine's data folder until it is set right.
+
+    ``kind`` is one of ``DISK_FAULTS``: ``full`` (writes fail with ENOSPC), ``write-error`` and
+    ``sync-error`` (EIO), ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (when a program is killed or
+    the machine loses power, what was not synced is gone), ``torn`` (the same, and of the last write that was not synced
+    a part is there). Two happen once, when the fault is set, to a machine whose programs are dead: ``corrupt`` (a piece
+    of what was stored has turned into noise) and ``empty`` (the disk was replaced by a new one).
+    """
+
+    kind: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What the operating system says of a program's process.
+
+    ``state`` is ``running``, ``paused`` (stopped by a signal) or ``dead``; ``pid`` is its process id inside
+    the machine, None when dead; ``born`` tells one process from a later one with the same id.
+    """
+
+    state: str
+    pid: int | None = None
+    born: str = ""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """Exit status and output (errors included) of a command on a machine."""
+
+    status: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing that a machine may lack: ``detail`` says what was found, ``mend`` what to do if it is missing."""
+
+    name: str
+    available: bool
+    detail: str
+    mend: str = ""
+
+
+class Backend(ABC):
+    """Machines that can be provisioned, addressed, cut off from each other, and whose programs can be signalled.
+
+    The network is set as a whole: ``set_network`` takes every link that is to be cut now, ``()`` heals all.
+    A program is one process group under its name; kill, pause and resume act on it alone.
+
+    ``in_process``: its machines are in this process, under simulated time; then it is a ``Launcher``. ``abilities`` say
+    how each ability is honoured, ``ability:kind`` where not all kinds are; what is missing is refused. ``lateness`` are
+    the seconds by which what happens on a machine may be later than its own timers say, None where its clock can't be
+    compared with the harness's. ``by_default``: it may be chosen where none is named. ``also_type`` is what a command
+    line has to say beside ``--backend``.
+    """
+
+    name: ClassVar[str] = ""
+    in_process: ClassVar[bool] = False
+    abilities: ClassVar[Mapping[str, str]] = {}
+    lateness: ClassVar[float | None] = None
+    by_default: ClassVar[bool] = False
+    also_type: ClassVar[str] = ""
+    options: ClassVar[tuple[Option, ...]] = ()
+
+    @staticmethod
+    def launch_prefix() -> list[str]:
+        """What goes before the command of the process that provisions.
+
+        Raises:
+            BackendError: this machine lets this user make no nodes; the message says what would help.
+        """
+        return []
+
+    @staticmethod
+    def requirements() -> Sequence[Capability]:
+        """What it takes to use it here, each with whether it is there; takes tenths of a second."""
+        return ()
+
+    @staticmethod
+    def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as they are to be stored: paths made absolute."""
+        return dict(given)
+
+    @staticmethod
+    def remove_left(doomed: Callable[[Path], bool]) -> list[str]:
+        """Remove what runs left on this machine whose folder is ``doomed``; a line for each thing removed."""
+        return []
+
+    @staticmethod
+    def obstacle() -> str | None:
+        """Why it can't be said here that a dead run has left nothing; None when it can."""
+        return None
+
+    @abstractmethod
+    async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
+        """Create machines and client hosts and connect them."""
+
+    @abstractmethod
+    def address(self, name: str) -> str:
+        """IP address of a machine, or of a client host (which a client binds its sockets to); ``n1@NETWORK`` is that of
+        n1 on a further network."""
+
+    @abstractmethod
+    def node_dir(self, node: str) -> str:
+        """The machine's private folder for programs, data and logs, as seen on the machine."""
+
+    @abstractmethod
+    async def upload(self, node: str, content: bytes, path: str) -> None:
+        """Write a file on a machine, atomically, creating its folder."""
+
+    @abstractmethod
+    async def download(self, node: str, path: str) -> bytes:
+        """Read a file of a machine; raises BackendError when it is not there."""
+
+    @abstractmethod
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
+        """End a program with SIGTERM, then SIGKILL after ``timeout``; nothing if it is dead."""
+
+    @abstractmethod
+    async def kill(self, node: str, program: str) -> None:
+        """End a program with SIGKILL; nothing if it is dead."""
+
+    @abstractmethod
+    async def pause(self, node: str, program: str) -> None:
+        """Stop a program's processes with SIGSTOP; raises BackendError when it is dead."""
+
+    @abstractmethod
+    async def resume(self, node: str, program: str) -> None:
+        """Let a program's processes go on with SIGCONT; raises BackendError when it is dead."""
+
+    @abstractmethod
+    async def process(self, node: str, program: str) -> ProcessState:
+        """A program's state, read from the operating system."""
+
+    @abstractmethod
+    async def set_network(self, cut: frozenset[Link]) -> None:
+        """Make exactly these links drop every packet and all others pass; idempotent."""
+
+    @abstractmethod
+    async def dropped(self) -> Mapping[Link, int]:
+        """Packets dropped so far on each link that is cut now (evidence of a partition)."""
+
+    @abstractmethod
+    async def probe(self, link: Link, timeout: float) -> str:
+        """Whether a packet from one machine to another passes and is answered within ``timeout`` seconds.
+
+        ``open`` when it is, ``cut`` when it is not, ``unknown`` when it can't be told.
+        """
+
+    @abstractmethod
+    async def release(self) -> None:
+        """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
+
+
+@runtime_checkable
+class Shells(Protocol):
+    """Machines with a shell: commands are run and programs are started there."""
+
+    def code_dir(self, node: str) -> str:
+        """Where programs lie on the machine, which may outlive the run and be used by several at once."""
+        ...
+
+    def python(self, node: str) -> str:
+        """The Python interpreter (3.11 or newer) to run on the machine."""
+        ...
+
+    async def exec(self, node: str, command: str, timeout: float = 10.0) -> CommandResult:
+        """Run a shell command on a machine as its administrator."""
+        ...
+
+    async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
+        """Launch a program in the background, its output appended to the file ``log`` on the machine.
+
+        Raises:
+            BackendError: it runs there already, or there is no such command.
+        """
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Runtime(Protocol):
+    """What a program that is launched in this process may use of the outside world."""
+
+    random: random.Random
+
+    def now(self) -> float:
+        """Monotonic seconds of the machine."""
+        ...
+
+    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a TCP connection."""
+        ...
+
+    async def serve(self, handler: Handler, host: str, port: int) -> asyncio.Server:
+        """Listen on a TCP port; ``handler`` runs as a task for each connection."""
+        ...
+
+    def write_log(self, line: str) -> None:
+        """Add a line to the program's log."""
+
+
+class LaunchedProgram(Protocol):
+    """A program that runs in this process."""
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+
+    async def run(self) -> int:
+        """Wait for its end; the exit status."""
+        ...
+
+
+Launch = Callable[[Any], LaunchedProgram]
+"""Starts a program, given its machine's ``Runtime``."""
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Machines in this process: programs are launched instead of started by a command."""
+
+    async def launch(self, node: str, program: str, start: Launch, log: str) -> None:
+        """Start a program on a machine, which is given the machine's runtime; its log is the file ``log`` there."""
+
+
+@runtime_checkable
+class PacketFaults(Protocol):
+    """Links can be made to lose, delay, double, reorder, damage, slow down or reset packets."""
+
+    async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
+        """Make exactly these links suffer, and all others none; ``{}`` heals; idempotent. Cuts are another matter."""
+
+    async def affected_packets(self) -> Mapping[Link, int]:
+        """Packets that suffered so far on each link that has conditions now (evidence)."""
+        ...
+
+
+@runtime_checkable
+class PowerControl(Protocol):
+    """Machines whose power can be cut."""
+
+    async def power_off(self, nodes: Sequence[str]) -> None:
+        """Cut the power of these machines at the same moment: no process ends in order, un-synced writes are lost."""
+
+    async def power_on(self, nodes: Sequence[str]) -> None:
+        """Give these machines power and wait until they can be used; programs are not started."""
+
+    async def boot(self, node: str) -> str:
+        """What tells one boot of the machine from another (Linux: its boot id)."""
+        ...
+
+
+@runtime_checkable
+class Reboots(Protocol):
+    """Machines that can be restarted in order."""
+
+    async def reboot(self, node: str) -> None:
+        """Restart the machine in order and wait until it can be used; its programs are not started."""
+
+    async def boot(self, node: str) -> str:
+        """What tells one boot of the machine from another (Linux: its boot id)."""
+        ...
+
+
+@runtime_checkable
+class Clocks(Protocol):
+    """Machines with clocks of their own, which can be set wrong."""
+
+    async def clock(self, node: str) -> float:
+        """The machine's time of day, seconds since 1970."""
+        ...
+
+    async def set_clock(self, node: str, offset: float, rate: float) -> None:
+        """Make the machine's time of day ``offset`` seconds wrong from now on, running ``rate`` times as fast as right.
+
+        (0, 1) sets it right. Where a machine has clocks of its own, ``rate`` is also that of its monotonic clock, which
+        never jumps.
+        """
+
+
+@runtime_checkable
+class Disks(Protocol):
+    """Machines whose disks can be made to fail."""
+
+    async def set_disk(self, node: str, fault: DiskFault | None) -> None:
+        """Bring this fault, and no other, upon the disk of the machine's data folder; None sets it right."""
+
+    async def disk_fault_count(self, node: str) -> int:
+        """How often the disk's latest fault has shown, whether it lasts or not: calls that failed or were slow, times
+        that it dropped what was not synced, pieces that it changed."""
+        ...
+
+    async def probe_disk(self, node: str) -> str:
+        """What becomes of a small file that is written beside the program's data and synced.
+
+        ``ok``, ``failed``, ``slow``, or ``unknown`` when it can't be told. It does not count as a fault that showed.
+        """
+        ...

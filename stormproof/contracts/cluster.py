@@ -1,0 +1,250 @@
+"""A system under test on provisioned machines, as clients, faults and the test runner see it."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stormproof.contracts.backend import DEAD, RUNNING, Backend
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
+from stormproof.history.moments import SUFFIX
+from stormproof.test import Test
+
+MAIN = "broker"
+"""Name of the program that a machine runs where a system names none."""
+
+POLL = 0.1
+_LONGEST_LINE = 300
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What a node says of itself.
+
+    ``role`` is the system's word (``master``, ``slave``, ``starting``...), ``serving`` whether it takes
+    clients, ``epoch`` the number of its view or term, ``view`` the members it believes in, in order.
+    ``depths`` maps a queue's name to the messages in it, delivered-but-unacknowledged ones included.
+    """
+
+    node: str
+    reachable: bool
+    role: str = "?"
+    serving: bool = False
+    epoch: int = 0
+    view: tuple[str, ...] = ()
+    depths: Mapping[str, int] | None = None
+    detail: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a cluster is made of: the test, what its workload has set up, the machines, the clients' password."""
+
+    test: Test
+    demands: Demands
+    backend: Backend
+    topology: Topology
+    passcode: str = ""
+
+
+class Cluster(ABC):
+    """A running (or not yet running) system.
+
+    A subclass installs, starts a program, and asks a node for its status; the rest has defaults that suit a cluster of
+    nodes with one program each, of which any that is reachable is healthy.
+    """
+
+    login = "stormproof"
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.test: Test = deployment.test
+        self.demands: Demands = deployment.demands
+        self.backend: Backend = deployment.backend
+        self.topology: Topology = deployment.topology
+        self.passcode: str = deployment.passcode
+
+    @abstractmethod
+    async def install(self) -> None:
+        """Bring programs and configuration to all machines.
+
+        Raises:
+            BackendError: a machine lacks something, or refused the files.
+        """
+
+    @abstractmethod
+    async def start_program(self, machine: str, program: str) -> None:
+        """Start a program that does not run."""
+
+    @abstractmethod
+    async def status(self, node: str) -> NodeStatus:
+        """Ask one node; never raises: an unreachable one has ``reachable=False``."""
+
+    def programs(self, machine: str) -> tuple[str, ...]:
+        """The programs of a machine, in the order in which they are started; the first is the one that faults hit
+        unless they name another."""
+        return (MAIN,)
+
+    def restarted(self, machine: str, program: str) -> bool:
+        """Whether something of the system's own starts the program again when it was killed: then healing does not."""
+        return False
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """Whether the system is as it should be, going by what its nodes said at one time."""
+        return all(status.reachable for status in statuses)
+
+    async def prepare(self) -> None:
+        """Once, when the system is healthy for the first time: declare queues, users, policies."""
+
+    async def repair(self) -> str:
+        """What an operator does after faults, by the system's own manual; called once, between the last heal and the
+        drain. Returns a sentence that says what was done; empty: nothing had to be."""
+        return ""
+
+    @property
+    def linger(self) -> float:
+        """Seconds for which the system keeps what belonged to connections that clients have lost."""
+        return 0.0
+
+    async def leaders(self) -> Mapping[str, str]:
+        """Object (a queue, say) -> the node that leads it, where leadership is by object."""
+        return {}
+
+    async def depths(self) -> dict[str, int] | None:
+        """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
+        return None
+
+    def queue_connection(self) -> QueueConnection | None:
+        """A new connection with the primitives of the queue workload; None where clients speak STOMP."""
+        return None
+
+    def client_addresses(self) -> Sequence[tuple[str, int]]:
+        """Where clients connect, in the order of ``node_names``."""
+        return ()
+
+    def logs(self, machine: str) -> Mapping[str, str]:
+        """Log files to keep: name in the run's folder (without ``.log``) -> path on the machine."""
+        first, *others = self.programs(machine)
+        files = {machine: self.log_path(machine, first)}
+        return files | {f"{machine}.{program}": self.log_path(machine, program) for program in others}
+
+    def spares(self) -> tuple[str, ...]:
+        """The nodes that don't belong to the group at the beginning."""
+        return ()
+
+    async def members(self) -> tuple[str, ...]:
+        """Who belongs to the group, as the serving node says; empty when nobody serves."""
+        return ()
+
+    async def add_member(self, node: str) -> str | None:
+        """Ask the serving node to take a spare node into the group; None if it will, otherwise why not."""
+        return "its group takes no more replicas"
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The replicas, which clients may connect to."""
+        return self.test.node_names
+
+    @property
+    def servers(self) -> Sequence[tuple[str, ...]]:
+        """The nodes of each server, by its number: nodes of one hold the same data."""
+        return (self.node_names,)
+
+    def log_path(self, machine: str, program: str) -> str:
+        """Where a program's output goes, on its machine."""
+        return f"{self.backend.node_dir(machine)}/{program}.log"
+
+    async def start(self) -> None:
+        """Start everything: helpers first, since replicas may need them."""
+        for machines in ([helper.name for helper in self.topology.helpers], self.topology.nodes):
+            await asyncio.gather(*(self.start_node(machine) for machine in machines))
+
+    async def start_node(self, machine: str) -> None:
+        """Start the programs of a machine that do not run, but for those that the system starts itself."""
+        programs = self.programs(machine)
+        for program in programs:
+            if len(programs) == 1 or (
+                not self.restarted(machine, program) and (await self.backend.process(machine, program)).state == DEAD
+            ):
+                await self.start_program(machine, program)
+
+    async def stop(self) -> None:
+        """Stop all programs in order."""
+        everything = [(machine, program) for machine in self.topology.machines for program in self.programs(machine)]
+        await asyncio.gather(*(self.backend.stop(machine, program) for machine, program in everything))
+
+    async def statuses(self) -> list[NodeStatus]:
+        """Ask all replicas at once, in node order."""
+        return list(await asyncio.gather(*(self.status(node) for node in self.node_names)))
+
+    async def primary(self) -> str | None:
+        """The node that serves (the one with the highest epoch if several do), or None."""
+        serving = [status for status in await self.statuses() if status.serving]
+        return max(serving, key=lambda status: status.epoch).node if serving else None
+
+    async def await_healthy(self, timeout: float) -> bool:
+        """Wait until the system is healthy; False when ``timeout`` passes."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            if self.healthy(await self.statuses()):
+                return True
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(POLL)
+
+    async def describe(self) -> str:
+        """One line on every machine, for an error message."""
+        parts = [await self._described(status) for status in await self.statuses()]
+        for helper in self.topology.helpers:
+            states = [(program, await self.backend.process(helper.name, program))
+                      for program in self.programs(helper.name)]
+            parts += [f"{helper.name}: its {program} is {state.state}" for program, state in states
+                      if state.state != RUNNING]  # fmt: skip
+        return "; ".join(parts)
+
+    async def collect_logs(self, folder: Path) -> None:
+        """Copy each machine's logs into ``folder``; a missing one becomes a file that says so.
+
+        A backend that knows better than the machine when each line was written says so in a file of moments beside it.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for machine in self.topology.machines:
+            for name, path in self.logs(machine).items():
+                try:
+                    content = await self.backend.download(machine, path)
+                except BackendError as error:
+                    content = f"(no log: {error})\n".encode()
+                (folder / f"{name}.log").write_bytes(content)
+                if not self.backend.in_process:
+                    continue
+                try:
+                    moments = await self.backend.download(machine, path + SUFFIX)
+                except BackendError:
+                    continue
+                (folder / f"{name}.log{SUFFIX}").write_bytes(moments)
+
+    async def _described(self, status: NodeStatus) -> str:
+        if status.reachable:
+            view = f" epoch {status.epoch} view {','.join(status.view)}" if status.view else ""
+            return f"{status.node} {status.role}{view}"
+        program = self.programs(status.node)[0]
+        process = await self.backend.process(status.node, program)
+        error = (status.detail or {}).get("error")
+        said = f", its last words: {await self._last_words(status.node)}" if process.state == DEAD else ""
+        return f"{status.node} unreachable ({error}; its process is {process.state}{said})"
+
+    async def _last_words(self, node: str) -> str:
+        """The last line of a node's log."""
+        try:
+            log = await self.backend.download(node, self.log_path(node, self.programs(node)[0]))
+        except BackendError as error:
+            return str(error)
+        lines = log.decode(errors="replace").strip().splitlines()
+        return lines[-1][:_LONGEST_LINE] if lines else "none"

@@ -1,0 +1,128 @@
+"""Fault families: each plans on facts, injects, heals, and brings evidence."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
+from stormproof.contracts.topology import Topology
+from stormproof.test import Test
+
+CUTS_LINKS, DELAYS_MESSAGES = "cuts links", "delays messages"
+ENDS_PROCESS, MAY_END_PROCESS, STOPS_TIME = "ends process", "may end process", "stops time"
+MOVES_CLOCK, LOSES_DATA = "moves clock", "loses data"
+"""What a fault does to those that it hits, as far as judging a run depends on it; noted in the ledger."""
+
+
+class Infeasible(Exception):
+    """A fault can't be injected in the present state; the message says why. It is recorded, not an error."""
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """What a family plans on: the state of the system at the moment of injection.
+
+    ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on the first
+    program of each machine. ``primary`` and ``leaders`` (object -> node) are only asked for when the kind needs them.
+    ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, where not all do.
+    ``data_loss`` is what ``Fault.inspect`` found. ``programs`` are those of each machine.
+    """
+
+    nodes: tuple[str, ...]
+    hosts: Mapping[str, str]
+    states: Mapping[str, str]
+    primary: str | None
+    max_down: int
+    options: Mapping[str, Any]
+    spares: tuple[str, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    data_loss: tuple[str, ...] = ()
+    topology: Topology = field(default_factory=lambda: Topology((), ()))
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    leaders: Mapping[str, str] = field(default_factory=dict)
+
+    def eligible(self) -> list[str]:
+        """Nodes whose broker runs, in order: all that may be paused or killed."""
+        return [node for node in self.nodes if self.states[node] == RUNNING]
+
+    def may_go_down(self) -> int:
+        """How many more nodes may be taken down now."""
+        return self.max_down - sum(self.states[node] != RUNNING for node in self.nodes)
+
+    def helpers(self, role: str) -> tuple[str, ...]:
+        """The machines with a role; empty for what is no role."""
+        return tuple(helper.name for helper in self.topology.helpers if helper.role == role)
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """One fault with its targets resolved. ``note`` explains a choice; the rest is for one family each.
+
+    ``cut`` are the links that a partition cuts, ``conditions`` what links suffer, ``offsets`` seconds by which clocks
+    are wrong, one for each target, ``rates`` how fast they run, ``disk`` what is wrong with disks, ``program`` the one
+    that is hit on each target (empty: its first).
+    """
+
+    kind: str
+    targets: tuple[str, ...]
+    cut: frozenset[Link] = frozenset()
+    note: str | None = None
+    conditions: Mapping[Link, LinkConditions] = field(default_factory=dict)
+    offsets: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+    disk: DiskFault | None = None
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What shows that a step took effect (``found``), and whether it suffices."""
+
+    found: Mapping[str, Any] = field(default_factory=dict)
+    confirmed: bool = False
+
+
+class Fault(ABC):
+    """A fault family; a new instance for each run. ``plan`` is pure; ``inject`` and ``heal`` act on the cluster.
+
+    Families of one ``conflict_group`` never have faults at the same time. ``undo`` is the kind of undo
+    (``stormproof.history.undo``) that reverses the fault. ``needs`` are the abilities that a backend must have, whole
+    or for the kind. ``aims_at_roles``: roles of helper machines are kinds, too. ``effects`` are what judging depends
+    on.
+    """
+
+    name: ClassVar[str] = ""
+    conflict_group: ClassVar[str] = ""
+    undo: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
+    effects: ClassVar[frozenset[str]] = frozenset()
+    aims_at_roles: ClassVar[bool] = False
+    options: ClassVar[tuple[Option, ...]] = ()
+    kinds: tuple[str, ...] = ()
+
+    @abstractmethod
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """Resolve the targets. Raises Infeasible."""
+
+    @abstractmethod
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Apply the fault."""
+
+    @abstractmethod
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """Undo it; must be harmless when the fault was applied only in part. The evidence is of the fault."""
+
+    def check(self, test: Test, system: System) -> None:
+        """Raises UsageError when the test, or the system, leaves nothing for it to do."""
+
+    async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
+        """The nodes from which it took what they had stored and that may not have been given it back; must not change
+        anything."""
+        return ()

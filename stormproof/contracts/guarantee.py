@@ -1,0 +1,67 @@
+"""What a system guarantees, as data: which guarantee holds in which mode, under which fault.
+
+Written once, beside the system. It decides which checks bear on a run's verdict, and makes the page that compares the
+guarantees with what runs have shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+PROMISED, KNOWN_VIOLATION, NOT_PROMISED = "promised", "known violation", "not promised"
+"""Statuses. ``known violation``: the document demands it, but this mode can't keep it, which runs are to show."""
+
+KIND = ":"
+"""``GUARANTEE:KIND`` is about one kind of the anomalies that a check finds; what is said of the guarantee holds for the
+others."""
+
+ANY_FAULT = ("*",)
+"""For a guarantee that is about runs with any fault at all."""
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """The status of one guarantee.
+
+    ``name`` is that of the check that would find it violated. ``where`` is the section of the system's document (or
+    ``ours``), ``why`` the reason. It is about runs whose settings have the values in ``mode`` and that have one of
+    ``faults``; without ``faults`` it doesn't matter which they have.
+    """
+
+    name: str
+    status: str
+    where: str
+    why: str
+    faults: tuple[str, ...] = ()
+    mode: Mapping[str, Any] = field(default_factory=dict)
+
+    def covers(self, options: Mapping[str, Any], faults: Iterable[str]) -> bool:
+        """Whether it is about a run with these settings and faults."""
+        named = tuple(faults)
+        if self.faults == ANY_FAULT:
+            fits = bool(named)
+        else:
+            fits = not self.faults or any(fault in self.faults for fault in named)
+        return fits and all(options.get(name) == value for name, value in self.mode.items())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the modes of a system are tried with when their guarantees are compared with what runs show: workloads,
+    faults (joined by commas), and settings that let these faults matter."""
+
+    workloads: tuple[str, ...] = ("queue",)
+    nemesis: str = "partition,pause,kill"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def guarantee_for(
+    declared: Sequence[Guarantee], name: str, options: Mapping[str, Any], faults: Sequence[str]
+) -> Guarantee | None:
+    """What a system says of a guarantee in a run: the first that is about it; None if it says nothing."""
+    for guarantee in declared:
+        if guarantee.name == name and guarantee.covers(options, faults):
+            return guarantee
+    return None

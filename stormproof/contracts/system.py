@@ -1,0 +1,167 @@
+"""A system under test: what it is called and takes, which machines and programs it has, what it guarantees."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.guarantee import Guarantee, Trial
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Topology
+from stormproof.errors import UsageError
+from stormproof.node_logs import LogLine, parse_stamped
+from stormproof.test import DEFAULT_NODES, Test
+
+
+@dataclass(frozen=True)
+class RoleChange:
+    """A line of a log announces that its node has another role.
+
+    ``group`` names the group, view or epoch that it belongs to now; ``serving``: it is part of one that serves;
+    ``leads``: it serves alone, or leads those that serve.
+    """
+
+    role: str
+    group: str = ""
+    serving: bool = False
+    leads: bool = False
+
+
+@dataclass(frozen=True)
+class StateTransfer:
+    """A line of a log says that a node's state was replaced by another's, or given to it."""
+
+    source: str
+    target: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class KnownBug:
+    """A bug of the system that can be switched on by the option ``bug``; ``command`` shows it."""
+
+    name: str
+    summary: str
+    command: str
+
+
+@dataclass(frozen=True)
+class AdminArgument:
+    """An argument (or, with a default, an option) of an administrator's command."""
+
+    name: str
+    help: str
+    kind: type = str
+    default: Any = None
+    required: bool = True
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class AdminAccess:
+    """Whom an administrator's command asks: HOST:PORT of a node, and who asks."""
+
+    server: str
+    login: str
+    passcode: str
+
+
+@dataclass(frozen=True)
+class AdminCommand:
+    """An administrator's command of a system: ``stormproof admin SYSTEM NAME``; ``name`` may be two words.
+
+    ``run`` gets whom to ask and the arguments by name, and yields the lines to print. It raises UsageError for what
+    can't be done, BackendError where nobody answers.
+    """
+
+    name: str
+    help: str
+    run: Callable[[AdminAccess, Mapping[str, Any]], Iterable[str]]
+    arguments: tuple[AdminArgument, ...] = ()
+
+
+class System(ABC):
+    """A kind of system under test; its instances hold no state of a run, which is the ``Cluster``'s.
+
+    ``provides`` names what workloads may need. ``packages`` are the Debian packages
+    that its machines need. ``simulated``: its programs can
+    run in this process, under simulated time. ``guarantees`` and ``modes`` say what it guarantees in which mode,
+    ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
+
+    Recorded for what judges and steers runs: ``invariants`` (name -> source of the rule), ``bounds`` (name -> seconds
+    or bytes within which it does something), ``fault_points`` (name -> what happens there).
+    """
+
+    name: str = ""
+    options: tuple[Option, ...] = ()
+    provides: frozenset[str] = frozenset()
+    packages: tuple[str, ...] = ()
+    simulated: bool = False
+    min_nodes: int = 1
+    max_nodes: int = 64
+    guarantees: tuple[Guarantee, ...] = ()
+    modes: Mapping[str, Mapping[str, Any]] = {}
+    trial: Trial = Trial()
+    states: Mapping[str, str] = {}
+    bugs: tuple[KnownBug, ...] = ()
+    invariants: Mapping[str, str] = {}
+    bounds: Mapping[str, float] = {}
+    fault_points: Mapping[str, str] = {}
+
+    @abstractmethod
+    def cluster(self, deployment: Deployment) -> Cluster:
+        """A cluster of it on provisioned machines; nothing is installed or started yet."""
+
+    def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
+        """How many replicas a test has if so many were asked for (None: as many as usual).
+
+        Raises:
+            UsageError: it can't have so many.
+        """
+        if demands.servers > 1 or demands.local_servers:
+            raise UsageError(f"{self.name} has no servers that send each other messages")
+        nodes = min(max(DEFAULT_NODES, self.min_nodes), self.max_nodes) if asked is None else asked
+        if not self.min_nodes <= nodes <= self.max_nodes:
+            least, most = self.min_nodes, self.max_nodes
+            takes = f"{least if least == most else f'{least} to {most}'}"
+            raise UsageError(f"--nodes {nodes}: {self.name} takes {takes}")
+        return nodes
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raises UsageError when it would refuse one of the test's settings."""
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """The machines and networks of a test."""
+        return Topology(test.node_names, test.client_hosts, packages=self.packages)
+
+    def spare_nodes(self, test: Test) -> int:
+        """How many of a test's nodes don't belong to the group at first, to be added while it runs.
+
+        Raises:
+            UsageError: the group of such a test takes no more replicas; the message says why.
+        """
+        raise UsageError(f"{self.name} takes no replicas while it runs")
+
+    def parse_line(self, line: str) -> LogLine:
+        """What a line of a node's log says, and when; lines without a time take that of the one before."""
+        return parse_stamped(line)
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """The change of role that a line of a node's log announces."""
+        return None
+
+    def state_transfer(self, text: str) -> StateTransfer | None:
+        """The transfer of state that a line of a node's log announces."""
+        return None
+
+    def states_reached(self, logs: Mapping[str, str]) -> dict[str, int]:
+        """How often each of ``states`` was reached, given the text of each node's log."""
+        return {}
+
+    def admin_commands(self) -> Sequence[AdminCommand]:
+        """What its administrators do by command."""
+        return ()

@@ -1,0 +1,64 @@
+"""Workloads: what clients do, and what a run must show before it is called valid."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from stormproof.contracts.client import Client
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.generator import Generator, lift
+from stormproof.test import Test
+
+
+class Workload(ABC):
+    """Clients and the operations that they carry out; a new instance for each run.
+
+    A subclass declares ``options``, the ``guarantees`` (checks) that make a run invalid when they are violated, and
+    what it ``needs`` of a system; it makes clients and generators. ``subject`` is what its histories are about, where
+    their functions alone don't tell (``stormproof.vocabulary``).
+    """
+
+    name: str = ""
+    needs: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    guarantees: tuple[str, ...] = ()
+    subject: str = ""
+
+    @classmethod
+    @abstractmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: the options make no sense.
+        """
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """What a system has to set up for it."""
+        return Demands()
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid* (docs/checks.md)."""
+        return {"faults_confirmed": True}
+
+    @abstractmethod
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread, which stands at the client host ``host``."""
+
+    @abstractmethod
+    def main(self, test: Test) -> Generator:
+        """The load, while faults come and go."""
+
+    def drain(self, test: Test) -> Generator:
+        """Afterwards, when everything is healed: reads what is left."""
+        return lift(None)
+
+    def depth(self, test: Test) -> Generator:
+        """At the very end, when all clients are gone: counts what is left."""
+        return lift(None)

@@ -1,0 +1,268 @@
+"""What a generator is: the protocol, the context it decides in, and pure randomness.
+
+After Jepsen's generators: a generator is an immutable value. Asked for an operation it answers with the operation
+and the generator that follows; told of an event it answers with the generator that follows. Because
+nothing is changed in place, a generator can be asked and its answer thrown away, run in virtual time,
+stored, and started again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from stormproof.errors import StormproofError
+from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
+from stormproof.test import Test
+
+SLEEP = "sleep"
+"""Type of an operation that keeps one thread busy for ``value`` seconds; it is not recorded."""
+LOG = "log"
+"""Type of an operation that writes ``value`` to the log; it is not recorded."""
+
+INVOCATION_TYPES = (INVOKE, INFO, SLEEP, LOG)
+COMPLETION_TYPES = (OK, FAIL, INFO)
+
+SECOND = 1_000_000_000
+"""Nanoseconds in a second: contexts and operations count nanoseconds, users give seconds."""
+
+NEMESIS_MASK = 1
+CLIENTS_MASK = ~1
+
+
+class GeneratorError(StormproofError):
+    """A generator broke its contract or failed; the message names it and the time."""
+
+
+class Pending(NamedTuple):
+    """There is nothing to do now; ask again after an event, or at ``wake`` (nanoseconds) if that is known."""
+
+    wake: int | None = None
+
+
+PENDING = Pending()
+
+
+def thread_bit(thread: int) -> int:
+    """The bit that stands for a thread in a context's masks: the nemesis is bit 0, client t is bit t + 1."""
+    return 1 << (thread + 1)
+
+
+def threads_mask(threads: Iterable[int]) -> int:
+    """The mask of a set of threads."""
+    mask = 0
+    for thread in threads:
+        mask |= thread_bit(thread)
+    return mask
+
+
+class Context(NamedTuple):
+    """What a generator may base its decision on.
+
+    ``time`` is nanoseconds since the start of the run. ``threads`` and ``free`` are bit masks (see
+    ``thread_bit``) of all threads that this generator may use, and of those that are idle.
+    ``processes[t]`` is the process that client thread t plays now. ``turn`` is the bit position at which
+    the round over free threads goes on, so that all get their share.
+    """
+
+    time: int
+    free: int
+    threads: int
+    processes: tuple[int, ...]
+    turn: int = 0
+
+    @classmethod
+    def initial(cls, concurrency: int, time: int = 0) -> Context:
+        """All of ``concurrency`` client threads and the nemesis, idle; thread t plays process t."""
+        mask = (1 << (concurrency + 1)) - 1
+        return cls(time, mask, mask, tuple(range(concurrency)), 1)
+
+    def thread_of(self, process: int) -> int:
+        """The thread that plays (or played) a process: processes are renewed in steps of the concurrency."""
+        return NEMESIS if process < 0 else process % len(self.processes)
+
+    def process_of(self, thread: int) -> int:
+        """The process that a thread plays now."""
+        return NEMESIS if thread < 0 else self.processes[thread]
+
+    def next_bit(self) -> int:
+        """Bit position of the free thread whose turn it is; there must be one."""
+        candidates = (self.free >> self.turn << self.turn) or self.free
+        return (candidates & -candidates).bit_length() - 1
+
+    def free_bits(self) -> list[int]:
+        """Bit positions of the free threads, the one whose turn it is first."""
+        ahead = self.free >> self.turn << self.turn
+        return [*_bits(ahead), *_bits(self.free ^ ahead)]
+
+    def restrict(self, mask: int) -> Context:
+        """The same moment as seen by a generator that may use only the threads in ``mask``."""
+        return Context(self.time, self.free & mask, self.threads & mask, self.processes, self.turn)
+
+    def at(self, time: int) -> Context:
+        """The same context at another time."""
+        return Context(time, self.free, self.threads, self.processes, self.turn)
+
+    def busy(self, thread: int) -> Context:
+        """The context after ``thread`` took an operation; the next one has its turn."""
+        bit = thread + 1
+        return Context(self.time, self.free & ~(1 << bit), self.threads, self.processes, bit + 1)
+
+    def freed(self, thread: int) -> Context:
+        """The context after ``thread`` completed its operation."""
+        return Context(self.time, self.free | thread_bit(thread), self.threads, self.processes, self.turn)
+
+    def renewed(self, thread: int) -> Context:
+        """The context after the process of a client thread crashed and a new one took its place."""
+        fresh = self.processes[thread] + len(self.processes)
+        processes = (*self.processes[:thread], fresh, *self.processes[thread + 1 :])
+        return Context(self.time, self.free, self.threads, processes, self.turn)
+
+    def fill(self, template: Op) -> Op:
+        """The operation for the free thread whose turn it is, stamped with the time."""
+        process = self.process_of(self.next_bit() - 1)
+        return Op(template[0], template[1], template[2], template[3], process, self.time, template[6])
+
+
+def _bits(mask: int) -> list[int]:
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+Answer: TypeAlias = "tuple[Op | Pending, Generator | None] | None"
+"""None: exhausted. (Pending, g): nothing now, ask g later. (Op, g): do it, then g (None: that was the last)."""
+
+
+class Generator:
+    """Base of all generators; subclasses are immutable."""
+
+    __slots__ = ()
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        """The operation to do now, and what follows. Must be pure: the answer may be thrown away."""
+        raise NotImplementedError
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        """The generator that follows an event: an invocation that was carried out, or a completion.
+
+        ``ctx`` already shows the thread busy or free again, and a crashed process not yet renewed.
+        """
+        return self
+
+
+Source: TypeAlias = "Generator | Op | Callable[..., Any] | Iterable[Any] | None"
+"""What combinators take: see ``lift``."""
+
+
+def earliest(a: Pending | None, b: Pending) -> Pending:
+    """Of two pending answers the one that wakes first; an unknown wake time never hides a known one."""
+    if a is None or a.wake is None:
+        return b
+    if b.wake is None:
+        return a
+    return a if a.wake <= b.wake else b
+
+
+class Seed(NamedTuple):
+    """A random source as a value (splitmix64, Steele, Lea & Flood, OOPSLA 2014): a draw gives a new source."""
+
+    state: int
+
+    @classmethod
+    def of(cls, rng: random.Random) -> Seed:
+        """A source that depends on the next 64 bits of ``rng``."""
+        return cls(rng.getrandbits(64))
+
+    def bits(self) -> tuple[int, Seed]:
+        """64 random bits."""
+        state = (self.state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        return z ^ (z >> 31), Seed(state)
+
+    def below(self, n: int) -> tuple[int, Seed]:
+        """A number in 0 .. n - 1 (n is far below 2**32, so the bias of the multiplication does not matter)."""
+        bits, rest = self.bits()
+        return (bits >> 32) * n >> 32, rest
+
+
+def describe(generator: object) -> str:
+    """A generator in at most 300 characters, for error messages."""
+    try:
+        text = repr(generator)
+    except Exception as error:  # a broken __repr__ must not hide the error that is being told
+        text = f"<{type(generator).__name__}, whose repr fails: {error}>"
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def ask(generator: Generator, test: Test, ctx: Context) -> Answer:
+    """``generator.op`` with its answer checked.
+
+    Raises:
+        GeneratorError: it failed, or answered with something that can't be carried out.
+    """
+    try:
+        answer = generator.op(test, ctx)
+    except StormproofError:
+        raise
+    except Exception as error:
+        raise GeneratorError(
+            f"generator failed when asked for an operation at {ctx.time / SECOND:.3f} s: "
+            f"{type(error).__name__}: {error}; generator: {describe(generator)}"
+        ) from error
+    if answer is None:
+        return None
+    problem = _problem(answer, ctx)
+    if problem:
+        raise GeneratorError(
+            f"generator answered wrongly at {ctx.time / SECOND:.3f} s: {problem}; generator: {describe(generator)}"
+        )
+    return answer
+
+
+def tell(generator: Generator, test: Test, ctx: Context, event: Op) -> Generator:
+    """``generator.update`` with failures and answers checked as in ``ask``."""
+    try:
+        following = generator.update(test, ctx, event)
+    except StormproofError:
+        raise
+    except Exception as error:
+        raise GeneratorError(
+            f"generator failed when told of {event}: {type(error).__name__}: {error}; generator: {describe(generator)}"
+        ) from error
+    if not isinstance(following, Generator):
+        raise GeneratorError(f"update answered {describe(following)}, not a generator: {describe(generator)}")
+    return following
+
+
+def _problem(answer: object, ctx: Context) -> str | None:
+    if type(answer) is not tuple or len(answer) != 2:
+        return f"{describe(answer)} is neither None nor (operation or pending, next generator)"
+    op, following = answer
+    if following is not None and not isinstance(following, Generator):
+        return f"what follows is {describe(following)}, not a generator (wrap it in lift)"
+    if isinstance(op, Pending):
+        return "a pending answer must say which generator to ask again" if following is None else None
+    if not isinstance(op, Op):
+        return f"{describe(op)} is not an operation"
+    if op.type not in INVOCATION_TYPES:
+        return f"type {op.type!r} of {op} is not one of {', '.join(INVOCATION_TYPES)}"
+    if type(op.f) is not str:
+        return f"f of {op} must be a string"
+    return _process_problem(op, ctx)
+
+
+def _process_problem(op: Op, ctx: Context) -> str | None:
+    thread = ctx.thread_of(op.process)
+    if not ctx.threads & thread_bit(thread):
+        return f"process {op.process} of {op} has no thread here"
+    if not ctx.free & thread_bit(thread):
+        return f"process {op.process} of {op} is busy"
+    if ctx.process_of(thread) != op.process:
+        return f"process {op.process} of {op} is gone; its thread plays {ctx.process_of(thread)} now"
+    return None

@@ -1,0 +1,278 @@
+"""The journal: a history on disk while it is made, readable after a crash at any byte.
+
+The file is a row of frames: magic (4 bytes), length of the payload, CRC-32 of the payload (both 32 bits, little
+endian), payload. The first frame's payload is a JSON object with the schema's version and the run's id; each
+of the others is an Arrow IPC stream with some rows. A frame that was cut off by a crash is dropped when read.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.schema import SCHEMA_VERSION, TYPE_CODES, encode_value
+from stormproof.operation import Op
+
+MAGIC = b"SPJ1"
+HEADER = struct.Struct("<4sII")
+
+FLUSH_ROWS = 4096
+FLUSH_SECONDS = 0.1
+SYNC_SECONDS = 1.0
+
+JOURNAL_SCHEMA = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("time", pa.int64()),
+        ("process", pa.int32()),
+        ("type", pa.int8()),
+        ("f", pa.string()),
+        ("key", pa.int32()),
+        ("value", pa.int64()),
+        ("text", pa.string()),
+        ("node", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+"""As HISTORY_SCHEMA, without the run (it is in the first frame) and without dictionaries."""
+
+
+class EmptyJournalError(HistoryError):
+    """A file without one whole frame: the harness died at its first write, or it is no journal."""
+
+
+class JournalWriter:
+    """Appends operations to a journal; the interpreter's recorder.
+
+    Rows are kept for at most 4,096 rows or 0.1 s (``flush`` is called by the interpreter's ticker too) and then
+    written by one ``write``; ``fsync`` follows about each second, in a thread, and at ``close``.
+
+    ``lasting=False`` is for simulated runs, which are repeated rather than rescued: rows are written when there are
+    4,096 and at ``close``, no clock is read, nothing is fsynced.
+    """
+
+    def __init__(self, path: Path, run: str, *, lasting: bool = True) -> None:
+        """Create the file. Raises StormproofError when it exists or can't be written."""
+        self.path = path
+        self.rows = 0
+        """Rows recorded so far."""
+        self._pending: list[Op] = []
+        self._oldest = 0.0
+        self._size = 0
+        self._lasting = lasting
+        self._synced = time.monotonic() if lasting else 0.0
+        self._sync: Future[None] | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stormproof-fsync")
+        self._failed: StormproofError | None = None
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise StormproofError(f"can't create the journal {path}: {error.strerror}") from error
+        self._write(json.dumps({"schema": SCHEMA_VERSION, "run": run}).encode())
+
+    def record(self, op: Op) -> None:
+        """Take one row; its index is the number of rows before it."""
+        pending = self._pending
+        if not pending and self._lasting:
+            self._oldest = time.monotonic()
+        pending.append(op)
+        self.rows += 1
+        if len(pending) >= FLUSH_ROWS:
+            self._write_pending()
+        elif self._lasting and len(pending) & 63 == 0 and time.monotonic() - self._oldest >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending.
+
+        Raises:
+            StormproofError: the disk is full or fails. What was written before stays readable, nothing is
+                written any more.
+        """
+        if self._lasting:
+            self._write_pending()
+            self._sync_sometimes()
+
+    def close(self) -> None:
+        """Write and fsync what is pending, and close the file; harmless when closed or failed before."""
+        if self._fd < 0:
+            return
+        try:
+            if self._failed is None:
+                self._write_pending()
+            self._pool.shutdown(wait=True)
+            if self._failed is None and self._lasting:
+                self._fsync()
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write_pending(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._pending:
+            rows, self._pending = self._pending, []
+            self._write(encode_rows(rows, self.rows - len(rows)))
+
+    def _write(self, payload: bytes) -> None:
+        frame = HEADER.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
+        view = memoryview(frame)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            os.ftruncate(self._fd, self._size)  # leave whole frames only
+            self._fail(error)
+        self._size += len(frame)
+
+    def _sync_sometimes(self) -> None:
+        now = time.monotonic()
+        if now - self._synced < SYNC_SECONDS or (self._sync is not None and not self._sync.done()):
+            return
+        if self._sync is not None:
+            self._sync.result()
+        self._synced = now
+        self._sync = self._pool.submit(self._fsync)
+
+    def _fsync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        reason = "the disk is full; make room or choose another --store" if full else error.strerror
+        self._failed = StormproofError(
+            f"can't go on writing the journal {self.path}: {reason} (the {self._size} bytes written are readable)"
+        )
+        raise self._failed from error
+
+
+def encode_rows(rows: Sequence[Op], first: int) -> bytes:
+    """Rows as an Arrow IPC stream of JOURNAL_SCHEMA; ``first`` is the index of the first."""
+    kinds, names, values, keys, processes, times, nodes, errors = zip(*rows, strict=True)
+    encoded = [encode_value(value) for value in values]
+    columns = [
+        pa.array(np.arange(first, first + len(rows), dtype=np.int64)),
+        pa.array(times, pa.int64()),
+        pa.array(processes, pa.int32()),
+        pa.array([TYPE_CODES[kind] for kind in kinds], pa.int8()),
+        pa.array(names, pa.string()),
+        pa.array([-1 if key is None else key for key in keys], pa.int32()),
+        pa.array([number for number, _ in encoded], pa.int64()),
+        pa.array([text for _, text in encoded], pa.string()),
+        pa.array(nodes, pa.string()),
+        pa.array(errors, pa.string()),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, JOURNAL_SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=JOURNAL_SCHEMA))
+    return bytes(sink.getvalue())
+
+
+@dataclass(frozen=True)
+class JournalContents:
+    """What a journal holds: the run's id, its rows, and how many bytes at its end were cut off and dropped."""
+
+    run: str
+    batches: tuple[pa.RecordBatch, ...]
+    dropped_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+def read_journal(path: Path) -> JournalContents:
+    """All whole frames of a journal; a torn tail is left out and counted.
+
+    Raises:
+        EmptyJournalError: not even the first frame is whole.
+        HistoryError: the file is missing, or is damaged before its end.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HistoryError(f"can't read the journal {path}: {error.strerror}") from error
+    frames = list(_frames(data))
+    payloads = [payload for _, payload in frames]
+    end = frames[-1][0] if frames else 0
+    later = _whole_frame_after(data, end)
+    if later is not None:
+        raise HistoryError(
+            f"{path} is damaged at byte {end}: no whole frame there, but one follows at byte {later}; "
+            "restore the file from a copy"
+        )
+    if not payloads:
+        raise EmptyJournalError(f"{path} holds no whole frame: it is no journal, or its first write was cut off")
+    run = _read_header(path, payloads[0])
+    batches = []
+    for payload in payloads[1:]:
+        with pa.ipc.open_stream(payload) as reader:
+            batches.extend(reader)
+    _check_indexes(path, batches)
+    return JournalContents(run, tuple(batches), len(data) - end)
+
+
+def _read_header(path: Path, payload: memoryview) -> str:
+    header = json.loads(bytes(payload))
+    if header.get("schema") != SCHEMA_VERSION:
+        raise HistoryError(f"{path} has schema version {header.get('schema')}, this Stormproof reads {SCHEMA_VERSION}")
+    return str(header["run"])
+
+
+def _check_indexes(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
+    expected = 0
+    for batch in batches:
+        first = batch.column(0)[0].as_py()
+        if first != expected:
+            raise HistoryError(f"{path} lacks rows: row {first} follows row {expected - 1}")
+        expected += batch.num_rows
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """(end, payload) of each whole frame up to the first that is not."""
+    view = memoryview(data)
+    offset = 0
+    while (end := _frame_end(data, offset)) is not None:
+        yield end, view[offset + HEADER.size : end]
+        offset = end
+
+
+def _frame_end(data: bytes, offset: int) -> int | None:
+    if offset + HEADER.size > len(data):
+        return None
+    magic, length, crc = _header(data, offset)
+    start, end = offset + HEADER.size, offset + HEADER.size + length
+    if magic != MAGIC or end > len(data) or zlib.crc32(memoryview(data)[start:end]) != crc:
+        return None
+    return end
+
+
+def _header(data: bytes, offset: int) -> tuple[bytes, int, int]:
+    magic, length, crc = HEADER.unpack_from(data, offset)
+    return magic, length, crc
+
+
+def _whole_frame_after(data: bytes, offset: int) -> int | None:
+    """Where a whole frame begins behind a broken one: then it is damage, not a torn tail."""
+    found = data.find(MAGIC, offset + 1)
+    while found >= 0:
+        if _frame_end(data, found) is not None:
+            return found
+        found = data.find(MAGIC, found + 1)
+    return None

@@ -1,0 +1,129 @@
+"""Histories as JSON lines, for other tools and for tests written by hand.
+
+The first line may be ``{"schema": 1, "run": id}``. Every other line is one row: ``type``, ``f`` and ``process``, and
+where they apply ``time``, ``key``, ``value`` (an integer, or [a, b] for a pair), ``text`` (the JSON text of a
+value that is neither), ``node``, ``error``. ``index`` is written for readers' sake and must be the row's number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from stormproof.errors import HistoryError
+from stormproof.history.schema import (
+    HISTORY_SCHEMA,
+    NO_VALUE,
+    PAIR_SHIFT,
+    SCHEMA_VERSION,
+    TEXT_VALUE,
+    TYPE_CODES,
+    TYPE_NAMES,
+    decode_pair,
+    encode_value,
+)
+
+_LARGEST = 1 << 31
+
+
+def export_jsonl(table: pa.Table, file: TextIO) -> None:
+    """Write a history; ``import_jsonl`` gives the same rows again."""
+    runs = table.column("run").unique().to_pylist()
+    if len(runs) > 1:
+        raise HistoryError(f"one history a file: this table holds {len(runs)} runs")
+    file.write(json.dumps({"schema": SCHEMA_VERSION, "run": runs[0] if runs else ""}) + "\n")
+    for batch in table.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            file.write(json.dumps(_exported(row), separators=(",", ":")) + "\n")
+
+
+def import_jsonl(path: Path) -> pa.Table:
+    """Read a history as a table of HISTORY_SCHEMA; without a first line the run is named after the file.
+
+    Raises:
+        HistoryError: a line is no row; the message names it.
+    """
+    run = path.stem
+    rows: list[dict[str, Any]] = []
+    for number, data in _objects(path):
+        if not rows and "schema" in data:
+            if data["schema"] != SCHEMA_VERSION:
+                raise HistoryError(f"{path}:{number}: schema version {data['schema']}, known is {SCHEMA_VERSION}")
+            run = str(data.get("run", run))
+            continue
+        try:
+            rows.append(_imported(data, len(rows)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise HistoryError(f"{path}:{number}: not a row of a history: {error!r}") from error
+    columns = {name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names if name != "run"}
+    columns["run"] = [run] * len(rows)
+    try:
+        arrays = [
+            pa.array(columns[field.name], field.type.value_type).dictionary_encode().cast(field.type)
+            if pa.types.is_dictionary(field.type)
+            else pa.array(columns[field.name], field.type)
+            for field in HISTORY_SCHEMA
+        ]
+    except (pa.ArrowException, OverflowError) as error:
+        raise HistoryError(f"{path}: a field has the wrong type: {error}") from error
+    return pa.Table.from_arrays(arrays, schema=HISTORY_SCHEMA)
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                data = json.loads(line)
+                if not isinstance(data, dict):
+                    raise HistoryError(f"{path}:{number}: not a JSON object")
+                yield number, data
+    except OSError as error:
+        raise HistoryError(f"can't read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise HistoryError(f"{path}: not JSON lines: {error}") from error
+
+
+def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
+    data = {"index": row["index"], "time": row["time"], "process": row["process"]}
+    data |= {"type": TYPE_NAMES[row["type"]], "f": row["f"]}
+    if row["key"] != -1:
+        data["key"] = row["key"]
+    value = row["value"]
+    if value == TEXT_VALUE:
+        data["text"] = row["text"]
+    elif value != NO_VALUE:
+        pair = decode_pair(value)
+        data["value"] = list(pair) if value >> PAIR_SHIFT and max(pair) < _LARGEST else value
+    return data | {name: row[name] for name in ("node", "error") if row[name] is not None}
+
+
+def _imported(data: Mapping[str, Any], index: int) -> dict[str, Any]:
+    if data.get("index", index) != index:
+        raise ValueError(f"index {data['index']} where {index} is due")
+    value = data.get("value")
+    number: int
+    text: str | None
+    if "text" in data:
+        number, text = TEXT_VALUE, str(data["text"])
+    elif isinstance(value, list) and len(value) == 2:
+        number, text = encode_value(tuple(value))
+    else:
+        number, text = encode_value(value)
+    return {
+        "index": index,
+        "time": data.get("time", index),
+        "process": data["process"],
+        "type": TYPE_CODES[data["type"]],
+        "f": data["f"],
+        "key": data.get("key", -1),
+        "value": number,
+        "text": text,
+        "node": data.get("node"),
+        "error": data.get("error"),
+    }

@@ -1,0 +1,156 @@
+"""The fault ledger: what the nemesis did to which machine, when, and the evidence that it took effect.
+
+One JSON object a line in ``ledger.jsonl``: a line when a fault is injected, a line when it is healed, and one for a
+repair, as an operator would do it. Times are nanoseconds on the clock of the history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stormproof.errors import HistoryError
+
+INJECT, HEAL, REPAIR = "inject", "heal", "repair"
+
+_EFFECTS: Mapping[str, tuple[str, ...]] = {
+    "partition": ("cuts links",),
+    "packets": ("delays messages",),
+    "pause": ("stops time",),
+    "kill": ("ends process",),
+    "power": ("ends process",),
+    "reboot": ("ends process",),
+    "clock": ("moves clock",),
+    "disk": ("may end process", "loses data"),
+}
+"""Effects of the families whose ledgers did not tell them."""
+
+
+@dataclass(frozen=True)
+class LedgerLine:
+    """One step of one fault.
+
+    ``id`` joins the two steps of a fault; ``fault`` is the family (``partition``), ``kind`` the variant
+    (``master``); ``phase`` is ``inject`` or ``heal``; ``confirmed`` says whether ``evidence`` shows that the
+    step took effect; ``error`` is the reason when it could not be done. ``time`` is when the step began,
+    ``done`` when it was complete. ``effects`` are those of the family.
+    """
+
+    id: int
+    fault: str
+    kind: str
+    phase: str
+    time: int
+    targets: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    confirmed: bool = False
+    error: str | None = None
+    done: int | None = None
+    effects: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The line as it stands in the file, without the line break."""
+        row = {
+            "id": self.id, "fault": self.fault, "kind": self.kind, "phase": self.phase, "time": self.time,
+            "targets": self.targets, "evidence": self.evidence, "proven": self.confirmed, "error": self.error,
+            "done": self.done, "effects": self.effects,
+        }  # fmt: skip
+        return json.dumps(row, separators=(",", ":"), default=str)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was done between the last heal and the drain, as an operator would: ``text`` is a sentence."""
+
+    text: str
+    start: int
+    end: int
+
+    def to_json(self) -> str:
+        """The line as it stands in the file, without the line break."""
+        return json.dumps({"phase": REPAIR, "time": self.start, "done": self.end, "text": self.text})
+
+
+@dataclass(frozen=True)
+class FaultWindow:
+    """A fault from its injection to its heal; ``end`` is None while (or if never) healed.
+
+    ``confirmed`` is true when injecting it is shown to have taken effect (a heal's evidence may complete
+    it: packets are only dropped while the fault lasts).
+    """
+
+    id: int
+    fault: str
+    kind: str
+    targets: tuple[str, ...]
+    start: int
+    end: int | None
+    confirmed: bool
+    inject_evidence: Mapping[str, Any]
+    heal_evidence: Mapping[str, Any]
+    error: str | None = None
+    in_force: int | None = None
+    """From here to ``end`` the fault was in force for certain; None where the ledger does not say."""
+    effects: frozenset[str] = frozenset()
+
+
+def read_ledger(path: Path) -> list[FaultWindow]:
+    """The windows of a ledger file in order of injection; a torn last line is left out.
+
+    Raises:
+        HistoryError: a line other than the last is not a ledger line.
+    """
+    rows = [row for row in _rows(path) if row["phase"] != REPAIR]
+    healed = {row["id"]: row for row in rows if row["phase"] == HEAL}
+    injected = {row["id"]: row for row in rows if row["phase"] == INJECT}
+    return [_window(row, healed.get(ident)) for ident, row in injected.items()]
+
+
+def read_repairs(path: Path) -> list[Repair]:
+    """The repairs that a ledger file tells of, in order; raises HistoryError as ``read_ledger`` does."""
+    rows = [row for row in _rows(path) if row["phase"] == REPAIR]
+    return [Repair(str(row["text"]), int(row["time"]), int(row["done"])) for row in rows]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    found = []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+            if row["phase"] == REPAIR:
+                row = {**row, "time": int(row["time"]), "done": int(row["done"]), "text": str(row["text"])}
+            elif row["phase"] in (INJECT, HEAL):
+                row = {**row, "id": int(row["id"])}
+            else:
+                raise ValueError(f"phase {row['phase']!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            if number >= len(lines) - 1:
+                break
+            raise HistoryError(f"{path}:{number}: not a ledger line ({error})") from error
+        found.append(row)
+    return found
+
+
+def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultWindow:
+    return FaultWindow(
+        id=inject["id"],
+        fault=inject["fault"],
+        kind=inject["kind"],
+        targets=tuple(inject["targets"]),
+        start=inject["time"],
+        end=heal["time"] if heal else None,
+        confirmed=bool(inject["proven"] or (heal and heal["proven"])),
+        inject_evidence=inject["evidence"],
+        heal_evidence=heal["evidence"] if heal else {},
+        error=inject["error"] or (heal["error"] if heal else None),
+        in_force=inject.get("done"),
+        effects=frozenset(inject.get("effects", _EFFECTS.get(inject["fault"], ()))),
+    )

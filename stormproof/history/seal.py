@@ -1,0 +1,152 @@
+"""Histories in their lasting form: journal to Parquet, and both to tables for people and programs."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
+from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
+from stormproof.run_folder import HISTORY, JOURNAL
+
+ROW_GROUP_ROWS = 250_000
+DICTIONARY_COLUMNS = ["run", "process", "type", "f", "key", "node", "error"]
+DELTA_COLUMNS = ["index", "time", "value"]
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A sealed history: SHA-256 of its rows and of its file, rows, and the bytes of torn tail that were dropped.
+
+    The rows' digest tells whether two runs are the same; the file's, whether the file is still what was written.
+    """
+
+    sha256: str
+    file_sha256: str
+    rows: int
+    dropped_bytes: int
+
+
+def seal(run_dir: Path) -> Sealed:
+    """Write ``history.parquet`` from the run's journal; atomic, and harmless to repeat. The journal stays.
+
+    Raises:
+        HistoryError: the journal can't be read. StormproofError: the Parquet file can't be written.
+    """
+    journal = read_journal(run_dir / JOURNAL)
+    table = _as_history(journal.batches, journal.run)
+    digest = rows_sha256(table)
+    write_history(table, journal.run, run_dir / HISTORY)
+    with (run_dir / HISTORY).open("rb") as file:
+        file_digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Sealed(digest, file_digest, table.num_rows, journal.dropped_bytes)
+
+
+def write_history(table: pa.Table, run: str, path: Path) -> None:
+    """Store a table of HISTORY_SCHEMA as a history file; it is whole or not there."""
+    metadata = {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run}
+    partial = path.with_name(path.name + ".partial")
+    try:
+        pq.write_table(
+            table.replace_schema_metadata(metadata),
+            partial,
+            row_group_size=ROW_GROUP_ROWS,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=DICTIONARY_COLUMNS,
+            column_encoding=dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
+        )
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
+        reason = error.strerror or error
+        raise StormproofError(f"can't write {path}: {reason} (the journal beside it is whole)") from error
+
+
+def read_history(run_dir: Path) -> pa.Table:
+    """The history of a run folder as a table of HISTORY_SCHEMA: sealed, or else straight from the journal.
+
+    Raises:
+        HistoryError: there is neither, or it can't be read.
+    """
+    path = run_dir / HISTORY
+    if not path.exists():
+        if not (run_dir / JOURNAL).exists():
+            raise HistoryError(f"{run_dir} holds no history: neither {HISTORY} nor {JOURNAL} is there")
+        journal = read_journal(run_dir / JOURNAL)
+        return _as_history(journal.batches, journal.run)
+    try:
+        table = pq.read_table(path)
+        version = (table.schema.metadata or {}).get(b"stormproof.schema", b"?").decode()
+        if version != str(SCHEMA_VERSION):
+            raise HistoryError(f"{path} has schema version {version}, this Stormproof reads {SCHEMA_VERSION}")
+        return table.select(HISTORY_SCHEMA.names).cast(HISTORY_SCHEMA)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise HistoryError(f"can't read the history {path}: {error}") from error
+
+
+def history_frame(run_dir: Path) -> pd.DataFrame:
+    """The history of a run folder as a pandas DataFrame for people.
+
+    ``type`` is its name, ``time`` stays in nanoseconds, ``value`` and ``key`` are as the schema encodes them.
+    """
+    frame: pd.DataFrame = read_history(run_dir).to_pandas()
+    frame["type"] = pd.Categorical.from_codes(frame["type"].to_list(), categories=pd.Index(TYPE_NAMES))
+    return frame
+
+
+def rows_sha256(table: pa.Table) -> str:
+    """SHA-256 of a history's rows, of all columns but ``run``, however they are chunked or encoded.
+
+    Each column gives a digest (numbers: little-endian bytes; texts: lengths as 32-bit numbers, -1 for null,
+    and the UTF-8 bytes); the result is the digest of these digests in the schema's order.
+    """
+    whole = hashlib.sha256()
+    for field in HISTORY_SCHEMA:
+        if field.name != "run":
+            whole.update(_column_digest(table.column(field.name)))
+    return whole.hexdigest()
+
+
+def _column_digest(column: pa.ChunkedArray) -> bytes:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not pa.types.is_string(column.type):
+        digest = hashlib.sha256()
+        for chunk in column.chunks:
+            values = chunk.to_numpy(zero_copy_only=False)
+            digest.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
+        return digest.digest()
+    lengths, texts = hashlib.sha256(), hashlib.sha256()
+    for chunk in column.chunks:
+        sizes = pc.fill_null(pc.binary_length(chunk), -1).to_numpy(zero_copy_only=False)
+        lengths.update(np.ascontiguousarray(sizes, "<i4").data)
+        texts.update("".join(filter(None, chunk.to_pylist())).encode())
+    return lengths.digest() + texts.digest()
+
+
+def _as_history(batches: Sequence[pa.RecordBatch], run: str) -> pa.Table:
+    rows = pa.Table.from_batches(batches, schema=JOURNAL_SCHEMA)
+    runs = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows.num_rows, dtype=np.int32)), pa.array([run]))
+    table = rows.add_column(0, HISTORY_SCHEMA.field("run"), runs).combine_chunks()
+    columns = []
+    for field in HISTORY_SCHEMA:
+        column = table.column(field.name)
+        if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        columns.append(column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=HISTORY_SCHEMA)

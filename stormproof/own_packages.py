@@ -1,0 +1,28 @@
+"""The packages that Stormproof is made of, which have plain names: are they ours?"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from stormproof.errors import UsageError
+
+PACKAGES = ("checkers", "harness", "nemesis", "nodes", "reports", "workloads")
+
+
+def demand_own_packages() -> None:
+    """See that no other package of one of these names stands before ours.
+
+    Raises:
+        UsageError: one does; the message says which file.
+    """
+    root = Path(__file__).resolve().parent.parent
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise UsageError(f"Stormproof's package {name!r} is missing beside {root / 'stormproof'}: install it again")
+        found = [spec.origin] if spec.origin else spec.submodule_search_locations or ()
+        for place in map(Path, found):
+            if not place.resolve().is_relative_to(root):
+                raise UsageError(f"{place} stands before Stormproof's own package {name!r}: rename it, or start Python "
+                                 "elsewhere; the command `stormproof` does not look into the folder it is started in")

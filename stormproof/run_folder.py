@@ -1,0 +1,224 @@
+"""A run's folder: the names of what lies in it, and the readers and writers of its ``run.json`` and ``verdict.json``.
+
+Histories and ledgers have readers of their own (``stormproof.history``), which take their paths from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stormproof.errors import HistoryError, StormproofError
+
+RUN_FILE = "run.json"
+LOCK_FILE = "lock"
+JOURNAL = "journal.bin"
+HISTORY = "history.parquet"
+LEDGER = "ledger.jsonl"
+UNDO_FILE = "undo.jsonl"
+VERDICT_FILE = "verdict.json"
+REPORT = "report.html"
+LOGS = "logs"
+LOG_EVENTS = "log-events.jsonl"
+"""What the nodes' logs say of roles and transfers of state."""
+HARNESS_LOG = "harness.log"
+"""What the harness had to say while a run went on, if anything."""
+REMOTE_FILE = "remote.json"
+"""In the run's folder for as long as something of the run may be left on hosts that are not ours."""
+SCENARIO = "scenario.toml"
+"""The smallest test that fails in the same way, where one was looked for."""
+
+RUN_SCHEMA = 2
+VERDICT_SCHEMA = 1
+
+RUN_ID = re.compile(r"\d{8}T\d{6}-[A-Za-z0-9_.-]+-[0-9a-f]{4}")
+_PICTURE = re.compile(r"linearizability-(?:\d+|none)\.html", re.ASCII)
+
+
+def picture_name(key: int) -> str:
+    """The file that shows why the queue or object with this key (negative: none) is not linearizable."""
+    return f"linearizability-{key if key >= 0 else 'none'}.html"
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file's name is one that ``picture_name`` gives."""
+    return _PICTURE.fullmatch(name) is not None
+
+
+def pictures(run_dir: Path) -> list[str]:
+    """The pictures in a run's folder, in the order of their keys."""
+    found = [path.name for path in run_dir.glob("linearizability-*.html") if is_picture(path.name)]
+    return sorted(found, key=lambda name: (len(name), name))
+
+
+def node_logs(run_dir: Path) -> list[Path]:
+    """The logs of a run's machines, in order of their names."""
+    return sorted((run_dir / LOGS).glob("*.log"))
+
+
+class Lock:
+    """The mark that a run's harness is alive: it ends with the process, however that ends."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Take it. Raises StormproofError when another process has it, or the folder can't be written."""
+        path = run_dir / LOCK_FILE
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StormproofError(f"can't open {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise StormproofError(f"run {run_dir.name} is in use by another process; wait until it ends") from error
+
+    def fileno(self) -> int:
+        """The descriptor that holds it; a child that inherits it holds it too."""
+        return self._fd
+
+    def release(self) -> None:
+        """Give it back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+def is_alive(run_dir: Path) -> bool:
+    """Whether a process holds the run's lock."""
+    try:
+        fd = os.open(run_dir / LOCK_FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StormproofError(f"can't open {run_dir / LOCK_FILE}: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        HistoryError: it is missing, can't be read, or is something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HistoryError(f"{path} can't be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise HistoryError(f"{path} can't be read: {error}") from error
+    if not isinstance(data, dict):
+        raise HistoryError(f"{path} can't be read: it holds no JSON object")
+    return data
+
+
+def read_run(run_dir: Path) -> dict[str, Any]:
+    """The run's ``run.json``, in today's words if an earlier version wrote it.
+
+    Raises:
+        HistoryError: it is missing or damaged.
+    """
+    path = run_dir / RUN_FILE
+    if not path.exists():
+        raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE}")
+    data = read_object(path)
+    if data.get("schema") not in (1, RUN_SCHEMA):
+        raise HistoryError(f"{path} is not a run description of schema 1 to {RUN_SCHEMA}")
+    return upgraded(data)
+
+
+def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A run description in today's words, whichever version of Stormproof wrote it."""
+    if data.get("schema") != 1:
+        return dict(data)
+    found = {_FIELDS.get(name, name): value for name, value in data.items()}
+    test = found.get("test")
+    if isinstance(test, dict):
+        test = {_FIELDS.get(name, name): value for name, value in test.items()}
+        if test.get("workload") == "events":
+            found["subject"] = "events"
+        test["workload"] = _WORKLOADS.get(str(test.get("workload")), test.get("workload"))
+        found["test"] = test
+    for name, words in (("statuses", {"standing": "status"}), ("gates", {"faults_proven": "faults_confirmed"})):
+        if isinstance(found.get(name), dict):
+            found[name] = _renamed(found[name], words)
+    backend = found.get("backend")
+    if isinstance(backend, dict):
+        lateness, in_process = _BACKENDS.get(str(backend.get("name")), (None, False))
+        found["backend"] = {"lateness": lateness, "in_process": in_process, **backend}
+    found["schema"] = RUN_SCHEMA
+    return found
+
+
+_FIELDS = {"design": "system", "promises": "guarantees", "standings": "statuses", "excused": "exemptions"}
+_WORKLOADS = {"reaction": "processing", "forward": "store-and-forward"}
+_BACKENDS = {"sim": (0.25, True), "local": (5.0, False), "docker": (5.0, False)}
+
+
+def _renamed(data: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            value = _renamed(value, words)
+        found[words.get(name, name)] = "known violation" if value == "gap" else value
+    return found
+
+
+def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
+    """Change fields of ``run.json`` atomically; returns the whole."""
+    data = read_run(run_dir) | changes
+    write_json(run_dir / RUN_FILE, data)
+    return data
+
+
+def read_verdict(run_dir: Path) -> dict[str, Any]:
+    """The stored verdict of a run as plain data.
+
+    Raises:
+        HistoryError: there is none or it can't be read.
+    """
+    path = run_dir / VERDICT_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HistoryError(f"{path}: no verdict ({error}); run `stormproof check {run_dir.name}`") from error
+    if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
+        raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")
+    return data
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a JSON file atomically. Raises StormproofError when the disk is full or can't be written."""
+    write_text(path, json.dumps(data, indent=1, default=str))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically. Raises StormproofError when the disk is full or can't be written."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
+        raise StormproofError(f"can't write {path}: {error.strerror}") from error

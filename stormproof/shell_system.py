@@ -1,0 +1,224 @@
+"""A base for systems whose programs are started by a command: a user's own system is a class of a few hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stormproof.contracts.backend import Launch, Launcher, Shells
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
+from stormproof.contracts.system import System
+from stormproof.contracts.topology import endpoint
+from stormproof.errors import BackendError
+
+QUEUES = "queues"
+"""What a system provides whose clients have the four primitives of a queue."""
+
+ANSWER_SECONDS = 1.0
+"""How long a node has to take a connection."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine of a test, as the hooks of a system see it: a replica, or a helper with its ``role``."""
+
+    name: str
+    role: str
+    cluster: ShellCluster
+
+    @property
+    def folder(self) -> str:
+        """The machine's own folder: there are its files, and it is the working directory of its programs."""
+        return self.cluster.backend.node_dir(self.name)
+
+    @property
+    def address(self) -> str:
+        """Its IP address on the main network."""
+        return self.cluster.backend.address(self.name)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """The names of all replicas, its own among them."""
+        return self.cluster.node_names
+
+    def option(self, name: str) -> object:
+        """The value of one of the test's options."""
+        return self.cluster.test.options[name]
+
+    def address_of(self, name: str, network: str = "") -> str:
+        """The IP address of another machine, or of its place on a further network."""
+        return self.cluster.backend.address(endpoint(name, network) if network else name)
+
+    async def run(self, command: str, timeout: float = 10.0) -> str:
+        """What a shell command prints there.
+
+        Raises:
+            BackendError: it failed, or took longer than ``timeout`` seconds; or these machines have no shell.
+        """
+        backend = self.cluster.backend
+        if not isinstance(backend, Shells):
+            raise BackendError(f"{self.name}: there are no commands on simulated machines")
+        done = await backend.exec(self.name, f"cd {shlex.quote(self.folder)} && {command}", timeout)
+        if done.status:
+            raise BackendError(f"{self.name}: {command!r} failed with status {done.status}: "
+                               f"{' '.join(done.output.split())[-300:]}")
+        return done.output
+
+
+class ShellSystem(System):
+    """A system whose programs are started by commands.
+
+    A subclass gives the ``command`` of a program, and where clients connect (``port``) with what (``connection``);
+    other hooks say more where the defaults don't fit. Hooks are given a ``Machine``, or the ``ShellCluster``.
+    """
+
+    port: int = 0
+    """The TCP port of each replica that clients connect to; a replica that takes connections there is up."""
+    provides = frozenset({QUEUES})
+
+    @abstractmethod
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """The program and its arguments; it must stay in the foreground."""
+
+    @abstractmethod
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """A client's new connection, which is not open yet."""
+
+    def files(self, machine: Machine) -> Mapping[str, str]:
+        """Files that the machine has before its programs start: path below its folder (or absolute) -> content."""
+        return {}
+
+    def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
+        """Variables of a program's environment."""
+        return {}
+
+    def programs(self, machine: Machine) -> Sequence[str]:
+        """The names of a machine's programs, in the order in which they start; faults hit the first unless they name
+        another."""
+        return (MAIN,)
+
+    def restarted(self, machine: Machine, program: str) -> bool:
+        """Whether something of the system's own starts a program again when it was killed."""
+        return False
+
+    def simulated_program(self, machine: Machine, program: str) -> Launch:
+        """What runs in the place of a program under simulated time, where the system is ``simulated``."""
+        raise BackendError(f"{self.name} can't be simulated")
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """What a replica says of itself; one that takes connections at ``port`` serves.
+
+        Raises:
+            OSError, TimeoutError, BackendError: it can't be reached.
+        """
+        _, writer = await asyncio.wait_for(asyncio.open_connection(machine.address, self.port), ANSWER_SECONDS)
+        writer.close()
+        return NodeStatus(machine.name, reachable=True, role="up", serving=True)
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """Whether the system is as it should be, going by what its replicas said at one time."""
+        return all(status.serving for status in statuses)
+
+    async def prepare(self, cluster: ShellCluster) -> None:
+        """Once, when the system is healthy for the first time: declare queues, users, policies."""
+
+    async def repair(self, cluster: ShellCluster) -> str:
+        """What an operator does after faults, by the system's manual; the sentence that tells it, if anything."""
+        return ""
+
+    async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
+        """Queue -> the replica that leads it, where leadership is by queue."""
+        return {}
+
+    def logs(self, machine: Machine) -> Mapping[str, str]:
+        """Log files to keep beside the programs' output: name -> path below the machine's folder (or absolute)."""
+        return {}
+
+    def cluster(self, deployment: Deployment) -> ShellCluster:
+        """A cluster of it on provisioned machines."""
+        return ShellCluster(self, deployment)
+
+
+class ShellCluster(Cluster):
+    """A cluster of a ``ShellSystem``."""
+
+    def __init__(self, system: ShellSystem, deployment: Deployment) -> None:
+        super().__init__(deployment)
+        self.system = system
+        roles = {helper.name: helper.role for helper in self.topology.helpers}
+        self._machines = {name: Machine(name, roles.get(name, ""), self) for name in self.topology.machines}
+
+    def machine(self, name: str) -> Machine:
+        """A machine by its name."""
+        return self._machines[name]
+
+    async def install(self) -> None:
+        """Make the machines' folders and files."""
+        await asyncio.gather(*(self._install(machine) for machine in self._machines.values()))
+
+    async def start_program(self, machine: str, program: str) -> None:
+        """Start a program by its command."""
+        place, backend, log = self._machines[machine], self.backend, self.log_path(machine, program)
+        if isinstance(backend, Launcher):
+            await backend.launch(machine, program, self.system.simulated_program(place, program), log)
+            return
+        assert isinstance(backend, Shells)
+        variables = [f"{name}={value}" for name, value in self.system.environment(place, program).items()]
+        command = self.system.command(place, program)
+        await backend.start(machine, program, ["env", *variables, *command] if variables else command, log)
+
+    async def status(self, node: str) -> NodeStatus:
+        """Ask one replica."""
+        try:
+            return await self.system.status(self._machines[node])
+        except (OSError, TimeoutError, EOFError, ValueError, BackendError) as error:
+            return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
+
+    def programs(self, machine: str) -> tuple[str, ...]:
+        """The programs of a machine."""
+        return tuple(self.system.programs(self._machines[machine]))
+
+    def restarted(self, machine: str, program: str) -> bool:
+        """Whether the system starts a program again itself."""
+        return self.system.restarted(self._machines[machine], program)
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """As the system says."""
+        return self.system.healthy(statuses)
+
+    async def prepare(self) -> None:
+        """As the system says."""
+        await self.system.prepare(self)
+
+    async def repair(self) -> str:
+        """As the system says."""
+        return await self.system.repair(self)
+
+    async def leaders(self) -> Mapping[str, str]:
+        """As the system says."""
+        return await self.system.leaders(self)
+
+    def queue_connection(self) -> QueueConnection:
+        """As the system says."""
+        return self.system.connection(self)
+
+    def client_addresses(self) -> Sequence[tuple[str, int]]:
+        """The client port of each replica."""
+        return [(self.backend.address(node), self.system.port) for node in self.node_names]
+
+    def logs(self, machine: str) -> Mapping[str, str]:
+        """The programs' output and what the system names."""
+        found = self.system.logs(self._machines[machine])
+        base = self.backend.node_dir(machine)
+        named = {f"{machine}.{name}": path if path.startswith("/") else f"{base}/{path}"
+                 for name, path in found.items()}  # fmt: skip
+        return {**super().logs(machine), **named}
+
+    async def _install(self, machine: Machine) -> None:
+        for path, content in self.system.files(machine).items():
+            target = path if path.startswith("/") else f"{machine.folder}/{path}"
+            await self.backend.upload(machine.name, content.encode(), target)

@@ -1,0 +1,55 @@
+"""The description of one test: an immutable value, stored with every run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+DEFAULT_NODES = 3
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is run against what, under which faults, for how long.
+
+    ``options`` are the ``--set name=value`` settings of system, workload, faults and backend, already converted to
+    their declared types. ``time_limit`` is in seconds, ``rate`` in operations a second over all clients.
+    """
+
+    __test__ = False  # not a pytest class
+
+    system: str
+    workload: str
+    nemesis: tuple[str, ...] = ()
+    backend: str = "local"
+    nodes: int = DEFAULT_NODES
+    seed: int = 0
+    time_limit: float = 30.0
+    rate: float = 200.0
+    concurrency: int = 6
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """``n1`` ... ``nN``, in the order in which replicas are numbered from 0."""
+        return tuple(f"n{i + 1}" for i in range(self.nodes))
+
+    @property
+    def client_hosts(self) -> tuple[str, ...]:
+        """``c1`` ... ``cN``: the places that clients stand at; ``cI`` is beside node ``nI``."""
+        return tuple(f"c{i + 1}" for i in range(self.nodes))
+
+    def rng(self, purpose: str) -> random.Random:
+        """A random source of its own for one purpose, from the run's seed."""
+        return random.Random(f"{self.seed}/{purpose}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``run.json``."""
+        return asdict(self) | {"nemesis": list(self.nemesis), "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Test:
+        """The test that ``to_json`` wrote."""
+        return cls(**{**data, "nemesis": tuple(data["nemesis"])})

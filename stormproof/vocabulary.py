@@ -1,0 +1,132 @@
+"""What the functions of histories mean: one table for workloads, checks and reports.
+
+A function that is not in it is a name and no more: it is shown, and nothing is concluded from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+INVOKE, OK, FAIL, INFO = 0, 1, 2, 3
+"""Codes of the types of rows, in the order of ``stormproof.history.schema.TYPE_NAMES``."""
+
+OTHER, ENQUEUE, DEQUEUE, DRAIN, DEPTH = 0, 1, 2, 3, 4
+PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
+COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
+"""Codes of the functions that compiled kernels know, and keep in their caches: they are never given to others."""
+
+MESSAGES, TOPICS, TRANSACTIONS, METADATA, EVENTS, ANY = (
+    "messages", "topics", "transactions", "metadata", "events", "any"
+)  # fmt: skip
+"""What histories are about, which says what checks can be asked of them."""
+
+QUEUE, QUEUES, TOPIC, SUBSCRIPTION, OBJECT = "queue", "queues", "topic", "subscription", "object"
+"""What the key of a function numbers; of ``queues`` it has a bit for each."""
+
+SENDS, TAKES = "sends", "takes"
+CREATES, DELETES, READS = "creates", "deletes", "reads"
+
+
+@dataclass(frozen=True)
+class Function:
+    """What one function means.
+
+    ``does``: a message is sent or taken, or an object is created, deleted or read. ``noun`` is what its key numbers.
+    ``pair``: its value is a message, (producer, sequence). ``subject`` is what a history with it is about, if that
+    alone decides it. ``service`` is the function whose service it shows at work, None when it shows none. ``final``:
+    it belongs to the end of a run. ``counted`` is the name under which a run's figures count it. ``sentence`` says what
+    it does where it is neither sent nor taken.
+    """
+
+    name: str
+    code: int = OTHER
+    does: str = ""
+    noun: str = OBJECT
+    pair: bool = False
+    subject: str = ""
+    service: str | None = ""
+    transaction: bool = False
+    moves: bool = False
+    final: bool = False
+    counted: str = ""
+    sentence: str = ""
+
+    @property
+    def shows(self) -> str | None:
+        """The function whose service it shows at work: itself unless the table says otherwise."""
+        return self.name if self.service == "" else self.service
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    function.name: function
+    for function in (
+        # In the order in which reports list and colour them: what sends, what takes, what counts; then the rest.
+        Function("enqueue", ENQUEUE, SENDS, QUEUE, pair=True, subject=MESSAGES, counted="enqueue"),
+        Function("publish", PUBLISH, SENDS, TOPIC, pair=True, subject=TOPICS, counted="enqueue"),
+        Function("send", does=SENDS),
+        Function("write"),
+        Function("commit", COMMIT, SENDS, QUEUES, pair=True, subject=TRANSACTIONS, transaction=True, counted="enqueue"),
+        Function("abort", ABORT, SENDS, QUEUES, pair=True, subject=TRANSACTIONS, transaction=True),
+        Function("move", MOVE, SENDS, QUEUE, pair=True, subject=TRANSACTIONS, transaction=True, moves=True),
+        Function("finish", FINISH, SENDS, QUEUE, pair=True, subject=TRANSACTIONS, transaction=True, moves=True,
+                 service="move", final=True),
+        Function("dequeue", DEQUEUE, TAKES, QUEUE, pair=True, subject=MESSAGES, counted="dequeue"),
+        Function("receive", RECEIVE, TAKES, SUBSCRIPTION, pair=True, subject=TOPICS, counted="dequeue"),
+        Function("read"),
+        Function("drain", DRAIN, TAKES, QUEUE, pair=True, subject=MESSAGES, service="dequeue", final=True,
+                 counted="dequeue"),
+        Function("depth", DEPTH, noun=QUEUE, service=None, final=True),
+        Function("attach", ATTACH, noun=SUBSCRIPTION, subject=TOPICS,
+                 sentence="durable subscription {key} asked for"),
+        Function("listen", LISTEN, noun=SUBSCRIPTION, subject=TOPICS,
+                 sentence="transient subscription {key} asked for"),
+        Function("detach", DETACH, noun=SUBSCRIPTION, sentence="subscription {key} left, to come back"),
+        Function("delete", DELETE, noun=SUBSCRIPTION, sentence="subscription {key} deleted"),
+        Function("recover", RECOVER, pair=True, service=None,
+                 sentence="prepared transaction looked for, and committed"),
+        Function("rollback", ROLLBACK, pair=True, service=None,
+                 sentence="prepared transaction looked for, and rolled back"),
+        Function("subscribe", does=CREATES, subject=METADATA),
+        Function("create", does=CREATES, subject=METADATA),
+        Function("link", does=CREATES, subject=METADATA),
+        Function("unsubscribe", does=DELETES, subject=METADATA),
+        Function("destroy", does=DELETES, subject=METADATA),
+        Function("unlink", does=DELETES, subject=METADATA),
+        Function("look", does=READS, subject=METADATA),
+    )
+}  # fmt: skip
+
+_UNKNOWN = Function("")
+
+
+def function_named(name: str) -> Function:
+    """What is known of a function; one that is not in the table means nothing."""
+    return FUNCTIONS.get(name, _UNKNOWN)
+
+
+def names_that(does: str) -> tuple[str, ...]:
+    """The functions that create, say."""
+    return tuple(name for name, function in FUNCTIONS.items() if function.does == does)
+
+
+def shown_service(name: str) -> str | None:
+    """The function whose service an operation of this name shows at work; None where it shows none."""
+    function = FUNCTIONS.get(name)
+    return name if function is None else function.shows
+
+
+def rank(name: str) -> int:
+    """The place of a function among others in lists and colours; unknown ones come last."""
+    return _RANKS.get(name, len(_RANKS))
+
+
+_RANKS = {name: place for place, name in enumerate(FUNCTIONS) if place < 13}
+
+
+def noun_of(functions: Collection[str]) -> str:
+    """What the keys of a history with these functions number: ``queue``, ``subscription`` or ``object``."""
+    nouns = {FUNCTIONS[name].noun for name in functions if name in FUNCTIONS}
+    if SUBSCRIPTION in nouns:
+        return SUBSCRIPTION
+    return QUEUE if nouns & {QUEUE, QUEUES} else OBJECT

@@ -1,0 +1,159 @@
+"""Systems, workloads, faults and checks from a user's own file, and from an installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs import HERE, TWO_TIER, Ran, backends, stormproof
+
+QUICK = ("--time-limit", "5", "--set", "fault_duration=1", "--nodes", "2", "--seed", "4")
+REAL = next((name for name in backends() if name != "sim"), None)
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    """A folder away from the repository with a user's file, and a run of all that is in it."""
+    if REAL is None:
+        pytest.skip("no backend with real machines works here")
+    folder = tmp_path_factory.mktemp("outside")
+    shutil.copy(HERE / "outside.py", folder / "mine.py")
+    return folder, stormproof("test", "--system", "./mine.py:Echo", "--workload", "mine.py:Says", "--nemesis",
+                              "./mine.py:Stumble", "--check", "mine.py:Parrot", "--backend", REAL, "--store", "runs",
+                              *QUICK, cwd=folder)  # fmt: skip
+
+
+def again(folder: Path, run: Path, *words: str) -> Ran:
+    return stormproof("check", run.name, "--store", "runs", *words, cwd=folder)
+
+
+NAMED = ("--system", "mine.py:Echo", "--workload", "mine.py:Says", "--nemesis", "mine.py:Stumble",
+         "--check", "mine.py:Parrot")  # fmt: skip
+
+
+@pytest.mark.requirement("H20", part=True)
+def test_all_kinds_from_one_file(outside: tuple[Path, Ran]) -> None:
+    """They reach the process that holds the machines, and Spark's workers; run.json names the file with its digest, and
+    the command that repeats the run."""
+    _, ran = outside
+    assert ran.status == 0, ran.err
+    assert {(plugin["kind"], plugin["name"]) for plugin in ran.info["plugins"]} == {
+        ("system", "echo"), ("workload", "says"), ("nemesis", "stumble"), ("check", "parrot")
+    }  # fmt: skip
+    (check,) = [check for check in ran.verdict["checks"] if check["check"] == "parrot"]
+    assert check["decides"] and check["verdict"] == "valid" and not check["summary"].startswith("0 answers")
+    assert any(line["fault"] == "stumble" and line["proven"] for line in ran.faults())
+    assert "mine.py:Echo" in ran.info["command"] and "mine.py:Parrot" in ran.info["command"]
+
+
+@pytest.mark.requirement("H20", part=True)
+def test_checked_again_with_the_same_file_only(outside: tuple[Path, Ran], tmp_path: Path) -> None:
+    """Without the plug-in, or with a changed one, a run is not judged: status 3 and one line that says what to type."""
+    folder, ran = outside
+    assert ran.run is not None
+    run = folder / ran.run
+    checked = again(folder, run, *NAMED)
+    assert checked.status == 0, checked.err
+    missing = again(folder, run)
+    assert missing.status == 3 and "--system FILE:Echo" in missing.err and missing.err.count("\n") == 1, missing.err
+    every = stormproof("check", "--all", "--store", "runs", cwd=folder)
+    assert every.status == 3 and "not checked" in every.err, every.err
+    file = folder / "mine.py"
+    kept = file.read_bytes()
+    try:
+        file.write_bytes(kept + b"# changed\n")
+        changed = again(folder, run, *NAMED)
+    finally:
+        file.write_bytes(kept)
+    assert changed.status == 3 and "its digest differs" in changed.err and changed.err.count("\n") == 1, changed.err
+
+
+@pytest.mark.requirement("H26", part=True)
+def test_a_run_folder_loads_nothing(outside: tuple[Path, Ran], tmp_path: Path) -> None:
+    """What a folder that came from a stranger names is not executed, whatever is done with it."""
+    folder, ran = outside
+    assert ran.run is not None
+    store = tmp_path / "runs"
+    run = store / ran.run.name
+    shutil.copytree(folder / ran.run, run)
+    marker = tmp_path / "executed"
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(marker)!r}, 'w')\n")
+    info = json.loads((run / "run.json").read_text())
+    info["plugins"] = [{**plugin, "target": f"{trap}:Echo"} for plugin in info["plugins"]]
+    (run / "run.json").write_text(json.dumps(info))
+    for words in (("check", run.name), ("report", run.name), ("recover", run.name), ("list", "systems")):
+        done = stormproof(*words, *(("--store", str(store)) if words[0] != "list" else ()), cwd=tmp_path)
+        assert done.status in (0, 3), (words, done.err)
+        assert "Traceback" not in done.err, done.err
+        assert not marker.exists(), words
+
+
+@pytest.mark.requirement("H20", part=True)
+def test_from_python(outside: tuple[Path, Ran]) -> None:
+    """``stormproof.run`` takes the classes themselves; ``check`` and ``load`` find the run."""
+    folder, _ = outside
+    done = subprocess.run([sys.executable, "mine.py"], cwd=folder, capture_output=True, text=True, timeout=150,
+                          check=False, env={**os.environ, "PYTHONPATH": str(HERE.parents[1])})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *_, verdict, sentence, rows = done.stdout.splitlines()
+    assert verdict.startswith("valid from-python/") and sentence.startswith("Valid: ") and int(rows) > 100
+
+
+@pytest.mark.requirement("H20", part=True)
+def test_an_installed_package(tmp_path: Path) -> None:
+    """An entry point of an installed package is a name like ours; the processes of a campaign know it, too."""
+    info = tmp_path / "site" / "toy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[stormproof.systems]\ntoy = two_tier:TwoTier\n")
+    path = os.pathsep.join([str(HERE.parents[1]), str(tmp_path / "site"), str(HERE)])
+    done = stormproof("simulate", "--system", "toy", "--nemesis", "kill", "--seeds", "4", "--jobs", "2", "--nodes", "2",
+                      "--set", "min_ok=5", "--set", "kill_kind=one", "--time-limit", "10", "--json", "--store", "runs",
+                      cwd=tmp_path, env={"PYTHONPATH": path})  # fmt: skip
+    assert done.status == 0, done.err + done.out
+    assert json.loads(done.out)["verdicts"] == {"valid": 4} or json.loads(done.out)["seeds"] == 4, done.out
+
+
+@pytest.mark.parametrize(("named", "words"), [
+    ("nowhere.py:Echo", "nowhere.py: there is no such Python file"),
+    ("mine.py:Missing", "has no 'Missing'"),
+    ("mine.py:Says", "is no system"),
+    ("broken.py:Echo", "broken.py can't be loaded: SyntaxError"),
+    ("raises.py:Echo", "raises.py can't be loaded: ZeroDivisionError"),
+    ("abstract.py:Half", "can't be made"),
+    ("mine.py:", "write --system FILE:CLASS"),
+])
+def test_bad_input(tmp_path: Path, named: str, words: str) -> None:
+    """One line: which file, what is wrong."""
+    shutil.copy(HERE / "outside.py", tmp_path / "mine.py")
+    (tmp_path / "broken.py").write_text("class Echo(:\n")
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    (tmp_path / "abstract.py").write_text("import stormproof\nclass Half(stormproof.System):\n    pass\n")
+    done = stormproof("test", "--system", named, "--backend", "sim", "--store", "runs", cwd=tmp_path)
+    assert done.status == 3 and words in done.err and done.err.count("\n") == 1, done.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_that_can_not_be_simulated(outside: tuple[Path, Ran]) -> None:
+    """A system of commands alone has no simulation: refused before anything is made."""
+    folder, _ = outside
+    done = stormproof("test", "--system", "mine.py:Echo", "--workload", "mine.py:Says", "--nemesis", "none",
+                      "--backend", "sim", "--store", "others", cwd=folder)  # fmt: skip
+    assert done.status == 3 and "can be simulated" in done.err and not (folder / "others").exists(), done.err
+
+
+def test_same_name_as_ours(tmp_path: Path) -> None:
+    """A plug-in does not take the place of what is there under its name."""
+    (tmp_path / "mine.py").write_text(
+        f"import sys; sys.path.append({str(HERE)!r})\n"
+        "import two_tier\nclass Joram(two_tier.TwoTier):\n    name = 'joram'\n"
+    )
+    done = stormproof("test", "--system", "mine.py:Joram", "--backend", "sim", "--store", "runs", cwd=tmp_path)
+    assert done.status == 3 and "joram" in done.err and done.err.count("\n") == 1, done.err
+    assert TWO_TIER.endswith(":TwoTier")

@@ -1,0 +1,37 @@
+"""All workloads by name. A new one is one module beside the others and one line here."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from stormproof.contracts.workload import Workload
+from stormproof.registry import Entry, Registry
+
+
+def _is_workload(found: object) -> TypeGuard[type[Workload]]:
+    return isinstance(found, type) and issubclass(found, Workload)
+
+
+WORKLOADS: Registry[type[Workload]] = Registry(
+    "workload",
+    _is_workload,
+    Entry("queue", "producers and competing consumers on queues; unique messages, drained at the end",
+          "workloads.queue:QueueWorkload"),
+    Entry("topic", "producers, durable and transient subscribers of topics; what they saw, and in which order",
+          "workloads.topic:TopicWorkload"),
+    Entry("transaction", "sends to several queues at once, moves from queue to queue; one phase or two (XA)",
+          "workloads.transaction:TransactionWorkload"),
+    Entry("processing", "a client inside the broker takes, computes, sends: at most once, at least once or exactly "
+          "once", "workloads.processing:ProcessingWorkload"),
+    Entry("store-and-forward", "producers send to local servers, which pass on to the server of the consumers",
+          "workloads.store_and_forward:StoreAndForwardWorkload"),
+    Entry("events", "publishers of three kinds, subscribers that any replica delivers to",
+          "workloads.events:EventsWorkload"),
+    Entry("clustered", "queues spread over several HA servers: sent to one, taken at another",
+          "workloads.clustered:ClusteredWorkload"),
+    Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
+          "workloads.subscriptions:SubscriptionsWorkload"),
+)  # fmt: skip
+
+ALIASES = {"reaction": "processing", "forward": "store-and-forward"}
+"""Names that were typed before, told once when they are used; they go with the next release."""

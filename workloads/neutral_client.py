@@ -1,0 +1,146 @@
+"""A client of the queue workload for brokers of any kind: their four primitives, and what their errors mean.
+
+Who writes the primitives (``QueueConnection``) says *certainly not* by ``NotDone``; whatever else goes wrong may have
+happened. Here is all the rest: time limits, reopening, draining, and how operations end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from nodes.timeouts import within
+from stormproof.contracts.client import Delivery, NotDone, QueueConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.client import CONNECT, HOME, decode_body, encode_body
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 2.0
+
+
+class NeutralQueueClient:
+    """One producer or consumer on one connection at a time; a connection on which something went wrong is replaced."""
+
+    def __init__(self, cluster: Cluster, connection: QueueConnection, host: str, thread: int) -> None:
+        """``host`` is the client host it stands at; the node beside it is tried first."""
+        self._cluster = cluster
+        self._options = cluster.test.options
+        self._local = cluster.backend.address(host)
+        addresses = list(cluster.client_addresses())
+        names = dict(zip(addresses, cluster.node_names, strict=True))
+        first = thread % len(addresses)
+        home = self._options[CONNECT.name] == HOME
+        self._addresses = [addresses[first]] if home else addresses[first:] + addresses[:first]
+        self._names = names
+        self._connection: QueueConnection | None = None
+        self._fresh: QueueConnection | None = connection
+        self._node: str | None = None
+
+    async def open(self) -> None:
+        """Connect to the first node that lets us in.
+
+        Raises:
+            NotDone: none did in time; the text tells what the last one answered.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + float(self._options["open_timeout"])
+        trouble: Exception = NotDone("no node was tried")
+        for host, port in self._addresses:
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            connection, self._fresh = self._fresh or self._cluster.queue_connection(), None
+            assert connection is not None
+            try:
+                async with within(left):
+                    await connection.connect(host, port, self._local)
+            except Exception as error:
+                trouble = error
+                await _close(connection)
+                continue
+            self._connection, self._node = connection, self._names[host, port]
+            return
+        raise NotDone(_reason(trouble))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await _close(connection)
+
+    async def invoke(self, op: Op) -> Op:
+        """``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
+        try:
+            if self._connection is None:
+                await self.open()
+            done = await self._carry_out(op)
+        except NotDone as error:
+            await self.close()
+            done = op.fail(f"not done: {_reason(error)}")
+        except TimeoutError:
+            await self.close()
+            done = op.info("no answer in time")
+        except Exception as error:
+            await self.close()
+            done = op.info(f"connection broken: {_reason(error)}")
+        return done._replace(node=self._node)
+
+    async def _carry_out(self, op: Op) -> Op:
+        connection, queue = self._connection, self._cluster.demands.queues[op.key or 0]
+        assert connection is not None
+        if op.f == "enqueue":
+            await self._bounded(connection.send(queue, encode_body(op.value)))
+            return op.ok()
+        if op.f == "depth":
+            return op.ok(await self._bounded(connection.depth(queue)))
+        delivery = await (self._drained(connection, queue) if op.f == "drain" else self._poll(connection, queue))
+        if delivery is None:
+            return op.fail("empty")
+        value = decode_body(delivery.body)
+        try:
+            await self._bounded(delivery.ack())
+        except Exception as error:
+            # The message has been delivered; only the fate of its acknowledgement is unknown.
+            await self.close()
+            return op.info(f"ack unconfirmed: {_reason(error)}", value)
+        return op.ok(value)
+
+    async def _poll(self, connection: QueueConnection, queue: str) -> Delivery | None:
+        poll = float(self._options["poll"])
+        return await self._bounded(connection.take(queue, poll), poll)
+
+    async def _drained(self, connection: QueueConnection, queue: str) -> Delivery | None:
+        """The next message; None when the queue holds none, or the broker gives none though it had time to redeliver.
+
+        Raises:
+            NotDone: the broker says that there are messages, and does not give them.
+        """
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + float(self._options["drain_patience"])
+        while True:
+            if delivery := await self._poll(connection, queue):
+                return delivery
+            depth = await self._bounded(connection.depth(queue))
+            if depth == 0:
+                return None
+            if loop.time() >= patience:
+                raise NotDone(f"the broker keeps {depth} messages back")
+
+    async def _bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
+        async with within(float(self._options["op_timeout"]) + extra):
+            return await call
+
+
+async def _close(connection: QueueConnection) -> None:
+    with contextlib.suppress(Exception):
+        async with within(CLOSE_SECONDS):
+            await connection.close()
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, NotDone) else f"{type(error).__name__}: {text}".removesuffix(": ")
