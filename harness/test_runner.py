@@ -23,8 +23,8 @@ from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.coverage import read_coverage
 from harness.deployment import cluster_of, topology_of
-from harness.settings import SETTLE_TIMEOUT
 from harness.interpreter import Interpreter, Progress, RunClock
+from harness.settings import SETTLE_TIMEOUT
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
