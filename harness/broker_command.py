@@ -8,8 +8,8 @@ from pathlib import Path
 from nodes.reference.api import ConfigError
 from nodes.reference.config import build_config
 from nodes.reference.designs import DESIGNS
-from nodes.reference.process import serve
-from nodes.reference.start import start_config
+from nodes.reference.server.process import serve
+from nodes.reference.server.start import start_config
 from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import UsageError
 
@@ -33,7 +33,9 @@ def run_single(design: str, data: Path, host: str, port: int, login: str, passco
 
 def run_described(descriptor: Path, arguments: Sequence[str], expected: int | None, join: bool,
                   secret_file: Path | None) -> int:
-    """Run one machine of an XML descriptor, as ``run_single`` does; ``nodes.reference.start`` explains the arguments.
+    """Run one machine of an XML descriptor, as ``run_single`` does.
+
+    ``nodes.reference.server.start`` explains the arguments.
 
     Raises:
         UsageError: the descriptor or an argument can't be used.

@@ -20,10 +20,10 @@ from harness.backends.catalog import BACKENDS
 from harness.deployment import cluster_of, topology_of
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
-from nodes.reference.process import BrokerProcess
-from nodes.reference.runtime import prepared
-from nodes.reference.start import start_config
-from nodes.reference.store import read_all
+from nodes.reference.engine.store import read_all
+from nodes.reference.server.process import BrokerProcess
+from nodes.reference.server.runtime import prepared
+from nodes.reference.server.start import start_config
 from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.systems.reference.code import code_folder

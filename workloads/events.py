@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.reference.icestorm.topics import ORDERED, UNORDERED
+from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.reference.collocated import PREFIX
-from nodes.reference.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
+from nodes.reference.server.collocated import PREFIX
+from nodes.reference.server.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
 from nodes.stomp import Frame
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster

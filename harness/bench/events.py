@@ -17,7 +17,7 @@ from harness.backends.catalog import BACKENDS
 from harness.bench.cluster import IN_FLIGHT
 from harness.bench.nodes import running
 from harness.settings import make_test
-from nodes.reference.icestorm.topics import ORDERED, UNORDERED
+from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.errors import StormproofError
 from stormproof.operation import INVOKE, OK, Op

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from harness.sim.disk import Disk
 from harness.sim.loop import Process
 from nodes.reference.api import ConfigError
-from nodes.reference.runtime import LoopRuntime, prepared
+from nodes.reference.server.runtime import LoopRuntime, prepared
 
 
 class SimRuntime(LoopRuntime):

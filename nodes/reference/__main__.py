@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from nodes.reference.api import ConfigError
 from nodes.reference.config import read_config
-from nodes.reference.process import EXIT_CONFIG, serve
-from nodes.reference.start import start_config
+from nodes.reference.server.process import EXIT_CONFIG, serve
+from nodes.reference.server.start import start_config
 
 
 class _Parser(argparse.ArgumentParser):

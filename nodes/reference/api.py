@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from nodes.reference.outside import Outside
+    from nodes.reference.engine.server_queues import ServerQueues
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -166,18 +166,18 @@ class Safe:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """All messages for another server up to this stamp may be sent."""
+    """All messages for another server up to this sequence may be sent."""
 
     server: int
-    stamp: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """All messages of another server up to this stamp are safe here."""
+    """All messages of another server up to this sequence are safe here."""
 
     server: int
-    stamp: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The deployment of the services has come to this phase (``nodes.reference.outside``)."""
+    """The deployment of the services has come to this phase (``nodes.reference.engine.server_queues``)."""
 
     phase: int
 
@@ -248,10 +248,10 @@ class Config:
 class Engine(Protocol):
     """The deterministic state machine: destinations, subscriptions, transactions, connection contexts.
 
-    ``outside`` is its part that knows of other servers and of the deployment of services.
+    ``server_queues`` is its part that knows of other servers and of the deployment of services.
     """
 
-    outside: Outside
+    server_queues: ServerQueues
 
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
@@ -284,8 +284,8 @@ class Engine(Protocol):
         """
         ...
 
-    def load(self, rows: Iterable[list[Any]], breathe: Callable[[], None] = ...) -> None:
-        """Replace the whole state by dumped rows, inside ``Broker.transaction``; ``breathe`` is called now and then."""
+    def load(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = ...) -> None:
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``, calling ``on_progress`` often."""
 
 
 class Broker(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.designs import DESIGNS
-from nodes.reference.limits import Limits
+from nodes.reference.engine.limits import Limits
 
 MAX_SERVER = 32767
 """Server numbers have 16 bits, as in Joram."""

@@ -6,8 +6,8 @@ import sqlite3
 from typing import Any
 
 from nodes.reference.api import Command, Deliver, Effect, Opened, Refused
-from nodes.reference.engine import StoreEngine
-from nodes.reference.limits import Limits
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.limits import Limits
 
 
 class Bench:

@@ -18,11 +18,11 @@ import pytest
 from broker_process import PATIENCE, ROOT, BrokerProcess, RawClient, until, works
 
 from nodes.reference.api import Admission, Command, Config, ConfigError
-from nodes.reference.broker import ReferenceBroker
 from nodes.reference.config import build_config, parse_config
-from nodes.reference.outside import DONE
-from nodes.reference.process import run_broker
-from nodes.reference.runtime import RealRuntime
+from nodes.reference.engine.server_queues import DONE
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.process import run_broker
+from nodes.reference.server.runtime import RealRuntime
 
 Start = Callable[..., BrokerProcess]
 

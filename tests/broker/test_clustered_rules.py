@@ -10,7 +10,7 @@ import pytest
 
 from nodes.reference.api import Command, Config, ConfigError, Deliver
 from nodes.reference.config import parse_config
-from nodes.reference.engine import StoreEngine
+from nodes.reference.engine.engine import StoreEngine
 
 SERVERS = (0, 1, 2)
 CLUSTERED = {"/queue/q": list(SERVERS), "/topic/t": list(SERVERS), "/queue/pair": [0, 1]}
@@ -63,14 +63,14 @@ class World:
 
     def step(self, source: int, target: int) -> bool:
         """One message goes from one server to another."""
-        peer = self.engines[source].outside.peer(target)
+        peer = self.engines[source].server_queues.peer(target)
         message = next(iter(peer.outgoing.values()), None)
         if message is None:
             return False
-        headers, body = self.engines[source].outside.content(message)
-        self.run(target, "external", server=source, stamp=message.stamp, destination=message.destination,
+        headers, body = self.engines[source].server_queues.content(message)
+        self.run(target, "external", server=source, sequence=message.sequence, destination=message.destination,
                  headers=headers, body=body)
-        self.run(source, "forwarded", server=target, stamp=message.stamp)
+        self.run(source, "forwarded", server=target, sequence=message.sequence)
         return True
 
     def exchange(self, limit: int = 1000) -> int:

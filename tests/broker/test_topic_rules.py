@@ -6,7 +6,7 @@ import pytest
 from engine_bench import Bench, bodies, deliveries, refusal
 
 from nodes.reference.api import Command, Deliver, Done, Refused
-from nodes.reference.topics import matches
+from nodes.reference.engine.topics import matches
 
 
 def served(effects: list[object], conn: str) -> list[str]:

@@ -89,7 +89,7 @@ def test_an_outcome_is_confirmed_again_and_never_changed(end: str, other: str, p
 
 
 def test_the_oldest_outcome_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.reference.transactions.OUTCOMES_REMEMBERED", 2)
+    monkeypatch.setattr("nodes.reference.engine.transactions.OUTCOMES_REMEMBERED", 2)
     bench = XaBench()
     for xid in "abc":
         bench.do("begin", tx="t", xid=xid)

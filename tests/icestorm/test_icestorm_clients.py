@@ -10,8 +10,8 @@ import pytest
 from icestorm_sim import Group, simulate
 
 from harness.bench.events import Case, measure
-from nodes.reference.icestorm.requests import Request, answer_headers
-from nodes.reference.runtime import LoopRuntime
+from nodes.reference.designs.icestorm.requests import Request, answer_headers
+from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import Frame, Parser, encode
 from stormproof.contracts.cluster import MAIN
 from stormproof.operation import INVOKE, Op

@@ -12,13 +12,13 @@ import pytest
 from icestorm_sim import Group, simulate
 
 from nodes.reference.api import Config
-from nodes.reference.icestorm import topics
-from nodes.reference.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
-from nodes.reference.icestorm.election import Election
-from nodes.reference.icestorm.options import Options
-from nodes.reference.icestorm.peers import PeerFailed, Peers
-from nodes.reference.icestorm.requests import Request
-from nodes.reference.links import LinkError
+from nodes.reference.designs.icestorm import topics
+from nodes.reference.designs.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
+from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
+from nodes.reference.designs.icestorm.requests import Request
+from nodes.reference.replication.links import LinkError
 from stormproof.contracts.cluster import MAIN
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from loopback import free_ports
 
 from nodes.reference.api import Config
-from nodes.reference.broker import ReferenceBroker
-from nodes.reference.joram.design import Joram
-from nodes.reference.runtime import RealRuntime
+from nodes.reference.designs.joram.design import Joram
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.runtime import RealRuntime
 from nodes.stomp import Frame, Parser, encode
 from nodes.systems.reference.admin_connection import AdminConnection
 

@@ -14,8 +14,8 @@ from harness.sim.loop import RUNNING, Process, SimLoop, simulation
 from harness.sim.network import LatencyModel
 from harness.sim.runtime import SimRuntime
 from nodes.reference.api import Command, Config, Deliver, Done, Effect
-from nodes.reference.broker import ReferenceBroker
-from nodes.reference.process import BrokerProcess
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.process import BrokerProcess
 from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT
 from stormproof.contracts.backend import DEAD, PAUSED, LinkConditions
 from stormproof.contracts.cluster import MAIN

@@ -12,10 +12,10 @@ from joram_cluster import Client, Closed, status
 from loopback import free_ports
 
 from nodes.reference.api import Config
-from nodes.reference.broker import ReferenceBroker
-from nodes.reference.process import EXIT_FAILED, EXIT_OK, run_broker
-from nodes.reference.runtime import RealRuntime
-from nodes.reference.services import SERVICES, ServiceFactory
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.process import EXIT_FAILED, EXIT_OK, run_broker
+from nodes.reference.server.runtime import RealRuntime
+from nodes.reference.server.services import SERVICES, ServiceFactory
 
 PATIENCE = 30.0
 SECRET = "between servers"

@@ -15,8 +15,8 @@ from joram_cluster import QUEUE, Client, Cluster, running, until
 from harness.sim.campaign import Case, run_seed
 from harness.sim.mutants import BASE
 from nodes.reference.api import Command, ConfigError, Deliver, Done, Safe
-from nodes.reference.joram.options import Options
-from nodes.reference.joram.outbox import Outbox
+from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.outbox import Outbox
 from nodes.stomp import Frame, Parser, encode
 from workloads.connection import Connection, ConnectionBroken, Settings
 

@@ -4,29 +4,26 @@ import itertools
 
 import pytest
 
-from nodes.reference.joram.decisions import (
+from nodes.reference.designs.joram.decisions import (
     MAX_MEMBERS,
     Candidate,
-    Claim,
-    Feed,
-    LogId,
-    Position,
-    Stance,
+    LeaderClaim,
+    LocalState,
     Voter,
     best_log,
     candidates,
     committed_index,
     has_quorum,
     judge_claim,
-    kth_newest,
-    majority,
     make_epoch,
     may_stand,
     new_view,
-    plan_feed,
     refusal,
     round_of,
 )
+from nodes.reference.replication.lease import kth_newest
+from nodes.reference.replication.positions import Feed, LogId, Position, plan_feed
+from nodes.reference.replication.quorum import majority
 
 ORDER = ["n1", "n2", "n3", "n4", "n5"]
 
@@ -162,19 +159,19 @@ def test_quorum_of_an_election(granted, asked, primary, enough):
     assert has_quorum(granted, asked, 3, primary) is enough
 
 
-def stance(rank: int, promised: int, leading: int = 0, master: int | None = None) -> Stance:
-    return Stance(rank, promised, leading, master)
+def stance(rank: int, promised: int, leading: int = 0, master: int | None = None) -> LocalState:
+    return LocalState(rank, promised, leading, master)
 
 
 @pytest.mark.requirement("J9")
 @pytest.mark.parametrize(("held", "claim", "verdict"), [
-    (stance(1, 64), Claim(0, 64), "follow"),
-    (stance(1, 64), Claim(0, 128), "follow"),
-    (stance(1, 128), Claim(0, 64), "reject"),
-    (stance(0, 64, leading=64), Claim(1, 129), "follow"),
-    (stance(1, 129, leading=129), Claim(0, 64), "reject"),
-    (stance(2, 64, master=0), Claim(1, 129), "follow"),
-    (stance(2, 129, master=1), Claim(0, 64), "reject"),
+    (stance(1, 64), LeaderClaim(0, 64), "follow"),
+    (stance(1, 64), LeaderClaim(0, 128), "follow"),
+    (stance(1, 128), LeaderClaim(0, 64), "reject"),
+    (stance(0, 64, leading=64), LeaderClaim(1, 129), "follow"),
+    (stance(1, 129, leading=129), LeaderClaim(0, 64), "reject"),
+    (stance(2, 64, master=0), LeaderClaim(1, 129), "follow"),
+    (stance(2, 129, master=1), LeaderClaim(0, 64), "reject"),
 ])
 def test_in_a_primary_partition_only_the_epoch_decides(held, claim, verdict):
     assert judge_claim(held, claim, primary=True) == verdict
@@ -184,18 +181,18 @@ def test_in_a_primary_partition_only_the_epoch_decides(held, claim, verdict):
 @pytest.mark.requirement("J9")
 @pytest.mark.parametrize(("held", "claim", "verdict"), [
     # Nobody is master here: take any that is not outdated.
-    (stance(1, 64), Claim(0, 64), "follow"),
-    (stance(1, 129), Claim(0, 64), "reject"),
+    (stance(1, 64), LeaderClaim(0, 64), "follow"),
+    (stance(1, 129), LeaderClaim(0, 64), "reject"),
     # Two masters meet: the first in the order opens a newer epoch, the other then follows.
-    (stance(0, 64, leading=64), Claim(1, 129), "raise"),
-    (stance(0, 192, leading=192), Claim(1, 129), "ignore"),
-    (stance(1, 129, leading=129), Claim(0, 64), "ignore"),
-    (stance(1, 129, leading=129), Claim(0, 192), "follow"),
+    (stance(0, 64, leading=64), LeaderClaim(1, 129), "raise"),
+    (stance(0, 192, leading=192), LeaderClaim(1, 129), "ignore"),
+    (stance(1, 129, leading=129), LeaderClaim(0, 64), "ignore"),
+    (stance(1, 129, leading=129), LeaderClaim(0, 192), "follow"),
     # Slaves stay with the master that will win.
-    (stance(2, 64, master=0), Claim(1, 129), "ignore"),
-    (stance(2, 129, master=1), Claim(0, 192), "follow"),
-    (stance(2, 129, master=1), Claim(0, 64), "reject"),
-    (stance(2, 64, master=0), Claim(0, 192), "follow"),
+    (stance(2, 64, master=0), LeaderClaim(1, 129), "ignore"),
+    (stance(2, 129, master=1), LeaderClaim(0, 192), "follow"),
+    (stance(2, 129, master=1), LeaderClaim(0, 64), "reject"),
+    (stance(2, 64, master=0), LeaderClaim(0, 192), "follow"),
 ])
 def test_meeting_sides_follow_the_master_that_comes_first(held, claim, verdict):
     assert judge_claim(held, claim, primary=False) == verdict

@@ -18,7 +18,7 @@ from loopback import free_ports
 from nodes.reference.__main__ import main
 from nodes.reference.api import ConfigError
 from nodes.reference.config import parse_config
-from nodes.reference.descriptor import LINK_OFFSET, config_of, parse_descriptor
+from nodes.reference.server.descriptor import LINK_OFFSET, config_of, parse_descriptor
 from nodes.systems.reference.admin_connection import AdminConnection
 
 DOCUMENT = Path(__file__).with_name("a3servers.xml").read_text()

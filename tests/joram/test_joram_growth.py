@@ -22,26 +22,19 @@ from joram_group import Group, simulate
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
 from nodes.reference.api import Command, Config, ConfigError
-from nodes.reference.broker import ReferenceBroker
-from nodes.reference.engine import StoreEngine
-from nodes.reference.joram.decisions import LogId, Position, make_epoch
-from nodes.reference.joram.design import Joram
-from nodes.reference.joram.feed import Feeder, Frames
-from nodes.reference.joram.leader import Leader
-from nodes.reference.joram.log import Log, Member, encode_command, encode_group, encode_view
-from nodes.reference.joram.messages import (
-    Ack,
-    Append,
-    Canvass,
-    Message,
-    Opinion,
-    Promise,
-    Propose,
-    Standing,
-)
-from nodes.reference.joram.options import Options
-from nodes.reference.joram.transfer import HeldBack, Marks, Transfer, TwoStep, rows_of, take_chunk
-from nodes.reference.runtime import RealRuntime
+from nodes.reference.designs.joram.decisions import make_epoch
+from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.leader import Leader
+from nodes.reference.designs.joram.log import Log, Member, encode_command, encode_group, encode_view
+from nodes.reference.designs.joram.messages import Message, PrepareReply, PreVoteReply, PreVoteRequest, Propose
+from nodes.reference.designs.joram.options import Options
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.replication.messages import Ack, Append, LogPosition
+from nodes.reference.replication.positions import LogId, Position
+from nodes.reference.replication.replicator import Replicator, SharedFrames
+from nodes.reference.replication.transfer import HeldBack, Marks, Transfer, TwoStep, add_chunk, rows_of
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.runtime import RealRuntime
 from nodes.stomp import ProtocolError
 
 pytestmark = pytest.mark.requirement("J18")
@@ -90,7 +83,7 @@ def received(transfer: Transfer, meanwhile: Callable[[], None]) -> list[Any]:
     """The state that a receiver has at the end; the source goes on between two pieces."""
     tables: dict[str, dict[int, Any]] = {}
     while (chunk := transfer.next_chunk()) is not None:
-        take_chunk(tables, chunk)
+        add_chunk(tables, chunk)
         if transfer.at is None:
             meanwhile()
     transfer.close()
@@ -311,7 +304,7 @@ class Peers:
 
     def has(self, index: int, *names: str) -> None:
         for name in names:
-            self.leader.introduced(name, Standing(self.epoch, 0, 0, 0, 0))
+            self.leader.introduced(name, LogPosition(self.epoch, 0, 0, 0, 0))
             self.leader.acked(name, Ack(self.epoch, index, self.replica.now()))
         self.leader._flush()
 
@@ -398,7 +391,7 @@ async def test_the_peers_hear_a_replica_that_is_busy_with_a_bulky_state(tmp_path
     assert gaps and max(gaps) < peers.replica.options.detection_timeout
     heard.clear()
     peers.replica.options = replace(peers.replica.options, transfer="held-back")
-    Feeder(peers.replica, "n2", 1, Position(LogId(0, 0), LogId(0, 0)), Frames())
+    Replicator(peers.replica, "n2", 1, Position(LogId(0, 0), LogId(0, 0)), SharedFrames())
     assert heard, "the source tells, too"
     peers.leader.stop()
 
@@ -489,11 +482,11 @@ async def test_an_epoch_is_promised_to_one_candidate_only(tmp_path: Path):
     alone = Alone(tmp_path)
     alone.election._rests_until = 0.0
     for peer in ("n1", "n2"):
-        alone.election.canvassed(peer, Canvass(make_epoch(2, 3), False))
+        alone.election.pre_vote_requested(peer, PreVoteRequest(make_epoch(2, 3), False))
         alone.election.proposed(peer, Propose(make_epoch(2, 3), False))
         alone.election._favoured = ""
     answers = [(peer, type(message)) for peer, message in alone.said]
-    assert answers == [("n1", Opinion), ("n1", Promise), ("n2", Opinion), ("n2", Opinion)]
+    assert answers == [("n1", PreVoteReply), ("n1", PrepareReply), ("n2", PreVoteReply), ("n2", PreVoteReply)]
 
 
 @pytest.mark.requirement("J9")

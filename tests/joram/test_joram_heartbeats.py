@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from joram_group import STEADY, Group, simulate
 
-from nodes.reference.joram.messages import Heartbeat, unpack
+from nodes.reference.designs.joram.messages import Heartbeat, unpack
 from nodes.reference.wire import decode
 
 SLOWEST = 0.01

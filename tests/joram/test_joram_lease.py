@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from joram_cluster import Client, Closed, Cluster, running, until
 
-from nodes.reference.joram.leader import Leader
+from nodes.reference.designs.joram.leader import Leader
 
 
 class Pause:

@@ -13,19 +13,16 @@ from joram_cluster import PATIENCE, until
 from loopback import free_ports
 
 from nodes.reference.api import Config
-from nodes.reference.joram.messages import (
-    Ack,
-    Append,
-    Canvass,
+from nodes.reference.designs.joram.messages import (
     Heartbeat,
     Leave,
-    Opinion,
-    Promise,
-    StateChunk,
+    PrepareReply,
+    PreVoteReply,
+    PreVoteRequest,
     pack,
     unpack,
 )
-from nodes.reference.links import (
+from nodes.reference.replication.links import (
     MAX_COMPLAINTS,
     PROTOCOL,
     Complaints,
@@ -36,7 +33,8 @@ from nodes.reference.links import (
     encode_frame,
     proof,
 )
-from nodes.reference.runtime import RealRuntime
+from nodes.reference.replication.messages import Ack, Append, StateChunk
+from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.wire import WireError, encode
 
 
@@ -69,7 +67,8 @@ def test_a_hello_that_does_not_fit_is_refused(hello: Any):
 
 @pytest.mark.parametrize("message", [
     Heartbeat(64, 0, 64, 3, 2, 1.5, -1.0), Append(64, 1, 64, 1, 0.5, [[64, b"x"], [64, b""]]), Ack(64, 2, 0.5),
-    Promise(64, 1, 2, 3, 4), StateChunk(64, 0, b"rows"), Leave(), Opinion(64, 128, "no"), Canvass(64, True),
+    PrepareReply(64, 1, 2, 3, 4), StateChunk(64, 0, b"rows"), Leave(), PreVoteReply(64, 128, "no"),
+    PreVoteRequest(64, True),
     Append(64, 1, 64, 1, 0.5, []),
 ])
 def test_messages_survive_the_link(message: Any):
@@ -186,11 +185,11 @@ async def test_a_silent_link_is_cut_and_comes_back(tmp_path: Path):
 async def test_a_peer_that_is_known_to_be_busy_may_be_silent_for_longer(tmp_path: Path):
     async with Pair(tmp_path, silence=0.05) as pair:
         links = pair.links["n1"]
-        links.excuse("n2", 60)
+        links.exempt("n2", 60)
         await until(lambda: links.silent_for("n2") > 0.06, "silence")
         links.cut_silent()
         assert linked(links, "n2")
-        links.excuse("n2", 0)
+        links.exempt("n2", 0)
         links.cut_silent()
         assert not linked(links, "n2")
 

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from nodes.reference.api import Command
-from nodes.reference.joram.decisions import LogId
-from nodes.reference.joram.log import Log, decode_command, decode_view, encode_command, encode_view
+from nodes.reference.designs.joram.log import Log, decode_command, decode_view, encode_command, encode_view
+from nodes.reference.replication.positions import LogId
 
 
 def entry(number: int) -> bytes:

@@ -12,8 +12,8 @@ import pytest
 from joram_servers import SECRET, Servers, eventually
 
 from nodes.reference.api import Command
-from nodes.reference.links import FrameParser, LinkError, encode_frame, read_hello
-from nodes.reference.networks import PROTOCOL, handshake, name_of
+from nodes.reference.replication.links import FrameParser, LinkError, encode_frame, read_hello
+from nodes.reference.server.networks import PROTOCOL, handshake, name_of
 
 HERE, THERE = "/server/0/queue/q", "/server/1/queue/q"
 
@@ -32,17 +32,17 @@ async def servers(tmp_path: Path) -> AsyncIterator[Callable[..., Servers]]:
 
 
 def kept(world: Servers, server: int) -> dict[str, list[int]]:
-    """Node -> stamps of the messages that it keeps for a server."""
-    return {name: list(node.running.engine.outside.peer(server).outgoing)
+    """Node -> sequences of the messages that it keeps for a server."""
+    return {name: list(node.running.engine.server_queues.peer(server).outgoing)
             for name, node in world.nodes.items() if not node.ended.done()}
 
 
-async def until_kept(world: Servers, server: int, stamps: list[int], names: list[str]) -> None:
+async def until_kept(world: Servers, server: int, sequences: list[int], names: list[str]) -> None:
     async def same() -> bool:
         found = kept(world, server)
-        return all(found[name] == stamps for name in names)
+        return all(found[name] == sequences for name in names)
 
-    await eventually(same, f"{names} keep {stamps} for server {server}")
+    await eventually(same, f"{names} keep {sequences} for server {server}")
 
 
 async def ask(world: Servers, name: str, offer: list[Any], *, server: int = 1, wanted: int = 0,
@@ -345,7 +345,7 @@ async def test_what_the_design_has_not_released_is_not_sent(servers: Callable[..
     broker = world.nodes["n0.0"].running
     with broker.transaction():
         effects = broker.engine.apply(Command("external", "", 0, {
-            "server": 1, "stamp": 1, "destination": THERE, "headers": {}, "body": b"early"}))
+            "server": 1, "sequence": 1, "destination": THERE, "headers": {}, "body": b"early"}))
     broker.networks.flush()
     await asyncio.sleep(0.3)
     assert await came(1)

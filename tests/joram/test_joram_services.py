@@ -12,9 +12,9 @@ from joram_cluster import QUEUE, until
 from joram_servers import Servers, eventually
 
 from nodes.reference.api import Command, ConfigError
-from nodes.reference.outside import BEGUN, DONE, FAILED, Deployment
-from nodes.reference.process import EXIT_FAILED, EXIT_OK
-from nodes.reference.services import SERVICES, TCP_PROXY, Host, Services
+from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, Deployment
+from nodes.reference.server.process import EXIT_FAILED, EXIT_OK
+from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services
 
 
 class Group(Servers):
@@ -77,7 +77,8 @@ async def test_services_run_on_the_master_only_and_know_whether_it_is_the_first_
     # The queue that was deployed has its reserved identifier on every replica.
     for name in set(group.names) - {master}:
         broker = group.nodes[name].running
-        await until(lambda broker=broker: broker.engine.outside.deployment.phase == DONE, "the deployment is known")
+        queues = broker.engine.server_queues
+        await until(lambda queues=queues: queues.deployment.phase == DONE, "the deployment is known")
         with broker.transaction():
             pass
         assert broker.database.execute("SELECT id, name FROM queues").fetchall() == [(-2001, "q")]

@@ -49,8 +49,8 @@ def test_without_it_the_campaign_that_catches_a_bug_of_icestorm_finds_nothing(bu
 def test_a_bug_that_nothing_catches_is_a_gap(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.reference.joram.intake.RECEIPT_BEFORE_SYNC", "another")
-    monkeypatch.setattr("nodes.reference.joram.leader.RECEIPT_BEFORE_SYNC", "another")
+    monkeypatch.setattr("nodes.reference.replication.follower_log.RECEIPT_BEFORE_SYNC", "another")
+    monkeypatch.setattr("nodes.reference.designs.joram.leader.RECEIPT_BEFORE_SYNC", "another")
     assert run_mutants(["receipt-before-sync"], start=1, budget=2, rounds=1, jobs=1, as_json=True) == 1
     assert "gap: nothing caught receipt-before-sync" in capsys.readouterr().err
 

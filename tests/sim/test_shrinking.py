@@ -23,7 +23,7 @@ from nemesis.explicit_schedule import ExplicitFault, read_schedule, write_schedu
 from nemesis.partition import Partition
 from nemesis.process import Kill, Pause
 from nemesis.schedule import fault_generator
-from nodes.reference.joram.leader import Leader
+from nodes.reference.designs.joram.leader import Leader
 from stormproof.errors import UsageError
 from stormproof.generator.simulate import Outcome, simulate
 from stormproof.history.ledger import read_ledger

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.sim.disk import Disk, SimFile
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.runtime import RealRuntime, prepared
+from nodes.reference.server.runtime import RealRuntime, prepared
 from stormproof.contracts.backend import DiskFault
 
 SEEDS = range(30)

@@ -18,7 +18,7 @@ from simulated import simulated, small_test, stormy_test, traces
 from checkers.run_check import check_run
 from harness.sim.clock import EPOCH
 from nemesis.catalog import FAULTS
-from nodes.reference.engine import StoreEngine
+from nodes.reference.engine.engine import StoreEngine
 from reports.run_page import write_report
 from stormproof.history.ledger import read_ledger
 from stormproof.history.moments import read_moments

@@ -11,7 +11,7 @@ from checkers.run_check import check_run
 from harness.describe import create_run
 from harness.settings import convert_options, make_test
 from harness.sim.run import simulate as simulate_run
-from nodes.reference.topics import matches
+from nodes.reference.engine.topics import matches
 from stormproof.errors import UsageError
 from stormproof.generator import Context, Generator
 from stormproof.generator.simulate import crashing, invocations, quick, simulate

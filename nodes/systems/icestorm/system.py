@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.icestorm.options import Options
+from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.icestorm.admin import COMMANDS
 from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.icestorm.states import STATES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.joram.options import Options
+from nodes.reference.designs.joram.options import Options
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.states import STATES

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from nodes.reference.config import parse_config
-from nodes.reference.outside import MOVED, split
-from nodes.reference.process import BrokerProcess
-from nodes.reference.queues import QUEUE_PREFIX
-from nodes.reference.reaction import REACTION
-from nodes.reference.services import DEFAULT_SERVICES
+from nodes.reference.engine.queues import QUEUE_PREFIX
+from nodes.reference.engine.server_queues import MOVED, split
+from nodes.reference.server.process import BrokerProcess
+from nodes.reference.server.reaction import REACTION
+from nodes.reference.server.services import DEFAULT_SERVICES
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.code import code_folder, install_code

@@ -8,7 +8,7 @@ from typing import Any
 
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
-from nodes.reference.limits import Limits
+from nodes.reference.engine.limits import Limits
 from nodes.systems.reference.layout import SPARES, Group
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from stormproof.contracts.cluster import Cluster, Deployment

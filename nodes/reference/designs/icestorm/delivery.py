@@ -1,0 +1,234 @@
+"""Events on their way to subscribers: each replica delivers what was published at it.
+
+A subscriber is a listener of its own. The replica connects to its endpoint and sends MESSAGE frames; the subscriber
+answers each with an ACK of its ``ack`` header. Events wait in memory only: what a replica had not delivered when it
+died is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from nodes import stomp
+from nodes.reference.api import Config, Runtime
+from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED, switched_on
+from nodes.reference.designs.icestorm.options import DISCARDED, Options
+from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber
+from nodes.stomp import Frame, ProtocolError
+from nodes.timeouts import within
+
+COST = "x-cost"
+MAX_WAITING = 100_000
+MAX_WAITING_BYTES = 64 << 20
+"""What may wait for one subscriber: events, and bytes of their bodies."""
+_WINDOW = 16
+_READ = 1 << 16
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event; ``number`` counts those of ``replica``, at which it was published."""
+
+    number: int
+    replica: str
+    topic: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def frame(self, subscriber: str) -> bytes:
+        """As it goes to a subscriber."""
+        headers = {"subscription": subscriber, "message-id": str(self.number), "destination": f"/topic/{self.topic}",
+                   "ack": str(self.number), "x-replica": self.replica}
+        # A publisher can't say what only a replica knows.
+        headers = {**self.headers, **headers, "content-length": str(len(self.body))}
+        return stomp.encode(Frame("MESSAGE", headers, self.body))
+
+
+class Delivery:
+    """All subscribers of this replica's database, each with the events that wait for it."""
+
+    def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
+                 failed: Callable[[str, Subscriber], None]) -> None:
+        """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
+        self._node = config.node
+        self._bugs = switched_on(config.options)
+        self._runtime = runtime
+        self._options = options
+        self._database = database
+        self._failed = failed
+        self._outboxes: dict[tuple[str, str], _Outbox] = {}
+        self._events = 0
+
+    def publish(self, topic: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Queue an event for every subscriber of the topic and of those that it links to.
+
+        An event goes over one link at most, and only over links whose cost is 0 or not below the event's.
+        """
+        self._events += 1
+        event = Event(self._events, self._node, topic, headers, body)
+        cost = int(headers.get(COST, "0"))
+        targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
+                            if limit == 0 or cost <= limit)]
+        for name in targets:
+            for subscriber in self._database.topics[name].subscribers.values():
+                self._outbox(name, subscriber).add(event)
+
+    def forget_gone(self) -> None:
+        """Drop what waits for those that are no longer subscribed."""
+        for (topic, ident), outbox in list(self._outboxes.items()):
+            known = self._database.topics.get(topic)
+            if known is None or known.subscribers.get(ident) != outbox.subscriber:
+                outbox.stop()
+                del self._outboxes[(topic, ident)]
+
+    def waiting(self) -> dict[str, int]:
+        """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
+        counts = {ident: 0 for topic in self._database.topics.values() for ident in topic.subscribers}
+        for (_, ident), outbox in self._outboxes.items():
+            counts[ident] = counts.get(ident, 0) + outbox.waiting
+        return counts
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        for outbox in self._outboxes.values():
+            outbox.stop()
+
+    def _outbox(self, topic: str, subscriber: Subscriber) -> _Outbox:
+        outbox = self._outboxes.get((topic, subscriber.ident))
+        if outbox is None or outbox.subscriber != subscriber:
+            if outbox is not None:
+                outbox.stop()
+            outbox = _Outbox(self._runtime, self._options, self._bugs, subscriber,
+                             lambda: self._failed(topic, subscriber))
+            self._outboxes[(topic, subscriber.ident)] = outbox
+        return outbox
+
+
+class _Outbox:
+    """The events for one subscriber, and the connection to it."""
+
+    def __init__(self, runtime: Runtime, options: Options, bugs: frozenset[str], subscriber: Subscriber,
+                 failed: Callable[[], None]) -> None:
+        self.subscriber = subscriber
+        self._bugs = bugs
+        self._runtime = runtime
+        self._options = options
+        self._failed = failed
+        self._queue: deque[Event] = deque()
+        self._bytes = 0
+        self._flying: dict[str, tuple[Event, float]] = {}
+        self._attempts = 0
+        self._moved = asyncio.Event()
+        self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
+        self._task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
+
+    @property
+    def waiting(self) -> int:
+        """Events that the subscriber has not acknowledged."""
+        return len(self._queue) + len(self._flying)
+
+    def add(self, event: Event) -> None:
+        """One more event; the oldest that wait are dropped when there are far too many."""
+        if self._task.done():
+            return  # its attempts are used up, and it will be removed
+        self._queue.append(event)
+        self._bytes += len(event.body)
+        while len(self._queue) > MAX_WAITING or (self._bytes > MAX_WAITING_BYTES and len(self._queue) > 1):
+            self._bytes -= len(self._queue.popleft().body)
+            self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
+        self._moved.set()
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            while not self._queue:
+                self._moved.clear()
+                await self._moved.wait()
+            try:
+                await self._connection()
+            except _Quiet:
+                continue
+            except (OSError, TimeoutError, EOFError, ProtocolError, UnicodeError) as error:
+                self._take_back()
+                self._attempts += 1
+                self._runtime.log("delivery failed", subscriber=self.subscriber.ident, attempt=self._attempts,
+                                  error=str(error) or type(error).__name__)
+                if RETRIES_IGNORED in self._bugs or 0 <= self.subscriber.retry_count < self._attempts:
+                    self._failed()
+                    return
+                await asyncio.sleep(self._options.retry_interval)
+
+    def _take_back(self) -> None:
+        """What was under way waits again, before all else."""
+        failed = [event for event, _ in self._flying.values()]
+        self._flying.clear()
+        self._bytes += sum(len(event.body) for event in failed)
+        if FAILED_EVENT_LAST in self._bugs:
+            self._queue.extend(failed)
+        else:
+            self._queue.extendleft(reversed(failed))
+        if self._options.offline_events == DISCARDED or OFFLINE_EVENTS_DISCARDED in self._bugs:
+            self._queue.clear()
+            self._bytes = 0
+
+    async def _connection(self) -> None:
+        """Connect and deliver until it fails."""
+        host, _, port = self.subscriber.endpoint.rpartition(":")
+        async with within(self._options.delivery_timeout):
+            reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
+        parser = stomp.Parser()
+        reading: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                while self._queue and len(self._flying) < self._window:
+                    event = self._queue.popleft()
+                    self._bytes -= len(event.body)
+                    self._flying[str(event.number)] = (event, self._runtime.now())
+                    writer.write(event.frame(self.subscriber.ident))
+                if reading is None:
+                    reading = asyncio.ensure_future(reader.read(_READ))
+                await self._something(reading)
+                if not reading.done():
+                    continue
+                if not self._flying and (reading.exception() is not None or not reading.result()):
+                    raise _Quiet
+                if not reading.result():
+                    raise EOFError("closed by the subscriber")
+                for frame in parser.feed(reading.result()):
+                    if isinstance(frame, Frame) and self._flying.pop(frame.headers.get("id", ""), None) is not None:
+                        self._attempts = 0
+                reading = None
+        finally:
+            if reading is not None:
+                reading.cancel()
+            writer.transport.abort()
+
+    async def _something(self, reading: asyncio.Future[bytes]) -> None:
+        """Wait until the subscriber has said something, or another event may go.
+
+        Raises:
+            TimeoutError: the event that is under way for longest has not been acknowledged in time.
+        """
+        self._moved.clear()
+        moved = asyncio.ensure_future(self._moved.wait())
+        awaited = (reading, moved) if len(self._flying) < self._window else (reading,)
+        patience = None
+        if self._flying:
+            _, oldest = next(iter(self._flying.values()))
+            patience = max(oldest + self._options.delivery_timeout - self._runtime.now(), 0.0)
+        try:
+            done, _ = await asyncio.wait(awaited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moved.cancel()
+        if not done:
+            raise TimeoutError("no acknowledgement in time")
+
+
+class _Quiet(Exception):
+    """The subscriber closed an idle connection, which is no failure."""

@@ -1,0 +1,316 @@
+"""The design ``icestorm``: one replica, as its clients see it.
+
+Every replica takes publishers; what changes topics, subscribers or links goes to the coordinator, wherever it was asked
+for. While a replica is not in a group that replicates, requests wait (the client's view: *inactive*).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Refused
+from nodes.reference.designs.icestorm.decisions import round_of
+from nodes.reference.designs.icestorm.delivery import COST, Delivery
+from nodes.reference.designs.icestorm.election import NORMAL, Election
+from nodes.reference.designs.icestorm.options import LOCAL, Options
+from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
+from nodes.reference.designs.icestorm.replication import Replication, Unavailable, Unknown
+from nodes.reference.designs.icestorm.requests import Request, answer_headers, answer_question, read_request
+from nodes.reference.designs.icestorm.topics import CommandError, Database, Subscriber
+from nodes.reference.engine.topics import TOPIC_PREFIX
+from nodes.reference.server.frames import TOPIC_MANAGER
+
+_AGAIN = 0.05
+"""Seconds until something is tried again that could not be asked for."""
+_MAX_COST_DIGITS = 9
+
+
+class _Wrong(Exception):
+    """A command that this design does not know: the client gets ERROR."""
+
+
+@dataclass(eq=False)
+class _Client:
+    """A connected client; its commands are carried out one after the other."""
+
+    conn: str
+    used: float
+    commands: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
+    busy: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class IceStorm:
+    """A replica of highly available IceStorm. Options: ``nodes.reference.designs.icestorm.options.Options``."""
+
+    has_topic_manager = True
+    has_services = False
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._options = options = Options.from_config(broker.config)
+        self._database = Database(broker)
+        self._peers = Peers(broker, options, self._answer)
+        self._election = Election(broker, options, self._database, self._peers, self._changed)
+        wall = broker.runtime.time_of_day if options.stamp == "wall-clock" else None
+        self._replication = Replication(broker.runtime, self._election, self._database, self._peers, wall)
+        self._delivery = Delivery(broker.config, broker.runtime, options, self._database, self._failed)
+        self._database.changed = self._delivery.forget_gone
+        self._removals: dict[asyncio.Task[None], None] = {}
+        self._clients: dict[str, _Client] = {}
+        self._active = asyncio.Event()
+        self._ticker: asyncio.Task[None] | None = None
+        election, replication = self._election, self._replication
+        self._questions: dict[str, Callable[..., Any]] = {
+            "are-you-coordinator": lambda peer: election.are_you_coordinator(),
+            "are-you-there": election.are_you_there, "are-you-mine": election.are_you_mine,
+            "invitation": election.invited, "accept": election.accepted,
+            "promised": lambda peer: self._database.promised, "promise": election.asked_to_promise,
+            "database": election.asked_for_database, "install": election.told_to_install,
+            "ready": election.told_ready, "update": replication.told_to_update, "request": self._forwarded,
+        }
+
+    # The design's protocol.
+
+    async def start(self) -> None:
+        """Open the links and begin as a group of one.
+
+        Raises:
+            ConfigError: the address for the links can't be listened on.
+        """
+        try:
+            await self._peers.start()
+        except OSError as error:
+            host, port = self._broker.config.peers[self._election.name]
+            raise ConfigError(
+                f"peers.{self._election.name}: can't listen on {host}:{port} ({error.strerror or error})"
+            ) from error
+        self._election.start()
+        if self._options.acm_timeout:
+            self._ticker = self._broker.runtime.spawn(self._close_idle(), "icestorm connection management")
+        self._broker.began_serving()
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        self._election.stop()
+        self._delivery.stop()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for client in self._clients.values():
+            if client.task is not None:
+                client.task.cancel()
+        for task in list(self._removals):
+            task.cancel()
+        await self._peers.stop()
+
+    def admission(self) -> Admission:
+        """Everybody is let in, everywhere: requests wait while the replica is inactive."""
+        return Admission(True)
+
+    def submit(self, command: Command) -> None:
+        """Put a client's command behind the others of its connection."""
+        if command.kind == "open":
+            self._open(command)
+            return
+        client = self._clients.get(command.conn)
+        if client is None:
+            if command.kind == "close":
+                self._broker.release([Closed(command.conn, str(command.args.get("reason", "")))])
+            return
+        if command.kind == "close" and command.args.get("receipt") is None:
+            self._forget(client, str(command.args.get("reason", "")))
+            return
+        client.used = self._broker.runtime.now()
+        client.commands.put_nowait(command)
+
+    def status(self) -> dict[str, Any]:
+        """What ``admin replica`` shows, in the words that all designs share and in this one's own."""
+        election = self._election
+        role = election.state
+        if election.state == NORMAL:
+            role = "master" if election.leads else "slave"
+        return {
+            "role": role,
+            "serving": election.state == NORMAL and election.leads,
+            "epoch": round_of(election.epoch),
+            "view": sorted(election.members, key=election.replicas.index),
+            "master": election.coordinator if election.state == NORMAL else None,
+            "state": election.state,
+            "id": election.ident,
+            "coord": election.idents[election.coordinator],
+            "group": election.group,
+            "up": sorted(election.idents[name] for name in election.up),
+            "max": election.max_seen,
+            "addresses": list(self._broker.config.client_addresses.values()),
+            "stamp": list(self._database.stamp),
+            "waiting": self._delivery.waiting(),
+        }
+
+    # Clients.
+
+    def _open(self, command: Command) -> None:
+        if command.args.get("resume"):
+            self._broker.release([Closed(command.conn, "unknown")])
+            return
+        client = self._clients[command.conn] = _Client(command.conn, self._broker.runtime.now())
+        client.task = self._broker.runtime.spawn(self._serve(client), f"client {command.conn}")
+        self._broker.release([Opened(command.conn, 0)])
+
+    def _forget(self, client: _Client, reason: str) -> None:
+        del self._clients[client.conn]
+        if client.task is not None:
+            client.task.cancel()
+        self._broker.release([Closed(client.conn, reason)])
+
+    async def _serve(self, client: _Client) -> None:
+        """Carry out a client's commands in their order."""
+        while True:
+            client.busy = False
+            command = await client.commands.get()
+            client.busy = True
+            receipt = command.args.get("receipt")
+            headers: Mapping[str, str] = {}
+            if command.kind == "close":
+                del self._clients[client.conn]
+                self._broker.release([Done(client.conn, command.seq, receipt), Closed(client.conn, "client")])
+                return
+            try:
+                headers = await self._carry_out(command)
+            except CommandError as mistake:
+                headers = {"x-error": str(mistake)}
+            except Unknown:
+                headers = {"x-error": "unknown"}
+            except _Wrong as error:
+                del self._clients[client.conn]
+                self._broker.release([Refused(client.conn, receipt, str(error))])
+                return
+            client.used = self._broker.runtime.now()
+            self._broker.release([Done(client.conn, command.seq, receipt, headers=headers)])
+
+    async def _carry_out(self, command: Command) -> Mapping[str, str]:
+        if command.kind == "request":
+            request = read_request(command.args["headers"], command.args["body"])
+            request = request._replace(replica=self._broker.config.node)
+            return answer_headers(request, await self._request(request))
+        destination = str(command.args.get("destination", ""))
+        if command.kind != "send" or command.args.get("tx") is not None:
+            raise _Wrong(f"{command.kind.upper()}: this design takes SEND only, to topics and to {TOPIC_MANAGER}")
+        if not destination.startswith(TOPIC_PREFIX):
+            raise _Wrong(f"SEND: there are topics only here, not {destination}")
+        await self._publish(destination.removeprefix(TOPIC_PREFIX), command)
+        return {}
+
+    async def _publish(self, topic: str, command: Command) -> None:
+        headers = command.args["headers"]
+        cost = headers.get(COST, "0")
+        if not cost.isdecimal() or len(cost) > _MAX_COST_DIGITS:
+            raise CommandError("bad-cost")
+        await self._until_active()
+        if topic not in self._database.topics:
+            raise CommandError("no-such-topic")
+        self._delivery.publish(topic, headers, command.args["body"])
+
+    async def _request(self, request: Request) -> Any:
+        """Carry out a request, or have the coordinator do it; waits while there is none.
+
+        Raises:
+            CommandError: it can't be done. Unknown: nobody can say whether it was.
+        """
+        while True:
+            await self._until_active()
+            if self._options.reads == LOCAL and not request.changes:
+                return answer_question(self._database, self._broker.config, request)
+            try:
+                if self._election.leads:
+                    # Not even the client's end may break a change off that some replicas have by now.
+                    kind, value = await asyncio.shield(self._begin(request))
+                else:
+                    # The coordinator may wait for a slow slave: whether it lives is asked with other words.
+                    kind, value = await self._peers.ask(self._election.coordinator, "request", list(request),
+                                                        patient=True)
+            except PeerFailed as error:
+                if error.sent and request.changes:
+                    raise Unknown from None
+            else:
+                if kind == "done":
+                    return value
+                if kind == "mistake":
+                    raise CommandError(value)
+                if kind == "unknown":
+                    raise Unknown
+            await asyncio.sleep(_AGAIN)
+
+    async def _carry_out_here(self, request: Request) -> Any:
+        if request.changes:
+            await self._replication.change(request.change)
+            return True
+        return await self._replication.read(lambda: answer_question(self._database, self._broker.config, request))
+
+    def _forwarded(self, peer: str, content: list[Any]) -> asyncio.Future[Any]:
+        """A request that a client made at another replica."""
+        return self._begin(Request(*content))
+
+    def _begin(self, request: Request) -> asyncio.Future[Any]:
+        """Carry out a request as coordinator: what became of it, and its answer or mistake."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def carry_out() -> None:
+            try:
+                done = ["done", await self._carry_out_here(request)]
+            except CommandError as mistake:
+                done = ["mistake", str(mistake)]
+            except Unknown:
+                done = ["unknown", ""]
+            except Unavailable:
+                done = ["unavailable", ""]
+            if not answer.done():
+                answer.set_result(done)
+
+        self._broker.runtime.spawn(carry_out(), "request")
+        return answer
+
+    async def _until_active(self) -> None:
+        while self._election.state != NORMAL:
+            self._active.clear()
+            await self._active.wait()
+
+    async def _close_idle(self) -> None:
+        """Active connection management: connections that nobody uses are closed."""
+        timeout = self._options.acm_timeout
+        while True:
+            await asyncio.sleep(timeout / 4)
+            now = self._broker.runtime.now()
+            for client in list(self._clients.values()):
+                if not client.busy and client.commands.empty() and now - client.used >= timeout:
+                    self._broker.runtime.log("idle client closed", conn=client.conn)
+                    self._forget(client, "idle")
+
+    # The group.
+
+    def _answer(self, peer: str, question: str, arguments: list[Any]) -> Any:
+        return self._questions[question](peer, *arguments)
+
+    def _changed(self) -> None:
+        """The replica's state has changed."""
+        if self._election.state == NORMAL:
+            self._active.set()
+
+    def _failed(self, topic: str, subscriber: Subscriber) -> None:
+        """A subscriber could not be reached: it is removed."""
+        self._broker.runtime.log("subscriber removed", topic=topic, subscriber=subscriber.ident)
+        request = Request("remove", topic, subscriber.ident, since=subscriber.since)
+        task = self._broker.runtime.spawn(self._remove(request), "removal")
+        self._removals[task] = None
+        task.add_done_callback(self._removals.pop)
+
+    async def _remove(self, request: Request) -> None:
+        """Go on until it is done: whoever has subscribed again meanwhile has another subscription."""
+        while True:
+            try:
+                await self._request(request)
+            except Unknown:
+                continue
+            return

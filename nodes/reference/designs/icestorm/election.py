@@ -1,0 +1,391 @@
+"""Who coordinates: Garcia-Molina's invitation election, and the reorganization that follows it.
+
+H. Garcia-Molina, Elections in a Distributed Computing System, IEEE Transactions on Computers C-31 (1), 1982, section
+"The invitation algorithm" (procedures Check, Merge, Ready, Timeout, Recovery, and the answers to Invitation, Accept,
+AreYouCoordinator, AreYouThere). What it leaves open, because it elects and does not replicate, is decided here: before
+a coordinator compares databases, every member promises on disk to take no more changes of older epochs, so whatever a
+majority has confirmed is in one of the databases that are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from nodes.reference.api import Broker
+from nodes.reference.bugs import (
+    COORDINATOR_STAMP_IGNORED,
+    FULL_START_SKIPPED,
+    INVITATION_TWICE,
+    MAX_KEPT,
+    MINORITY_CONFIRMS,
+    OLDEST_DATABASE_WINS,
+    STALE_COORDINATOR_STAYS,
+    TRANSFER_SKIPPED,
+    switched_on,
+)
+from nodes.reference.designs.icestorm.decisions import (
+    Stamp,
+    majority,
+    may_replicate,
+    merge_delay,
+    most_recent,
+    next_epoch,
+    round_of,
+)
+from nodes.reference.designs.icestorm.options import CHECKED, Options
+from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
+from nodes.reference.designs.icestorm.topics import Database
+from nodes.timeouts import within
+
+INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
+
+
+class Election:
+    """One replica's part in elections.
+
+    ``state``, ``coordinator`` (a name), ``group`` (``priority:uuid``) and ``max_seen`` are what ``admin replica``
+    shows.
+    ``up`` are the other members; only a coordinator knows them. ``epoch`` is that of the normal group.
+    ``changed`` is called after the state or the coordinator has changed.
+    """
+
+    def __init__(self, broker: Broker, options: Options, database: Database, peers: Peers,
+                 changed: Callable[[], None]) -> None:
+        self.name = broker.config.node
+        self.replicas = list(broker.config.peers)
+        self.idents = {name: place for place, name in enumerate(self.replicas, 1)}
+        self.bugs = switched_on(broker.config.options)
+        self.state = INACTIVE
+        self.coordinator = self.name
+        self.group = ""
+        self.up: dict[str, None] = {}
+        self.members: list[str] = []
+        self.max_seen = 0
+        self.epoch = 0
+        self._runtime = broker.runtime
+        self._options = options
+        self._database = database
+        self._peers = peers
+        self._changed = changed
+        self._issued: dict[str, None] = {}
+        self._seen_by: dict[str, int] = {}
+        self._merge_due: tuple[str, float] | None = None
+        self._joined: dict[str, str] = {}
+        self._accepted: asyncio.Event = asyncio.Event()
+        self._deadline = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ident(self) -> int:
+        """This replica's id, which is its priority."""
+        return self.idents[self.name]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica coordinates its group."""
+        return self.coordinator == self.name
+
+    @property
+    def needed(self) -> int:
+        """The fewest replicas that may confirm a change."""
+        return majority(len(self.replicas)) - (MINORITY_CONFIRMS in self.bugs)
+
+    def start(self) -> None:
+        """Begin as a group of one."""
+        if MAX_KEPT in self.bugs and self._database.promised:
+            self.max_seen = len(self.replicas)
+        self.recover("start")
+        self._task = self._runtime.spawn(self._run(), "icestorm election")
+
+    def stop(self) -> None:
+        """Take part no longer."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def recover(self, why: str) -> None:
+        """Form a group of one, coordinated by itself (procedure Recovery)."""
+        self._enter(INACTIVE, self.name, self._new_group(), why)
+        self.up = {}
+
+    def drop(self, members: Iterable[str]) -> None:
+        """Go on without members that failed; without a majority there is no group any more."""
+        gone = [member for member in members if member in self.up]
+        if not gone:
+            return
+        for member in gone:
+            del self.up[member]
+        self.members = [name for name in self.members if name not in gone]
+        self._runtime.log("members lost", members=",".join(gone), group=self.group)
+        if self.state == NORMAL and 1 + len(self.up) < self.needed:
+            self.recover("the majority is lost")
+
+    # What others ask.
+
+    def are_you_coordinator(self) -> bool:
+        """Whether this replica coordinates a group that may be merged now."""
+        if INVITATION_TWICE in self.bugs and self.state in (ELECTION, REORGANIZATION):
+            return True
+        return self.leads and self.state in (INACTIVE, NORMAL)
+
+    def are_you_there(self, peer: str, group: str) -> bool:
+        """Whether the peer is a member of the group that this replica coordinates."""
+        return self.leads and self.group == group and peer in self.up
+
+    def are_you_mine(self, peer: str, group: str) -> bool:
+        """Whether this replica follows the peer in that group."""
+        return self.coordinator == peer and self.group == group and self.state in (INACTIVE, NORMAL)
+
+    def invited(self, peer: str, inviter: str, group: str) -> bool:
+        """An invitation of a coordinator, perhaps passed on by a peer; taken or left."""
+        busy = self.state in (ELECTION, REORGANIZATION) and INVITATION_TWICE not in self.bugs
+        if busy or inviter == self.name or inviter not in self.idents or group == self.group:
+            return False
+        if INVITATION_TWICE in self.bugs:
+            self._joined[group] = inviter
+        former = list(self.up) if self.leads else []
+        self.up = {}
+        self._enter(ELECTION, inviter, group, f"invited by {inviter}")
+        self._runtime.spawn(self._accept(inviter, group, former), "icestorm accept")
+        return True
+
+    def accepted(self, peer: str, group: str, passed_on: list[str], max_seen: int) -> bool:
+        """A replica has accepted an invitation to the group and passed it on to its own members."""
+        if self.state != ELECTION or not self.leads or self.group != group:
+            return False
+        self.up[peer] = None
+        self._issued.update(dict.fromkeys(name for name in passed_on if name != self.name))
+        self._seen_by[peer] = max_seen
+        if all(name in self.up for name in self._issued):
+            self._accepted.set()
+        return True
+
+    def asked_to_promise(self, peer: str, group: str, epoch: int) -> list[Any] | None:
+        """Promise an epoch to the coordinator of the group; answers with the stamp of the database."""
+        if not self._reorganizing(peer, group) or epoch <= self._database.promised:
+            return None
+        self._database.promise(epoch)
+        return list(self._database.stamp)
+
+    def asked_for_database(self, peer: str, group: str) -> list[list[Any]] | None:
+        """The whole database, for the coordinator of the group."""
+        return self._database.dump() if self._reorganizing(peer, group) else None
+
+    def told_to_install(self, peer: str, group: str, epoch: int, stamp: list[Any],
+                        rows: list[list[Any]] | None) -> bool:
+        """Take over the group's database."""
+        if not self._reorganizing(peer, group) or epoch != self._database.promised:
+            return False
+        self._database.replace(rows, Stamp(*stamp))
+        return True
+
+    def told_ready(self, peer: str, group: str, epoch: int, members: list[str], max_seen: int) -> bool:
+        """The group is formed; with epoch 0 it is too small to replicate."""
+        if not self._reorganizing(peer, group):
+            return False
+        self._form(peer, group, epoch, members, max_seen)
+        return True
+
+    # Inner workings.
+
+    def _reorganizing(self, peer: str, group: str) -> bool:
+        if INVITATION_TWICE in self.bugs and self._joined.get(group) == peer:
+            return True
+        return self.state == REORGANIZATION and self.coordinator == peer and self.group == group
+
+    def _enter(self, state: str, coordinator: str, group: str, why: str) -> None:
+        if (state, coordinator, group) != (self.state, self.coordinator, self.group):
+            self._runtime.log("replica state", state=state, coordinator=coordinator, leads=coordinator == self.name,
+                              group=group, why=why)
+        self.state, self.coordinator, self.group = state, coordinator, group
+        if state != NORMAL:
+            self.epoch = 0
+            self.members = []
+        self._deadline = self._runtime.now() + 2 * self._options.election_timeout + self._options.response_timeout
+        self._changed()
+
+    def _form(self, coordinator: str, group: str, epoch: int, members: list[str], max_seen: int) -> None:
+        """The group is formed, normal in its epoch; with epoch 0 it is too small to replicate.
+
+        Its members have now seen as many replicas as any of them had, and as there are in it.
+        """
+        self.epoch, self.members, self.max_seen = epoch, members, max_seen
+        self._enter(NORMAL if epoch else INACTIVE, coordinator, group, f"group of {len(members)}")
+
+    def _new_group(self) -> str:
+        number = uuid.UUID(int=self._runtime.random.getrandbits(128), version=4)
+        return f"{self.ident}:{number}".upper()
+
+    async def _run(self) -> None:
+        """Check, as coordinator, for other groups; as member, for the coordinator; for ever."""
+        options = self._options
+        last = self._runtime.now()
+        while True:
+            idle = options.master_timeout if self.state == NORMAL else options.election_timeout
+            # A little less than the others at times, so that replicas started together don't stay in step. The time
+            # that the last check took counts, so that who lost its coordinator or majority finds out within its bound.
+            await asyncio.sleep(last + idle * self._runtime.random.uniform(0.8, 1.0) - self._runtime.now())
+            last = self._runtime.now()
+            if self.state in (ELECTION, REORGANIZATION):
+                if self._runtime.now() >= self._deadline:
+                    self.recover("the election does not end")
+            elif self.leads:
+                await self._check()
+            else:
+                await self._ask_coordinator()
+
+    async def _ask_coordinator(self) -> None:
+        """Procedure Timeout."""
+        coordinator, group = self.coordinator, self.group
+        try:
+            there = await self._peers.ask(coordinator, "are-you-there", group)
+            why = f"{coordinator} no longer counts this replica as member"
+        except PeerFailed as error:
+            there, why = False, str(error)
+        if not there and (self.coordinator, self.group) == (coordinator, group) and self.state in (INACTIVE, NORMAL):
+            self.recover(why)
+
+    async def _check(self) -> None:
+        """Procedure Check: look after the own members, then for other coordinators to merge with."""
+        group = self.group
+        others = [name for name in self._peers.names if name not in self.up]
+        careful = self._options.step_down == CHECKED and STALE_COORDINATOR_STAYS not in self.bugs
+        if self.up and careful:
+            answers = await self._peers.ask_all(list(self.up), "are-you-mine", group)
+            if self.group != group or self.state not in (INACTIVE, NORMAL):
+                return
+            self.drop([name for name in self.up if not answers.get(name)])
+            group = self.group
+        answers = await self._peers.ask_all(others, "are-you-coordinator")
+        coordinators = [name for name in others if answers.get(name)]
+        if not coordinators:
+            self._merge_due = None
+            return
+        if self.group != group or not self.leads or self.state not in (INACTIVE, NORMAL):
+            return
+        if self._may_merge(max(self.idents[name] for name in coordinators)):
+            await self._merge(coordinators)
+
+    def _may_merge(self, highest: int) -> bool:
+        """Whether this coordinator, which has found others, has left those of higher priority enough time."""
+        now = self._runtime.now()
+        if self._merge_due is None or self._merge_due[0] != self.group:
+            delay = merge_delay(self.ident, highest, len(self.replicas), self._options.election_timeout)
+            self._merge_due = (self.group, now + delay)
+        return now >= self._merge_due[1]
+
+    async def _merge(self, coordinators: list[str]) -> None:
+        """Procedure Merge: a new group of this one's members and those of the other coordinators."""
+        invited = [*coordinators, *self.up]
+        group = self._new_group()
+        self.up = {}
+        self._issued = dict.fromkeys(invited)
+        self._seen_by = {}
+        self._accepted = asyncio.Event()
+        self._enter(ELECTION, self.name, group, f"inviting {','.join(invited)}")
+        taken = await self._peers.ask_all(invited, "invitation", self.name, group)
+        if self.group != group or self.state != ELECTION:
+            return
+        for name in invited:
+            if not taken.get(name):
+                self._issued.pop(name, None)
+        if any(name not in self.up for name in self._issued):
+            with suppress(TimeoutError):
+                async with within(self._options.election_timeout):
+                    await self._accepted.wait()
+        if self.group == group and self.state == ELECTION:
+            await self._reorganize(group)
+
+    async def _accept(self, inviter: str, group: str, former: list[str]) -> None:
+        """Accept an invitation, having passed it on to this replica's own members."""
+        taken = await self._peers.ask_all([name for name in former if name != inviter], "invitation", inviter, group)
+        passed_on = [name for name, answer in taken.items() if answer]
+        if self.state != ELECTION or self.group != group:
+            return
+        # The next word of the coordinator may overtake the answer to this one.
+        self._enter(REORGANIZATION, inviter, group, "accepting")
+        try:
+            agreed = await self._peers.ask(inviter, "accept", group, passed_on, self.max_seen)
+        except PeerFailed:
+            agreed = False
+        if not agreed and self.state == REORGANIZATION and self.group == group:
+            self.recover(f"{inviter} withdrew its invitation")
+
+    async def _reorganize(self, group: str) -> None:
+        """Compare the databases of a group that is large enough, and begin to replicate."""
+        self._enter(REORGANIZATION, self.name, group, "all have answered")
+        epoch = 0
+        if self._large_enough():
+            epoch = await self._agree(group)
+            if self.group != group or self.state != REORGANIZATION:
+                return
+            if not epoch:
+                self.recover("the group fell apart while it was reorganized")
+                return
+        members = [self.name, *self.up]
+        self._runtime.log("group replicates" if epoch else "group waits", group=group, epoch=round_of(epoch),
+                          members=",".join(members))
+        self._form(self.name, group, epoch, members, max(self._max_among_us(), len(members)))
+        ready = await self._peers.ask_all(list(self.up), "ready", group, epoch, members, self.max_seen)
+        if self.group == group:
+            self.drop([name for name in self.up if not ready.get(name)])
+
+    async def _agree(self, group: str) -> int:
+        """Promises, the most recent database, and its transfer; the epoch, or 0 when too few took part."""
+        newest = await self._peers.ask_all(list(self.up), "promised")
+        epoch = next_epoch(max([self._database.promised, *newest.values()]), self.ident)
+        self._database.promise(epoch)
+        answers = await self._peers.ask_all(list(self.up), "promise", group, epoch)
+        stamps = {name: Stamp(*stamp) for name, stamp in answers.items() if stamp is not None}
+        if not self._enough(group, stamps):
+            return 0
+        if COORDINATOR_STAMP_IGNORED not in self.bugs:
+            stamps[self.name] = self._database.stamp
+        best = most_recent(stamps, oldest=OLDEST_DATABASE_WINS in self.bugs)
+        rows = None
+        if stamps[best] != self._database.stamp:
+            self._runtime.log("database transfer", source=best, stamp=str(tuple(stamps[best])))
+            try:
+                rows = await self._peers.ask(best, "database", group, timeout=self._options.election_timeout)
+            except PeerFailed:
+                return 0
+            if rows is None or not self._enough(group, stamps):
+                return 0
+        stamp = Stamp(epoch, 0, stamps[best].wall)
+        self._database.replace(rows, stamp)
+        dump = self._database.dump()
+        if TRANSFER_SKIPPED in self.bugs:
+            stamps = dict.fromkeys(stamps, stamps[best])
+        installed = await asyncio.gather(
+            *(self._install(name, group, epoch, stamp, None if stamps[name] == stamps[best] else dump)
+              for name in list(self.up))
+        )
+        done = dict(zip(list(self.up), installed, strict=True))
+        return epoch if self._enough(group, {name: None for name, ok in done.items() if ok}) else 0
+
+    async def _install(self, name: str, group: str, epoch: int, stamp: Stamp, rows: list[list[Any]] | None) -> bool:
+        try:
+            return bool(await self._peers.ask(name, "install", group, epoch, list(stamp), rows,
+                                              timeout=self._options.election_timeout))
+        except PeerFailed:
+            return False
+
+    def _enough(self, group: str, present: Iterable[str]) -> bool:
+        """Go on with those members only; whether they are enough."""
+        if self.group != group or self.state != REORGANIZATION:
+            return False
+        alive = set(present)
+        self.up = {name: None for name in self.up if name in alive}
+        return self._large_enough()
+
+    def _large_enough(self) -> bool:
+        """Whether this replica and those in ``up`` may replicate, or go on forming a group that does."""
+        max_seen = self._max_among_us() if FULL_START_SKIPPED not in self.bugs else len(self.replicas)
+        return may_replicate(1 + len(self.up), len(self.replicas), max_seen, self.needed)
+
+    def _max_among_us(self) -> int:
+        """The size of the largest group that one of those here had been in before."""
+        return max(self.max_seen, *(self._seen_by.get(name, 0) for name in self.up), 0)

@@ -1,0 +1,192 @@
+"""Questions to other replicas and their answers, over the links of ``nodes.reference.replication.links``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from nodes.reference.api import Broker
+from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.requests import is_answer, is_request
+from nodes.reference.designs.icestorm.topics import is_change, is_dump
+from nodes.reference.replication.links import LinkError, Links, encode_frame
+from nodes.timeouts import within
+
+_ASK, _ANSWER = "ask", "answer"
+_BROKEN = object()
+"""Stands for the answer to a question whose link broke."""
+
+Answerer = Callable[[str, str, list[Any]], Any]
+Shape = Callable[[Any], bool]
+
+
+def text(value: Any) -> bool:
+    """Whether it is a string."""
+    return isinstance(value, str)
+
+
+def whole(value: Any) -> bool:
+    """Whether it is a number to count with."""
+    return type(value) is int and value >= 0
+
+
+def texts(value: Any) -> bool:
+    """Whether it is a list of strings."""
+    return isinstance(value, list) and all(map(text, value))
+
+
+def stamp(value: Any) -> bool:
+    """Whether it is the stamp of a database."""
+    return (isinstance(value, list) and len(value) == 3 and whole(value[0]) and whole(value[1])
+            and type(value[2]) is float)
+
+
+def or_none(shape: Shape) -> Shape:
+    """Whether it is None, or of that shape."""
+    return lambda value: value is None or shape(value)
+
+
+def _yes_or_no(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+QUESTIONS: Mapping[str, tuple[tuple[Shape, ...], Shape]] = {
+    "are-you-coordinator": ((), _yes_or_no),
+    "are-you-there": ((text,), _yes_or_no),
+    "are-you-mine": ((text,), _yes_or_no),
+    "invitation": ((text, text), _yes_or_no),
+    "accept": ((text, texts, whole), _yes_or_no),
+    "promised": ((), whole),
+    "promise": ((text, whole), or_none(stamp)),
+    "database": ((text,), or_none(is_dump)),
+    "install": ((text, whole, stamp, or_none(is_dump)), _yes_or_no),
+    "ready": ((text, whole, texts, whole), _yes_or_no),
+    "update": ((text, whole, stamp, is_change), _yes_or_no),
+    "request": ((is_request,), is_answer),
+}
+"""Every question: the shapes of its arguments and of its answer. What has another shape was not sent by a replica."""
+
+
+class PeerFailed(Exception):
+    """A peer could not be asked, or did not answer in time.
+
+    ``sent`` is false when the question certainly never left this replica.
+    """
+
+    def __init__(self, reason: str, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+class Peers:
+    """The other replicas. ``answer`` is called with (peer, question, arguments) of each that arrives."""
+
+    def __init__(self, broker: Broker, options: Options, answer: Answerer) -> None:
+        config = broker.config
+        self.names = [name for name in config.peers if name != config.node]
+        self._answer = answer
+        self._timeout = options.response_timeout
+        self._number = 0
+        self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
+        # Silence proves nothing here: a replica is asked, and has failed when it does not answer.
+        self._links = Links(broker.runtime, self, config.node, config.peers, options.cluster,
+                            silence=2 * options.response_timeout, retry=options.response_timeout / 4,
+                            secret=str(config.options.get("secret", "")))
+
+    async def start(self) -> None:
+        """Listen and dial; raises OSError when the port can't be had."""
+        await self._links.start()
+
+    async def stop(self) -> None:
+        """Close all links."""
+        await self._links.stop()
+
+    async def ask(self, peer: str, question: str, *arguments: Any, timeout: float | None = None,
+                  patient: bool = False) -> Any:
+        """A peer's answer.
+
+        ``patient``: wait as long as the link lasts; others will ask whether the peer still is there.
+
+        Raises:
+            PeerFailed: there is no link to it, the link broke, or no answer came within ``timeout`` seconds
+                (default: the response time-out). The link of a peer that does not answer is cut.
+        """
+        self._number += 1
+        number = self._number
+        if not self._links.send(peer, encode_frame([_ASK, number, question, list(arguments)])):
+            raise PeerFailed(f"no link to {peer}", sent=False)
+        future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
+        try:
+            limit = self._timeout if timeout is None else timeout
+            async with within(None if patient else limit):
+                answer = await future
+            if answer is _BROKEN:
+                raise PeerFailed(f"the link to {peer} broke", sent=True)
+            if not QUESTIONS[question][1](answer):
+                self._links.cut(peer, reason=f"no answer to {question}: {answer!r:.80}")
+                raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
+            return answer
+        except TimeoutError:
+            self._links.cut(peer, reason=f"no answer to {question}")
+            raise PeerFailed(f"{peer} does not answer", sent=True) from None
+        finally:
+            self._waiting[peer].pop(number, None)
+
+    async def ask_all(self, peers: Iterable[str], question: str, *arguments: Any,
+                      timeout: float | None = None) -> dict[str, Any]:
+        """The answers of those peers that gave one."""
+        found: dict[str, Any] = {}
+
+        async def ask(peer: str) -> None:
+            # A failure that left its task would be complained of when this process ends before anybody looks.
+            with contextlib.suppress(PeerFailed):
+                found[peer] = await self.ask(peer, question, *arguments, timeout=timeout)
+
+        asked = list(peers)
+        await asyncio.gather(*(ask(peer) for peer in asked))
+        return {peer: found[peer] for peer in asked if peer in found}
+
+    # What the links tell.
+
+    def link_up(self, peer: str) -> None:
+        """Nothing to do: whoever wants to know something asks."""
+
+    def link_down(self, peer: str) -> None:
+        """Nobody will answer what was asked on it."""
+        waiting, self._waiting[peer] = self._waiting[peer], {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_result(_BROKEN)
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        """Questions are answered at once, answers go to who waits for them."""
+        for frame in frames:
+            match frame:
+                case [str(word), int(number), str(question), list(arguments)] if word == _ASK:
+                    _check_question(question, arguments)
+                    self._reply(peer, number, self._answer(peer, question, arguments))
+                case [str(word), int(number), answer] if word == _ANSWER:
+                    future = self._waiting[peer].get(number)
+                    if future is not None and not future.done():
+                        future.set_result(answer)
+                case _:
+                    raise LinkError("neither question nor answer")
+
+    def _reply(self, peer: str, number: int, answer: Any) -> None:
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(
+                lambda done: None if done.cancelled() else self._reply(peer, number, done.result())
+            )
+        else:
+            self._links.send(peer, encode_frame([_ANSWER, number, answer]))
+
+
+def _check_question(question: str, arguments: list[Any]) -> None:
+    """Raises LinkError for a question that no replica asks."""
+    if question not in QUESTIONS:
+        raise LinkError(f"nobody asks {question!r:.80}")
+    shapes = QUESTIONS[question][0]
+    if len(shapes) != len(arguments) or not all(fits(it) for fits, it in zip(shapes, arguments, strict=True)):
+        raise LinkError(f"{question} is not asked like that")

@@ -1,0 +1,108 @@
+"""Changes of the database: made by the coordinator, confirmed when a majority of all replicas has them on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from nodes.reference.api import Runtime
+from nodes.reference.bugs import CHANGE_BEFORE_SLAVES, STALE_COORDINATOR_STAYS
+from nodes.reference.designs.icestorm.decisions import Stamp
+from nodes.reference.designs.icestorm.election import NORMAL, Election
+from nodes.reference.designs.icestorm.peers import Peers
+from nodes.reference.designs.icestorm.topics import Change, CommandError, Database
+
+
+class Unavailable(Exception):
+    """This replica coordinates no group that replicates: nothing was done, ask again."""
+
+
+class Unknown(Exception):
+    """The majority was lost meanwhile: the change may or may not survive (IceStorm's ``UnknownException``)."""
+
+
+class Replication:
+    """Changes and questions, as the coordinator carries them out and as its slaves take part."""
+
+    def __init__(self, runtime: Runtime, election: Election, database: Database, peers: Peers,
+                 wall: Callable[[], float] | None) -> None:
+        """``wall`` gives the time of day for stamps; None when they are counters."""
+        self._runtime = runtime
+        self._election = election
+        self._database = database
+        self._peers = peers
+        self._wall = wall
+        self._turn = asyncio.Lock()
+
+    async def change(self, change: Change) -> None:
+        """Carry out a change as coordinator.
+
+        Raises:
+            CommandError: it can't be made.
+            Unavailable: this replica does not coordinate a group that replicates; nothing was done.
+            Unknown: the majority was lost on the way.
+        """
+        async with self._turn:
+            election, database = self._election, self._database
+            group, epoch = self._serving()
+            try:
+                database.check(change)
+            except CommandError:
+                await self._confirm(group)
+                raise
+            stamp = Stamp(epoch, database.stamp.counter + 1, self._wall() if self._wall is not None else 0.0)
+            database.apply(change, stamp)
+            members = list(election.up)
+            if CHANGE_BEFORE_SLAVES in election.bugs:
+                self._runtime.spawn(self._tell_later(members, group, epoch, stamp, change), "late update")
+                return
+            answers = await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))
+            if election.group != group or election.state != NORMAL:
+                raise Unknown
+            election.drop([name for name in members if not answers.get(name)])
+            if election.group != group or 1 + len(election.up) < election.needed:
+                raise Unknown
+
+    async def read(self, question: Callable[[], Any]) -> Any:
+        """The answer of this replica's database, known to be the latest.
+
+        Raises:
+            CommandError: it can't be answered. Unavailable, Unknown: as for ``change``; nothing was done.
+        """
+        async with self._turn:
+            group, _ = self._serving()
+            await self._confirm(group)
+            return question()
+
+    def told_to_update(self, peer: str, group: str, epoch: int, stamp: list[Any], change: list[Any]) -> bool:
+        """A change made by the coordinator of the group; refused when it is not the next one."""
+        election, database = self._election, self._database
+        mine = election.state == NORMAL and (election.coordinator, election.group) == (peer, group)
+        following = database.stamp.epoch == epoch and database.stamp.counter + 1 == stamp[1]
+        if not mine or epoch != database.promised or not following:
+            return False
+        database.apply(change, Stamp(*stamp))
+        return True
+
+    async def _tell_later(self, members: list[str], group: str, epoch: int, stamp: Stamp, change: Change) -> None:
+        await self._peers.ask_all(members, "update", group, epoch, list(stamp), list(change))
+
+    def _serving(self) -> tuple[str, int]:
+        election = self._election
+        if election.state != NORMAL or not election.leads:
+            raise Unavailable
+        return election.group, election.epoch
+
+    async def _confirm(self, group: str) -> None:
+        """A majority still is in this group, so nobody else can have changed anything."""
+        election = self._election
+        if STALE_COORDINATOR_STAYS in election.bugs:
+            return
+        members = list(election.up)
+        answers = await self._peers.ask_all(members, "are-you-mine", group)
+        if election.group != group or election.state != NORMAL:
+            raise Unavailable
+        election.drop([name for name in members if not answers.get(name)])
+        if election.group != group or election.state != NORMAL:
+            raise Unavailable

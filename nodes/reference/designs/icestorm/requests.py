@@ -1,0 +1,159 @@
+"""Requests to the topic manager: what clients may ask of topics, subscribers and links.
+
+A request is a SEND to ``/topic-manager`` with the header ``x-request`` and a JSON object as body. The RECEIPT
+carries ``x-answer`` (JSON), or ``x-error``: a word for what is wrong, or ``unknown`` when nobody can say whether it was
+done.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nodes.reference.api import Config
+from nodes.reference.designs.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, CommandError, Database
+
+_NAME = re.compile(r"\S+")
+_ENDPOINT = re.compile(r"[A-Za-z0-9_.\-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+_CHANGES = ("create", "destroy", "subscribe", "unsubscribe", "remove", "link", "unlink")
+_QUESTIONS = ("list", "retrieve", "subscribers", "links", "publisher", "non-replicated-publisher")
+_MAX_NUMBER = 1 << 31
+_MAX_ENDPOINT = 260
+_MAX_PORT = 65_535
+_PAGE = 16_000
+"""Bytes of an answer's header; the rest comes when it is asked for (``after``)."""
+
+
+class Request(NamedTuple):
+    """A request; ``subject`` is a subscriber or a linked topic, ``number`` a retry count or a cost.
+
+    ``since`` tells which subscription of a subscriber is to be removed; ``after`` is the last name that has been told.
+    """
+
+    kind: str
+    topic: str = ""
+    subject: str = ""
+    endpoint: str = ""
+    number: int = 0
+    reliability: str = UNORDERED
+    replica: str = ""
+    since: str = ""
+    after: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes the database."""
+        return self.kind in _CHANGES
+
+    @property
+    def change(self) -> Change:
+        """As the database takes it."""
+        parts: dict[str, tuple[Any, ...]] = {
+            "subscribe": (self.subject, self.endpoint, self.number, self.reliability),
+            "unsubscribe": (self.subject,), "remove": (self.subject, self.since),
+            "link": (self.subject, self.number), "unlink": (self.subject,),
+        }
+        return [self.kind, self.topic, *parts.get(self.kind, ())]
+
+
+def read_request(headers: Mapping[str, str], body: bytes) -> Request:
+    """The request in a frame.
+
+    Raises:
+        CommandError: it is none (``bad-request``, ``bad-name``, ``bad-endpoint``, ``bad-qos``).
+    """
+    kind = headers.get("x-request", "")
+    if kind not in (*_CHANGES, *_QUESTIONS) or kind == "remove":
+        raise CommandError("bad-request")
+    try:
+        content = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        raise CommandError("bad-request") from None
+    if not isinstance(content, dict):
+        raise CommandError("bad-request")
+    topic = "" if kind == "list" else _name(content.get("topic"))
+    if kind in ("subscribe", "unsubscribe"):
+        subject = _name(content.get("subscriber"))
+        if kind == "unsubscribe":
+            return Request(kind, topic, subject)
+        endpoint = content.get("endpoint")
+        if not isinstance(endpoint, str) or not is_endpoint(endpoint):
+            raise CommandError("bad-endpoint")
+        reliability = content.get("reliability", UNORDERED)
+        if reliability not in (ORDERED, UNORDERED):
+            raise CommandError("bad-qos")
+        return Request(kind, topic, subject, endpoint, _number(content.get("retryCount", 0), -1), reliability)
+    if kind in ("link", "unlink"):
+        return Request(kind, topic, _name(content.get("target")), number=_number(content.get("cost", 0), 0))
+    after = content.get("after", "")
+    return Request(kind, topic, after=_name(after) if after != "" else "")
+
+
+def is_endpoint(value: str) -> bool:
+    """Whether it is ``host:port``."""
+    return (len(value) <= _MAX_ENDPOINT and _ENDPOINT.fullmatch(value) is not None
+            and 0 < int(value.rpartition(":")[2]) <= _MAX_PORT)
+
+
+def is_request(value: Any) -> bool:
+    """Whether a value that came from a peer is a request."""
+    return (isinstance(value, list) and tuple(map(type, value)) == tuple(map(type, Request("")))
+            and value[0] in (*_CHANGES, *_QUESTIONS))
+
+
+def is_answer(value: Any) -> bool:
+    """Whether a value that came from a peer answers a request: what became of it, and its answer or mistake."""
+    return (isinstance(value, list) and len(value) == 2
+            and (value[0] in ("done", "unknown", "unavailable")
+                 or (value[0] == "mistake" and isinstance(value[1], str))))
+
+
+def answer_headers(request: Request, answer: Any) -> dict[str, str]:
+    """The receipt's headers: ``x-answer``, and ``x-more`` when a long list goes on after the name that it gives."""
+    headers = {}
+    if request.kind in ("list", "subscribers", "links"):
+        size = count = 0
+        for row in answer:
+            # Each byte that needs an escape becomes two.
+            size += 2 * len(json.dumps(row))
+            if size > _PAGE and count:
+                last = answer[count - 1]
+                headers["x-more"] = last if isinstance(last, str) else last[0]
+                break
+            count += 1
+        answer = answer[:count]
+    return {"x-answer": json.dumps(answer, separators=(",", ":")), **headers}
+
+
+def answer_question(database: Database, config: Config, request: Request) -> Any:
+    """What a request that changes nothing asks for; raises CommandError ``no-such-topic``."""
+    if request.kind == "list":
+        return [name for name in sorted(database.topics) if name > request.after]
+    topic = database.topics.get(request.topic)
+    if topic is None:
+        raise CommandError("no-such-topic")
+    if request.kind == "subscribers":
+        found = sorted(topic.subscribers.values(), key=lambda s: s.ident)
+        return [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in found if s.ident > request.after]
+    if request.kind == "links":
+        return [[name, cost] for name, cost in sorted(topic.links.items()) if name > request.after]
+    if request.kind == "publisher":
+        return list(config.client_addresses.values())
+    if request.kind == "non-replicated-publisher":
+        return [config.client_addresses.get(request.replica or config.node, "")]
+    return request.topic
+
+
+def _name(value: Any) -> str:
+    # What can't be printed may not even be text that can be encoded.
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.isprintable() or len(value) > MAX_NAME:
+        raise CommandError("bad-name")
+    return value
+
+
+def _number(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MAX_NUMBER:
+        raise CommandError("bad-qos")
+    return value

@@ -1,0 +1,226 @@
+"""The replicated database: topics, their subscribers and links, and the stamp of the last change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nodes.reference import wire
+from nodes.reference.api import Broker
+from nodes.reference.bugs import LINKS_LEFT_BEHIND, STAMP_LOST_AT_START, switched_on
+from nodes.reference.designs.icestorm.decisions import Stamp
+
+ORDERED, UNORDERED = "ordered", "unordered"
+MAX_NAME = 200
+MAX_ROWS = 20_000
+"""Topics, subscribers and links that a database holds: all of them fit into one frame of a link."""
+
+Change = Sequence[Any]
+"""``[kind, topic, ...]``: ``create``, ``destroy``, ``subscribe`` (id, endpoint, retry count, reliability),
+``unsubscribe`` (id), ``remove`` (id, since; no mistake when that subscription is gone already), ``link`` (target,
+cost), ``unlink`` (target).
+"""
+
+_ARGUMENTS: Mapping[str, tuple[type, ...]] = {
+    "create": (), "destroy": (), "subscribe": (str, str, int, str), "unsubscribe": (str,), "remove": (str, str),
+    "link": (str, int), "unlink": (str,),
+}
+
+
+def is_change(value: Any) -> bool:
+    """Whether a value that came from a peer is a change."""
+    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(part, str) for part in value[:2]):
+        return False
+    wanted = _ARGUMENTS.get(value[0])
+    return wanted is not None and tuple(map(type, value[2:])) == wanted
+
+
+def is_dump(value: Any) -> bool:
+    """Whether a value that came from a peer is what ``Database.dump`` gives."""
+    try:
+        for name, content in value:
+            if not isinstance(name, str):
+                return False
+            Topic.decode(name, content)
+    except (ValueError, TypeError, IndexError, AttributeError):
+        return False
+    return isinstance(value, list)
+
+
+class CommandError(Exception):
+    """A change or a question can't be carried out as things stand; the text is one word for programs."""
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """Somebody who gets a topic's events at ``endpoint`` (``host:port``).
+
+    ``retry_count`` is how many more attempts follow a failed delivery before the subscriber is removed (-1: without
+    end); ``reliability`` whether events must arrive in order. ``since`` tells this subscription from an earlier one
+    of the same name.
+    """
+
+    ident: str
+    endpoint: str
+    retry_count: int = 0
+    reliability: str = UNORDERED
+    since: str = ""
+
+
+@dataclass
+class Topic:
+    """A topic; ``links`` maps the names of linked topics to the cost of the link."""
+
+    name: str
+    subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    links: dict[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """What the database holds of it."""
+        subscribers = [[s.ident, s.endpoint, s.retry_count, s.reliability, s.since]
+                       for s in self.subscribers.values()]
+        return wire.encode([subscribers, self.links])
+
+    @classmethod
+    def decode(cls, name: str, content: bytes) -> Topic:
+        """The topic that ``encode`` wrote."""
+        subscribers, links = wire.decode(content)
+        return cls(name, {row[0]: Subscriber(*row) for row in subscribers}, dict(links))
+
+
+class Database:
+    """One replica's database.
+
+    ``promised`` is the newest epoch that this replica has agreed to take changes of; ``changed`` is called after
+    topics have changed.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sql = broker.database
+        self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_topics (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
+        self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
+        self.topics: dict[str, Topic] = {}
+        self.changed: Callable[[], None] = lambda: None
+        self.stamp = Stamp(0, 0)
+        self.promised = 0
+        rows = self._sql.execute("SELECT name, content FROM icestorm_topics ORDER BY name")
+        self.topics = {name: Topic.decode(name, content) for name, content in rows}
+        for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0"):
+            self.promised, epoch, counter, wall = wire.decode(value)
+            self.stamp = Stamp(epoch, counter, wall)
+        self._bugs = switched_on(broker.config.options)
+        if STAMP_LOST_AT_START in self._bugs:
+            self.stamp = Stamp(0, 0)
+
+    def promise(self, epoch: int) -> None:
+        """Agree, on disk, to reject the changes of older epochs."""
+        with self._broker.transaction():
+            self.promised = epoch
+            self._write_meta()
+
+    def check(self, change: Change) -> None:
+        """Raises CommandError when the change can't be made."""
+        kind, name = change[0], change[1]
+        topic = self.topics.get(name)
+        if kind == "create":
+            if topic is not None:
+                raise CommandError("topic-exists")
+            self._check_room()
+            return
+        if topic is None:
+            if kind != "remove":
+                raise CommandError("no-such-topic")
+        elif kind == "subscribe":
+            if change[2] in topic.subscribers:
+                raise CommandError("already-subscribed")
+            self._check_room()
+        elif kind == "unsubscribe" and change[2] not in topic.subscribers:
+            raise CommandError("no-such-subscriber")
+        elif kind == "link":
+            if change[2] not in self.topics:
+                raise CommandError("no-such-topic")
+            if change[2] in topic.links:
+                raise CommandError("link-exists")
+            if change[2] == name:
+                raise CommandError("link-to-itself")
+            self._check_room()
+        elif kind == "unlink" and change[2] not in topic.links:
+            raise CommandError("no-such-link")
+
+    def apply(self, change: Change, stamp: Stamp) -> None:
+        """Make a change that ``check`` has passed, on disk."""
+        with self._broker.transaction():
+            for name in self._change(change, f"{stamp.epoch}.{stamp.counter}"):
+                self._write_topic(name)
+            self.stamp = stamp
+            self._write_meta()
+        self.changed()
+
+    def dump(self) -> list[list[Any]]:
+        """All topics, for a transfer."""
+        topics = [self.topics[name] for name in sorted(self.topics)]
+        if LINKS_LEFT_BEHIND in self._bugs:
+            topics = [replace(topic, links={}) for topic in topics]
+        return [[topic.name, topic.encode()] for topic in topics]
+
+    def replace(self, rows: Iterable[Sequence[Any]] | None, stamp: Stamp) -> None:
+        """Take over a dumped database (None: keep the topics), in one transaction."""
+        with self._broker.transaction():
+            if rows is not None:
+                self.topics = {name: Topic.decode(name, content) for name, content in rows}
+                self._sql.execute("DELETE FROM icestorm_topics")
+                for name in self.topics:
+                    self._write_topic(name)
+            self.stamp = stamp
+            self._write_meta()
+        self.changed()
+
+    def _check_room(self) -> None:
+        rows = sum(1 + len(topic.subscribers) + len(topic.links) for topic in self.topics.values())
+        if rows >= MAX_ROWS:
+            raise CommandError("full")
+
+    def _change(self, change: Change, since: str) -> list[str]:
+        """Change the topics in memory; the names of those that changed."""
+        kind, name = change[0], change[1]
+        if kind == "create":
+            self.topics[name] = Topic(name)
+            return [name]
+        if kind == "destroy":
+            del self.topics[name]
+            linking = [topic for topic in self.topics.values() if name in topic.links]
+            for topic in linking:
+                del topic.links[name]
+            return [name, *(topic.name for topic in linking)]
+        topic = self.topics.get(name, Topic(name))
+        if kind == "subscribe":
+            ident, endpoint, retries, reliability = change[2:]
+            topic.subscribers[ident] = Subscriber(ident, endpoint, retries, reliability, since)
+        elif kind == "unsubscribe":
+            topic.subscribers.pop(change[2], None)
+        elif kind == "remove":
+            if name not in self.topics:
+                return []
+            known = topic.subscribers.get(change[2])
+            if known is not None and known.since == change[3]:
+                del topic.subscribers[change[2]]
+        elif kind == "link":
+            topic.links[change[2]] = change[3]
+        elif kind == "unlink":
+            del topic.links[change[2]]
+        else:
+            raise ValueError(f"no change is called {kind!r}")
+        return [name]
+
+    def _write_topic(self, name: str) -> None:
+        topic = self.topics.get(name)
+        if topic is None:
+            self._sql.execute("DELETE FROM icestorm_topics WHERE name = ?", (name,))
+        else:
+            self._sql.execute("INSERT OR REPLACE INTO icestorm_topics VALUES (?, ?)", (name, topic.encode()))
+
+    def _write_meta(self) -> None:
+        value = wire.encode([self.promised, *self.stamp])
+        self._sql.execute("INSERT OR REPLACE INTO icestorm_meta VALUES (0, ?)", (value,))

@@ -1,0 +1,182 @@
+"""What a replica decides, as pure functions of what it knows.
+
+Two ways to treat a partitioned network (the document leaves it open):
+
+* ``primary-partition``: a master is installed by a majority of all configured replicas, which promise to reject
+  older epochs; it first adopts the most complete log among them. This is the core of Viewstamped Replication
+  (Oki and Liskov 1988) and Raft (Ongaro and Ousterhout 2014): a command is committed once a majority holds
+  it in the master's own epoch, so the log of any later master holds it too.
+* ``unspecified``: each side goes on with the replicas that it can reach. When sides meet, the master whose
+  node comes first in the configured order wins and the other side takes its state.
+
+An epoch is one integer: a round, and the rank of the node that opened it. Each replica promises it to one candidate at
+most, so no two masters ever share one.
+A log is compared by (epoch of its last entry, index of its last entry), as in Raft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nodes.reference.replication.positions import Position
+from nodes.reference.replication.quorum import majority
+
+MAX_MEMBERS = 64
+
+
+def make_epoch(round_: int, rank: int) -> int:
+    """The epoch that the node of that rank (place in the configured order) opens in that round."""
+    return round_ * MAX_MEMBERS + rank
+
+
+def round_of(epoch: int) -> int:
+    """The round of an epoch: the number that people see."""
+    return epoch // MAX_MEMBERS
+
+
+def committed_index(
+    acked: Mapping[str, int], view: Sequence[str], replicas: int, ack: str, primary: bool
+) -> int:
+    """The highest index that is committed, given the highest index each node holds durably.
+
+    Args:
+        acked: node -> index, the master included; only what was acknowledged in the master's own epoch.
+        view: the members of the current view.
+        replicas: number of all configured replicas.
+    """
+    of_view = [acked.get(name, 0) for name in view]
+    if primary:
+        of_all = sorted(acked.values(), reverse=True)
+        needed = majority(replicas)
+        by_majority = of_all[needed - 1] if len(of_all) >= needed else 0
+        return by_majority if ack == "majority" else min(by_majority, *of_view)
+    return sorted(of_view, reverse=True)[majority(len(of_view)) - 1] if ack == "majority" else min(of_view)
+
+
+def best_log(positions: Mapping[str, Position], me: str) -> str:
+    """Who has the most complete log; this node when it is as good as any, otherwise the first such."""
+    best = me
+    for name, position in positions.items():
+        if position.last > positions[best].last:
+            best = name
+    return best
+
+
+def new_view(me: str, previous: Sequence[str], willing: Sequence[str], order: Sequence[str]) -> list[str]:
+    """The members of the view that ``me`` installs as its master.
+
+    The master comes first, then who was in the previous view in the order it had there, then the others.
+    """
+    ranked = [*previous, *(name for name in order if name not in previous)]
+    return [me, *(name for name in ranked if name != me and name in willing)]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a node knows of a node (perhaps itself) that might become master."""
+
+    name: str
+    has_log: bool
+
+
+def candidates(alive: Sequence[Candidate], view: Sequence[str], order: Sequence[str]) -> list[str]:
+    """Who may become master, first choice first: the order of the last view, then the configured order.
+
+    A replica without any log steps back while one with a log is alive.
+    """
+    some_log = any(node.has_log for node in alive)
+    able = [node.name for node in alive if node.has_log or not some_log]
+    ranked = [*view, *(name for name in order if name not in view)]
+    return [name for name in ranked if name in able]
+
+
+def may_stand(alive: int, replicas: int, expected: int, primary: bool, has_log: bool, started: bool) -> bool:
+    """Whether enough replicas are there for an election.
+
+    The first start of a group waits for ``expected`` replicas. A group that has a log starts again with a
+    majority under ``primary-partition``, since any majority holds everything that was confirmed; under
+    ``unspecified`` nothing tells whether the others know more, so a replica that has not been part of the
+    group since it ``started`` waits for all that are expected.
+    """
+    if primary:
+        return alive >= (majority(replicas) if has_log else max(expected, majority(replicas)))
+    return started or alive >= expected
+
+
+def has_quorum(granted: int, asked: int, replicas: int, primary: bool) -> bool:
+    """Whether that many agreeing nodes (this one included) can install a view; ``asked`` counts this one too."""
+    return granted >= (majority(replicas) if primary else asked)
+
+
+@dataclass(frozen=True)
+class LeaderClaim:
+    """A peer says that it is master in an epoch."""
+
+    rank: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class LocalState:
+    """What a node holds when it hears a claim.
+
+    ``leading``: the epoch in which it is master itself, 0 if it is not. ``master``: rank of the live master it
+    follows, None if there is none.
+    """
+
+    rank: int
+    promised: int
+    leading: int = 0
+    master: int | None = None
+
+
+def judge_claim(stance: LocalState, claim: LeaderClaim, primary: bool) -> str:
+    """What to do about a claim: ``follow``, ``reject`` (tell the newer epoch), ``raise`` (open a newer epoch
+    than the rival's), or ``ignore``."""
+    newer = claim.epoch >= stance.promised
+    if primary or stance.master == claim.rank or (stance.master is None and not stance.leading):
+        return "follow" if newer else "reject"
+    if stance.leading:
+        if claim.rank > stance.rank:
+            return "raise" if claim.epoch > stance.leading else "ignore"
+        return "follow" if newer else "ignore"
+    if stance.master is not None and claim.rank < stance.master:
+        return "follow" if newer else "reject"
+    return "ignore"
+
+
+@dataclass(frozen=True)
+class Voter:
+    """What decides whether a node supports a candidate."""
+
+    promised: int
+    has_log: bool
+    leading: bool
+    master_alive: bool
+    resting: bool
+
+
+def refusal(voter: Voter, epoch: int, first_start: bool, primary: bool) -> str | None:
+    """Why a node doesn't support a candidate's epoch; None if it does.
+
+    An epoch is promised once. The places of nodes make their epochs differ, but while the group grows two nodes may
+    each take themselves for the same place, and one that has lost its disk forgets what it opened.
+
+    A node that hears its master refuses, which keeps a candidate with a broken link from deposing it and gives
+    the master its lease. A node that has just started ``resting`` refuses because it may have granted that
+    lease before its restart. A node without any log joins a group's first start, and counts for nothing later:
+    it may have lost what it once acknowledged.
+    """
+    if epoch <= voter.promised:
+        return "this epoch or a newer one is promised"
+    if voter.leading:
+        return "i am master"
+    if voter.master_alive:
+        return "my master lives"
+    if not primary:
+        return None
+    if not voter.has_log:
+        return None if first_start else "no log"
+    return "just started" if voter.resting else None
+

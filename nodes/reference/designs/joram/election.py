@@ -1,0 +1,315 @@
+"""How a replica becomes master: pre-vote, proposal, adoption of the most complete log."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nodes.reference.bugs import OWN_LOG_WINS
+from nodes.reference.designs.joram.decisions import (
+    Candidate,
+    Voter,
+    best_log,
+    candidates,
+    has_quorum,
+    may_stand,
+    new_view,
+    refusal,
+    round_of,
+)
+from nodes.reference.designs.joram.messages import Fetch, Heartbeat, PrepareReply, PreVoteReply, PreVoteRequest, Propose
+from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.replication.follower_log import FollowerLog
+from nodes.reference.replication.messages import position_of
+from nodes.reference.replication.positions import LogId, Position, plan_feed
+
+_ASK_AGAIN = 0.1
+"""Detection time-outs, at least, between a pre-vote that all have answered in vain and the next."""
+
+IDLE, PREVOTING, PROPOSING, ADOPTING = "idle", "pre-voting", "proposing", "adopting"
+
+
+class Node(Protocol):
+    """What an election needs of its node."""
+
+    started: bool
+
+    def hears_master(self) -> bool:
+        """Whether this node is master or follows one that lives."""
+        ...
+
+    def leads(self) -> bool:
+        """Whether this node is master."""
+        ...
+
+    def reports(self) -> dict[str, Heartbeat]:
+        """The newest heartbeat of each connected peer."""
+        ...
+
+    def receive_from(self, source: FollowerLog | None) -> None:
+        """Take the log from that source from now on (None: from nobody), and follow no master."""
+        ...
+
+    def become_leader(self, epoch: int, members: list[str]) -> None:
+        """The election is won."""
+        ...
+
+
+class Election:
+    """One node's part in elections, as candidate and as voter.
+
+    A pre-vote changes nothing anywhere, so a candidate that can't win (its link to the master is broken, but
+    others hear the master well) disturbs nobody (Ongaro's dissertation, 9.6). A proposal is promised on disk.
+    """
+
+    def __init__(self, replica: Replica, node: Node) -> None:
+        self._replica = replica
+        self._node = node
+        timeout = replica.options.detection_timeout
+        self._rests_until = replica.now() + timeout if replica.has_log else float("-inf")
+        self.phase = IDLE
+        self._epoch = 0
+        self._asked: list[str] = []
+        self._answers: dict[str, str] = {}
+        self._promises: dict[str, Position] = {}
+        self._target: LogId | None = None
+        self._deadline = self._grace = 0.0
+        self._ready_at: float | None = None
+        self._retry_at = 0.0
+        self._favoured = ""
+        self._favoured_until = 0.0
+
+    # As candidate.
+
+    def tick(self) -> None:
+        """Stand if it is this node's turn; give up what takes too long."""
+        replica, now = self._replica, self._replica.now()
+        if self._node.hears_master():
+            self.cancel()
+            self._ready_at = None
+            self._retry_at = self._favoured_until = 0.0
+            return
+        if self.phase != IDLE:
+            self._evaluate()
+            if self.phase != IDLE and now > self._deadline:
+                replica.runtime.log("election given up", epoch=round_of(self._epoch), phase=self.phase)
+                self.cancel()
+                self._back_off(replica.runtime.random.random())
+            return
+        if not self._may_stand():
+            self._ready_at = None
+            return
+        if self._ready_at is None:
+            self._ready_at = now
+        if now >= max(self._retry_at, self._ready_at + self._turn()):
+            self._ask_for_pre_votes()
+
+    def cancel(self) -> None:
+        """Stop standing."""
+        if self.phase == ADOPTING:
+            self._node.receive_from(None)
+        self.phase = IDLE
+
+    def answered(self, peer: str, message: PreVoteReply) -> None:
+        """A peer's pre-vote, or its refusal to promise."""
+        self._replica.note_promised(message.promised)
+        if message.epoch == self._epoch and self.phase in (PREVOTING, PROPOSING) and peer in self._asked:
+            if self.phase == PROPOSING and not message.refusal:
+                return
+            self._answers[peer] = message.refusal
+            self._evaluate()
+
+    def promised(self, peer: str, message: PrepareReply) -> None:
+        """A peer has promised."""
+        if message.epoch == self._epoch and self.phase == PROPOSING and peer in self._asked:
+            self._promises[peer] = position_of(message)
+            self._evaluate()
+
+    def adopted(self, source: FollowerLog) -> None:
+        """The source of the most complete log has sent something."""
+        if self.phase == ADOPTING and source.epoch == self._epoch and source.matched >= 0:
+            self._finish_if_complete()
+
+    def lost_link(self, peer: str) -> None:
+        """An election that depends on the peer can't go on."""
+        if self.phase in (PREVOTING, PROPOSING) and peer in self._asked and peer not in self._promises:
+            self._answers[peer] = "link lost"
+            self._evaluate()
+        elif self.phase == ADOPTING and peer in self._promises:
+            self.cancel()
+            self._back_off(0.0)
+
+    def _may_stand(self) -> bool:
+        replica, options = self._replica, self._replica.options
+        if replica.name not in replica.order:
+            return False
+        reports = self._node.reports()
+        for report in reports.values():
+            if report.claim and (not options.primary or report.claim >= replica.log.promised):
+                return False
+        return may_stand(
+            len(replica.alive()), len(replica.order), options.nb_cluster_expected, options.primary,
+            replica.has_log, self._node.started,
+        ) and replica.name in self._candidates()
+
+    def _candidates(self) -> list[str]:
+        replica, reports = self._replica, self._node.reports()
+        alive = [Candidate(replica.name, replica.has_log)]
+        alive += [
+            Candidate(name, reports[name].last > 0) for name in replica.alive() if name in reports
+        ]
+        return candidates(alive, replica.log.view, replica.order)
+
+    def _turn(self) -> float:
+        """Seconds to wait for the candidates before this node, which may be unable to win."""
+        return 2 * self._replica.options.detection_timeout * self._candidates().index(self._replica.name)
+
+    def _back_off(self, share: float) -> None:
+        self._retry_at = self._replica.now() + share * self._replica.options.detection_timeout
+
+    def _ask(self, phase: str, asked: list[str]) -> None:
+        now, timeout = self._replica.now(), self._replica.options.detection_timeout
+        self.phase, self._asked, self._answers = phase, asked, {}
+        self._deadline, self._grace = now + timeout, now + timeout / 4
+
+    def _ask_for_pre_votes(self) -> None:
+        replica = self._replica
+        self._epoch = replica.next_epoch()
+        reports = self._node.reports()
+        self._ask(PREVOTING, [name for name in replica.alive() if name in reports])
+        for peer in self._asked:
+            replica.send(peer, PreVoteRequest(self._epoch, not replica.has_log))
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        if self.phase == PREVOTING:
+            willing = [peer for peer in self._asked if self._answers.get(peer) == ""]
+            if self._is_enough(len(willing), len(self._answers)):
+                self._propose(willing)
+            elif len(self._answers) >= len(self._asked):
+                # Most often somebody has heard the master a moment longer than this node: asking again costs nothing.
+                self.cancel()
+                self._back_off(_ASK_AGAIN * (1 + self._replica.runtime.random.random()))
+        elif self.phase == PROPOSING and self._is_enough(
+            len(self._promises) - 1, len(self._promises) - 1 + len(self._answers)
+        ):
+            self._adopt()
+
+    def _is_enough(self, granted: int, answered: int) -> bool:
+        """Whether to go on with those who have agreed (this node comes on top)."""
+        replica, primary, now = self._replica, self._replica.options.primary, self._replica.now()
+        complete = answered >= len(self._asked)
+        if not primary and not self._node.started and granted + 1 < replica.options.nb_cluster_expected:
+            return False  # one that hasn't answered may know more (may_stand)
+        if not has_quorum(granted + 1, len(self._asked) + 1, len(replica.order), primary):
+            if primary:
+                return False
+            # Some have another master, or can't be reached: go on without them, but not at once.
+            patience = (self._ready_at or now) + replica.options.detection_timeout
+            return (complete or now > self._grace) and (now > patience or self.phase == PROPOSING)
+        return complete or now > self._grace
+
+    def _propose(self, willing: list[str]) -> None:
+        replica = self._replica
+        first_start = not replica.has_log
+        self._promises = {replica.name: replica.log.position()}
+        self._ask(PROPOSING, willing)
+        self._node.receive_from(None)
+        replica.promise(self._epoch)
+        replica.runtime.log("proposing", epoch=round_of(self._epoch), to=",".join(willing))
+        for peer in willing:
+            replica.send(peer, Propose(self._epoch, first_start))
+        self._evaluate()
+
+    def _adopt(self) -> None:
+        replica = self._replica
+        source = best_log(self._promises, replica.name)
+        if OWN_LOG_WINS in replica.bugs:
+            source = replica.name
+        self._target = self._promises[source].last
+        self.phase = ADOPTING
+        self._deadline = replica.now() + 10 * replica.options.detection_timeout
+        if source != replica.name and self._target != self._promises[replica.name].last:
+            replica.runtime.log(
+                "adopting the most complete log", source=source, last=self._target.idx,
+                epoch=round_of(self._target.epoch),
+            )
+            self._node.receive_from(FollowerLog(replica, source, self._epoch))
+            last, applied = replica.log.position()
+            replica.send(source, Fetch(self._epoch, last.epoch, last.idx, applied.epoch, applied.idx))
+            return
+        self._finish_if_complete()
+
+    def _finish_if_complete(self) -> None:
+        replica, log = self._replica, self._replica.log
+        if self._target is None or log.position().last < self._target:
+            return
+        self.phase = IDLE
+        self._node.receive_from(None)
+        # The adopted log tells who belongs to the group. That may be more than this replica knew before: a majority of
+        # these must have promised. Or it never took in this replica, whose acknowledgements then count for nothing.
+        granted = sum(name in replica.order for name in self._promises)
+        if replica.name not in replica.order or not has_quorum(
+            granted, len(self._promises), len(replica.order), replica.options.primary
+        ):
+            self._back_off(0.5)
+            return
+        willing = [
+            peer for peer, position in self._promises.items()
+            if peer != replica.name and peer in replica.order and replica.is_alive(peer)
+            and not plan_feed(position, log.epoch_at).state
+        ]
+        self._node.become_leader(self._epoch, new_view(replica.name, log.view, willing, replica.order))
+
+    # As voter.
+
+    def pre_vote_requested(self, peer: str, message: PreVoteRequest) -> None:
+        """A peer asks whether this node would support it."""
+        replica, now = self._replica, self._replica.now()
+        reason = self._refusal(peer, message.epoch, message.first_start)
+        if reason is None and self.phase != IDLE:
+            if self.phase == PREVOTING and replica.ranks[peer] < replica.rank:
+                replica.runtime.log("candidate deferred", to=peer)
+                self.cancel()
+                self._back_off(1.0)
+            else:
+                reason = "i stand myself"
+        if reason is None and self._favoured not in ("", peer) and now < self._favoured_until:
+            reason = f"i support {self._favoured}"
+        if reason is None:
+            self._favour(peer)
+        replica.send(peer, PreVoteReply(message.epoch, replica.log.promised, reason or ""))
+
+    def proposed(self, peer: str, message: Propose) -> None:
+        """A peer wants this node's promise."""
+        replica = self._replica
+        reason = self._refusal(peer, message.epoch, message.first_start)
+        if reason is not None:
+            replica.runtime.log("proposal refused", candidate=peer, epoch=round_of(message.epoch), why=reason)
+            replica.send(peer, PreVoteReply(message.epoch, replica.log.promised, reason))
+            return
+        self.cancel()
+        self._node.receive_from(None)
+        replica.promise(message.epoch)
+        self._favour(peer)
+        self._back_off(2.0)
+        last, applied = replica.log.position()
+        replica.send(peer, PrepareReply(message.epoch, last.epoch, last.idx, applied.epoch, applied.idx))
+
+    def _favour(self, peer: str) -> None:
+        self._favoured = peer
+        self._favoured_until = self._replica.now() + self._replica.options.detection_timeout / 2
+
+    def _refusal(self, peer: str, epoch: int, first_start: bool) -> str | None:
+        replica, options = self._replica, self._replica.options
+        # The own log may not know yet that the group has grown: it is the candidate's log that tells whose promises
+        # count (Ongaro's dissertation, 4.1).
+        if peer not in replica.peers:
+            return "not of my group"
+        voter = Voter(
+            promised=replica.log.promised,
+            has_log=replica.has_log,
+            leading=self._node.leads(),
+            master_alive=self._node.hears_master(),
+            resting=replica.now() < self._rests_until,
+        )
+        return refusal(voter, epoch, first_start, options.primary)

@@ -1,0 +1,362 @@
+"""What the master does: order commands, replicate them, commit, release effects, change the view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nodes.reference.api import Command, ConfigError
+from nodes.reference.bugs import (
+    ACK_ON_MASTER_ONLY,
+    MAJORITY_TOO_SMALL,
+    RECEIPT_BEFORE_REPLICATION,
+    RECEIPT_BEFORE_SYNC,
+)
+from nodes.reference.designs.joram.decisions import MAX_MEMBERS, committed_index, round_of
+from nodes.reference.designs.joram.log import Member, encode_command, encode_group, encode_view
+from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
+from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.replication.lease import Lease
+from nodes.reference.replication.messages import Ack, LogPosition, StateAck, position_of
+from nodes.reference.replication.quorum import majority
+from nodes.reference.replication.replicator import Replicator, SharedFrames
+
+BATCH_COMMANDS = 500
+BATCH_BYTES = 8 << 20
+JOIN_LAG = 1000
+
+
+class Leader:
+    """A node's time as master.
+
+    The view entry that begins its epoch must be committed before it serves: that commits all earlier entries
+    too, whereas counting acknowledgements of entries of older epochs would prove nothing (Raft, 5.4.2).
+    Under ``primary-partition`` effects are released only while the master holds a lease: within
+    ``Options.lease`` of the time by which a majority had heard it, no other master can have been elected, so
+    a master that was paused delivers nothing that another one may have delivered meanwhile.
+
+    With asynchronous propagation it applies commands when they are on its own disk, and ships them to the other
+    replicas every ``sync_interval``, or at once when somebody waits for that (``Outbox``).
+    """
+
+    def __init__(self, replica: Replica, epoch: int, members: Sequence[str]) -> None:
+        self._replica = replica
+        self.epoch = epoch
+        self.members = list(members)
+        self.serving = False
+        self._frames = SharedFrames()
+        self._replicators: dict[str, Replicator] = {}
+        self._acked: dict[str, int] = {}
+        self._lease = Lease()
+        self._patient_from = replica.now()
+        self._seen = dict.fromkeys(members, self._patient_from)
+        self._pending: list[bytes] = []
+        self._outbox = Outbox()
+        self._ship_upto = 0
+        self._held_back = False
+        self._wake = asyncio.Event()
+        self._epoch_start = replica.log.append(epoch, encode_view(self.members))
+        self._tasks = [replica.runtime.spawn(self._write(), "replication")]
+        if replica.options.early:
+            self._tasks.append(replica.runtime.spawn(self._synchronise(), "synchronisation"))
+        self._wake.set()
+        replica.runtime.log("view installed", epoch=round_of(epoch), members=",".join(self.members))
+
+    def stop(self) -> None:
+        """No longer master: what is pending is dropped, nothing more is released."""
+        for task in self._tasks:
+            task.cancel()
+        self.serving = False
+        self._pending.clear()
+        self._outbox.clear()
+        self._close_replicators()
+        self._replica.learners = []
+        self._replica.regroup()
+
+    def _close_replicators(self) -> None:
+        for replicator in self._replicators.values():
+            replicator.close()
+        self._replicators.clear()
+
+    def add_replica(self, member: Member) -> None:
+        """Let a replica learn the log; it becomes part of the group when it has nearly caught up (4.7.3).
+
+        Several may learn at the same time; the group takes them in one by one.
+
+        Raises:
+            ConfigError: the group can't take it, or not now.
+        """
+        replica = self._replica
+        if member in replica.group or member in replica.learners:
+            return
+        if not replica.options.primary:
+            raise ConfigError("only a group with partitions=primary-partition can take another replica")
+        if member.name in replica.order:
+            raise ConfigError(f"{member.name} is a replica already, at other addresses")
+        self._forget_learner(member.name)
+        if len(replica.group) + len(replica.learners) >= MAX_MEMBERS:
+            raise ConfigError(f"a group has at most {MAX_MEMBERS} replicas")
+        replica.runtime.log("learner added", name=member.name, address=f"{member.host}:{member.port}")
+        replica.learners.append(member)
+        replica.regroup()
+
+    def _forget_learner(self, name: str) -> None:
+        """A replica that is being added turns out to be elsewhere: what was told first was a mistake."""
+        replica = self._replica
+        if any(each.name == name for each in replica.learners):
+            replica.learners = [each for each in replica.learners if each.name != name]
+            self.lost_link(name)
+            replica.regroup()
+
+    def _may_regroup(self) -> bool:
+        """Whether who belongs to the group may change now.
+
+        One change at a time, so that majorities before and after it meet; and not before an entry of the own epoch
+        is committed, since a change that a former master began might otherwise be committed behind it (Ongaro's
+        dissertation, 4.1, with his correction of 2015).
+        """
+        log = self._replica.log
+        return self.serving and log.group_index <= self._replica.committed
+
+    def _take_in(self, learner: Member) -> None:
+        replica = self._replica
+        group = [*replica.group, learner]
+        replica.log.append(self.epoch, encode_group(group))
+        replica.runtime.log("group changed", members=",".join(member.name for member in group))
+        self._ship_upto = replica.log.last
+        self._wake.set()
+
+    def submit(self, command: Command) -> None:
+        """Order a command; it is replicated with the next batch."""
+        if not self.serving:
+            return
+        if ACK_ON_MASTER_ONLY in self._replica.bugs and command.kind == "ack":
+            self._outbox.add(self._replica.broker.engine.apply(command))
+            self._release()
+        else:
+            self._pending.append(encode_command(command))
+            self._wake.set()
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Go on in a newer epoch (``unspecified`` only), which must have been promised."""
+        self.epoch = epoch
+        self._close_replicators()
+        self._acked.clear()
+        self._epoch_start = 0
+        self._install(self.members, "epoch raised")
+        self._epoch_start = self._replica.log.last
+
+    # What peers report.
+
+    def lost_link(self, peer: str) -> None:
+        """What was under way to the peer is lost; it will introduce itself again."""
+        replicator = self._replicators.pop(peer, None)
+        if replicator is not None:
+            replicator.close()
+        self._acked.pop(peer, None)
+
+    def heard(self, peer: str, echo: float) -> None:
+        """The peer follows this master, and had heard what was sent at ``echo``."""
+        now = self._replica.now()
+        self._seen[peer] = now
+        if self._lease.heard(peer, echo) and self._outbox:
+            self._release()
+
+    def introduced(self, peer: str, message: LogPosition) -> None:
+        """The peer tells how far its log goes: feed it from there."""
+        if message.epoch == self.epoch:
+            self.lost_link(peer)
+            self._replicators[peer] = Replicator(
+                self._replica, peer, self.epoch, position_of(message), self._frames
+            )
+            self._replicators[peer].pump(self._replica.now())
+
+    def acked(self, peer: str, message: Ack) -> None:
+        """The peer holds everything up to an index."""
+        replicator = self._replicators.get(peer)
+        if replicator is None or message.epoch != self.epoch:
+            return
+        replicator.acked(message.match)
+        if replicator.in_step:
+            self._acked[peer] = replicator.match
+        self.heard(peer, message.echo)
+        self._wake.set()
+
+    def in_touch(self, seconds: float) -> list[str]:
+        """Peers in step that have acknowledged something that was sent within so many seconds."""
+        now = self._replica.now()
+        return [peer for peer in self._acked if self._lease.heard_within(peer, seconds, now)]
+
+    def acked_chunks(self, peer: str, message: StateAck) -> None:
+        """The peer has received a part of the state."""
+        replicator = self._replicators.get(peer)
+        if replicator is not None and message.epoch == self.epoch:
+            replicator.acked_chunks(message.chunks)
+            replicator.pump(self._replica.now())
+
+    # Time.
+
+    def forgive(self, seconds: float) -> None:
+        """Don't count ``seconds`` in which this node itself stood still as silence of the peers."""
+        now = self._replica.now()
+        for peer in self._seen:
+            self._seen[peer] = min(now, self._seen[peer] + seconds)
+        # Time to hear whether it still is master; until then it has no lease.
+        self._patient_from = now - self._replica.options.detection_timeout / 2
+
+    def tick(self) -> str | None:
+        """Change the view where peers have gone or come; the reason to step down, if there is one."""
+        replica = self._replica
+        if replica.options.primary and not self._within(replica.options.detection_timeout, self._patient_from):
+            return "no majority"
+        silent = [name for name in self.members[1:] if self._is_silent(name)]
+        staying = [name for name in self.members if name not in silent]
+        if silent and (not replica.options.primary or len(staying) >= majority(len(replica.order))):
+            replica.runtime.log("suspected", members=",".join(silent))
+            self._install(staying, "member lost")
+        for learner in list(replica.learners):
+            if self._has_caught_up(learner.name) and self._may_regroup():
+                self._take_in(learner)
+        for peer in replica.peers:
+            if peer in replica.order and peer not in self.members and self._may_join(peer):
+                self._install([*self.members, peer], "member joined")
+        return None
+
+    def holds_lease(self) -> bool:
+        """Whether effects may be released now."""
+        return not self._replica.options.primary or self._within(self._replica.options.lease)
+
+    def unfinished(self) -> int:
+        """Commands that have been submitted but have had no effect yet."""
+        log = self._replica.log
+        return len(self._pending) + log.last - log.applied + len(self._outbox)
+
+    def suspects(self) -> list[str]:
+        """Peers that have not been heard for too long."""
+        return [peer for peer in self._replica.peers if self._is_silent(peer)]
+
+    def _within(self, seconds: float, floor: float = float("-inf")) -> bool:
+        return self._lease.holds(seconds, self._replica.now(), self._replica.order, floor)
+
+    def _is_silent(self, peer: str) -> bool:
+        seen = self._seen.get(peer, float("-inf"))
+        gone = self._replica.links.silent_for(peer) == float("inf")
+        return gone or self._replica.now() - seen > self._replica.options.detection_timeout
+
+    def _may_join(self, peer: str) -> bool:
+        replicator = self._replicators.get(peer)
+        if replicator is None or not replicator.in_step or self._is_silent(peer):
+            return False
+        return replicator.match >= min(self._replica.committed, self._replica.log.last - JOIN_LAG)
+
+    def _has_caught_up(self, learner: str) -> bool:
+        """Whether a replica that is being added may become part of the group.
+
+        Without any log it would count for nothing in elections (``refusal``), and only make majorities larger.
+        """
+        return self._may_join(learner) and self._replicators[learner].match > 0
+
+    def _install(self, members: list[str], why: str) -> None:
+        self.members = members
+        self._replica.log.append(self.epoch, encode_view(members))
+        self._replica.runtime.log("view installed", epoch=round_of(self.epoch), members=",".join(members), why=why)
+        self._ship_upto = self._replica.log.last
+        self._wake.set()
+
+    # Replication.
+
+    async def _synchronise(self) -> None:
+        """Have the other replicas brought up to date regularly."""
+        while True:
+            await asyncio.sleep(self._replica.options.sync_interval)
+            if self._replica.committed < self._replica.log.last:
+                self._ship_upto = self._replica.log.last
+                self._wake.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._flush()
+            # Let the sockets be read, so that the next batch holds what has arrived meanwhile.
+            await asyncio.sleep(0)
+
+    def _flush(self) -> None:
+        """One round of group commit: peers and the own disk get the batch, what is committed is applied."""
+        replica, log = self._replica, self._replica.log
+        for entry in self._next_batch():
+            log.append(self.epoch, entry)
+        if not (self.serving and replica.options.early) or self._apply_ahead():
+            self._ship_upto = log.last
+        stamp = replica.now()
+        for replicator in self._replicators.values():
+            if replicator.next <= self._ship_upto or not replicator.in_step:
+                replicator.pump(stamp)
+        self._commit()
+        if log.has_unwritten:
+            self._compact()
+            if RECEIPT_BEFORE_SYNC not in replica.bugs:
+                replica.persist()
+        if self._acked.get(replica.name) != log.last:
+            self._acked[replica.name] = log.last
+            self._commit()
+        if self.serving:
+            self._release()
+        elif replica.committed >= self._epoch_start:
+            self.serving = True
+            replica.runtime.log("promoted: serving as master", epoch=round_of(self.epoch), committed=replica.committed)
+            replica.broker.began_serving()
+
+    def _commit(self) -> None:
+        """Apply what is committed now; its effects may go out, if this master serves."""
+        effects = self._replica.advance(self._committed())
+        if self.serving:
+            self._outbox.add(effects)
+            self._outbox.commit(self._replica.committed)
+        else:
+            self._replica.broker.observe(effects)
+
+    def _apply_ahead(self) -> bool:
+        """Apply everything, committed or not; whether a client waits for its commitment."""
+        replica = self._replica
+        early = replica.log.last - replica.committed <= MAX_AHEAD
+        wanted = not early
+        for index, command, effects in replica.apply(replica.log.last):
+            wanted |= self._outbox.add_ahead(index, command, effects, early)
+        return wanted
+
+    def _next_batch(self) -> list[bytes]:
+        size = 0
+        for count, entry in enumerate(self._pending):
+            size += len(entry)
+            if count >= BATCH_COMMANDS or size > BATCH_BYTES:
+                batch, self._pending = self._pending[: count or 1], self._pending[count or 1 :]
+                self._wake.set()
+                return batch
+        batch, self._pending = self._pending, []
+        return batch
+
+    def _committed(self) -> int:
+        options, bugs, replicas = self._replica.options, self._replica.bugs, len(self._replica.order)
+        if MAJORITY_TOO_SMALL in bugs:
+            replicas -= 2
+        acked = {name: index for name, index in self._acked.items() if name in self._replica.order}
+        index = committed_index(acked, self.members, replicas, options.ack, options.primary)
+        if RECEIPT_BEFORE_REPLICATION in bugs:
+            index = self._replica.log.last
+        return index if index >= self._epoch_start else self._replica.committed
+
+    def _release(self) -> None:
+        if self.holds_lease():
+            self._held_back = False
+            self._replica.broker.release(self._outbox.release())
+        elif self._outbox and not self._held_back:
+            self._held_back = True
+            self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
+
+    def _compact(self) -> None:
+        options, log = self._replica.options, self._replica.log
+        hold = min((replicator.hold for replicator in self._replicators.values()), default=log.last)
+        # A peer that lags further than this is better served with the whole state.
+        hold = max(hold, log.last - 8 * options.log_keep)
+        log.compact(options.log_keep, options.log_keep_bytes, hold)

@@ -1,0 +1,350 @@
+"""The replicated log of commands and what a replica must never forget, in the broker's own database.
+
+Changes gather in memory and are written by ``write``, inside the broker's transaction, together with the
+changes that applied commands made to the engine: ``applied`` is always exactly what the state contains.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from nodes.reference import wire
+from nodes.reference.api import Command
+from nodes.reference.replication.positions import LogId, Position
+
+_COMMAND = b"C"
+_VIEW = b"V"
+_GROUP = b"G"
+CACHE_BYTES = 16 << 20
+
+T = TypeVar("T")
+
+
+def encode_command(command: Command) -> bytes:
+    """The log entry of a command; raises wire.WireError if it holds what can't be encoded."""
+    return _COMMAND + wire.encode([command.kind, command.conn, command.seq, dict(command.args)])
+
+
+def encode_view(members: Sequence[str]) -> bytes:
+    """The log entry that installs a view."""
+    return _VIEW + wire.encode(list(members))
+
+
+def decode_view(entry: bytes) -> list[str] | None:
+    """The members of the view that an entry installs; None if it is a command."""
+    return [str(name) for name in wire.decode(entry[1:])] if entry[:1] == _VIEW else None
+
+
+def encode_group(group: Sequence[Member]) -> bytes:
+    """The log entry that changes who belongs to the group."""
+    return _GROUP + wire.encode([list(member) for member in group])
+
+
+def is_command(entry: bytes) -> bool:
+    """Whether an entry is for the engine."""
+    return entry[:1] == _COMMAND
+
+
+def decode_command(entry: bytes) -> Command:
+    """The command that an entry holds."""
+    kind, conn, seq, args = wire.decode(entry[1:])
+    return Command(kind, conn, seq, args)
+
+
+class Member(NamedTuple):
+    """One replica of the group: the address of its links, and ``host:port`` of its listener for clients."""
+
+    name: str
+    host: str
+    port: int
+    client: str
+
+
+def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:
+    """The members that a group's encoding lists."""
+    return [Member(str(name), str(host), int(port), str(client)) for name, host, port, client in group]
+
+
+class Log:
+    """Entries ``base + 1 .. last``; what came before is contained in the state.
+
+    ``promised`` is the newest epoch that this replica has agreed to. ``applied`` is the index of the last
+    entry that the engine has applied. ``regrouped`` is called when ``group`` has changed.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self.regrouped: Callable[[], None] = lambda: None
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS joram_log (idx INTEGER PRIMARY KEY, epoch INTEGER NOT NULL,"
+            " entry BLOB NOT NULL)"
+        )
+        database.execute("CREATE TABLE IF NOT EXISTS joram_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
+        self.base, self.base_epoch, self.promised, self.applied, view, group = self._read_meta()
+        self._views: list[tuple[int, list[str]]] = [(self.base, view)]
+        self._groups: list[tuple[int, list[Member]]] = [(self.base, group)]
+        self._epochs: deque[int] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self._entries: dict[int, bytes] = {}
+        self._cached = 0
+        self._clean_upto = self.base
+        self._drop_from: int | None = None
+        self._drop_upto = 0
+        self._encoded: tuple[list[str], list[Member], bytes, bytes] | None = None
+        self._written = self._meta()
+        for index, epoch, size, entry in database.execute(
+            "SELECT idx, epoch, length(entry), CASE WHEN substr(entry, 1, 1) <> ? THEN entry END FROM joram_log"
+            " ORDER BY idx", (_COMMAND,)
+        ):
+            self._note(index, epoch, size, entry)
+        self._clean_upto = self.last
+
+    @property
+    def last(self) -> int:
+        """Index of the last entry."""
+        return self.base + len(self._epochs)
+
+    @property
+    def view(self) -> list[str]:
+        """Members of the newest view in the log, committed or not."""
+        return self._views[-1][1]
+
+    def view_at(self, index: int) -> list[str]:
+        """Members of the view that holds at an entry."""
+        return list(_newest(self._views, index))
+
+    @property
+    def group(self) -> list[Member]:
+        """Who belongs to the group, by the newest such entry, committed or not; empty before the first one."""
+        return self._groups[-1][1]
+
+    @property
+    def group_index(self) -> int:
+        """Where the newest entry that changed the group is."""
+        return self._groups[-1][0]
+
+    def group_at(self, index: int) -> list[list[Any]]:
+        """Who belongs to the group at an entry, as plain data."""
+        return [list(member) for member in _newest(self._groups, index)]
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether entries wait for ``write``, or removed ones are still on disk."""
+        return self._clean_upto < self.last or self._drop_from is not None
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything at all waits for ``write``."""
+        return self.has_unwritten or self._drop_upto > 0 or self._meta() != self._written
+
+    def epoch_at(self, index: int) -> int | None:
+        """Epoch of the entry at an index; None when there is none, or it was dropped."""
+        if index == self.base:
+            return self.base_epoch
+        if self.base < index <= self.last:
+            return self._epochs[index - self.base - 1]
+        return None
+
+    def id_at(self, index: int) -> LogId:
+        """The id of the entry at an index that the log holds."""
+        epoch = self.epoch_at(index)
+        if epoch is None:
+            raise ValueError(f"the log holds {self.base}..{self.last}, not {index}")
+        return LogId(epoch, index)
+
+    def position(self) -> Position:
+        """How far this replica is."""
+        return Position(self.id_at(self.last), self.id_at(self.applied))
+
+    def append(self, epoch: int, entry: bytes) -> int:
+        """Add an entry at the end; returns its index."""
+        index = self.last + 1
+        self._note(index, epoch, len(entry), entry)
+        self._entries[index] = entry
+        self._cached += len(entry)
+        return index
+
+    def truncate(self, index: int) -> None:
+        """Remove the entries from ``index`` on; they must not have been applied."""
+        if index <= self.applied:
+            raise ValueError(f"entry {index} has been applied and can't be removed")
+        while self.last >= index:
+            self._discard(self.last)
+            self._epochs.pop()
+            self._bytes -= self._sizes.pop()
+        if self._clean_upto >= index:
+            self._clean_upto = index - 1
+            self._drop_from = index if self._drop_from is None else min(index, self._drop_from)
+        self._views = [self._views[0], *(pair for pair in self._views[1:] if pair[0] < index)]
+        if self.group_index >= index:
+            self._groups = [self._groups[0], *(pair for pair in self._groups[1:] if pair[0] < index)]
+            self.regrouped()
+
+    def read(self, start: int, limit: int) -> list[tuple[int, bytes]]:
+        """(epoch, entry) from index ``start`` on, at least one if there is one, up to ``limit`` bytes in all."""
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        rows: dict[int, bytes] = {}
+        for index in range(start, self.last + 1):
+            entry = self._entries.get(index)
+            if entry is None:
+                if index not in rows:
+                    rows = self._fetch(index, limit)
+                entry = rows[index]
+            size += len(entry)
+            if found and size > limit:
+                break
+            found.append((self._epochs[index - self.base - 1], entry))
+        return found
+
+    def entry(self, index: int) -> bytes:
+        """The entry at an index that the log holds."""
+        cached = self._entries.get(index)
+        return cached if cached is not None else self._fetch(index, 1)[index]
+
+    def compact(self, keep: int, keep_bytes: int, hold: int) -> bool:
+        """Drop the oldest applied entries if the log has far more than it should keep; True if it did.
+
+        Args:
+            hold: entries after this index are needed by a running state transfer.
+        """
+        if len(self._epochs) <= 2 * keep and self._bytes <= 2 * keep_bytes:
+            return False
+        upto = self.base
+        count, size = len(self._epochs), self._bytes
+        for length in self._sizes:
+            if (count <= keep and size <= keep_bytes) or upto >= min(self.applied, hold):
+                break
+            upto, count, size = upto + 1, count - 1, size - length
+        return self._forget_upto(upto)
+
+    def reset(self, at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]) -> None:
+        """The state has been replaced by one that contains everything up to ``at``.
+
+        Entries behind it stay if the log went through ``at``: they may have been acknowledged.
+        """
+        self.applied = at.idx
+        if self.epoch_at(at.idx) == at.epoch:
+            self._forget_upto(at.idx)
+            self._views[0] = (self.base, list(view))
+            self._groups[0] = (self.base, members_of(group))
+            self.regrouped()
+            return
+        for index in list(self._entries):
+            self._discard(index)
+        self._epochs.clear()
+        self._sizes.clear()
+        self._bytes = 0
+        self._drop_from, self._drop_upto = 0, 0
+        self.base, self.base_epoch = at.idx, at.epoch
+        self._clean_upto = self.base
+        self._views = [(self.base, list(view))]
+        self._groups = [(self.base, members_of(group))]
+        self.regrouped()
+
+    def write(self) -> None:
+        """Write all that has changed, inside the broker's transaction."""
+        run = self._database.execute
+        if self._drop_from is not None:
+            run("DELETE FROM joram_log WHERE idx >= ?", (self._drop_from,))
+        if self._drop_upto:
+            run("DELETE FROM joram_log WHERE idx <= ?", (self._drop_upto,))
+        fresh = range(self._clean_upto + 1, self.last + 1)
+        if fresh:
+            self._database.executemany(
+                "INSERT INTO joram_log VALUES (?, ?, ?)",
+                [(index, self._epochs[index - self.base - 1], self._entries[index]) for index in fresh],
+            )
+        meta = self._meta()
+        changed = {key: value for key, value in enumerate(meta) if self._stored.get(key) != value}
+        if meta != self._written:
+            self._database.executemany("INSERT OR REPLACE INTO joram_meta VALUES (?, ?)", changed.items())
+            self._stored |= changed
+        self._written = meta
+        self._drop_from, self._drop_upto = None, 0
+        self._clean_upto = self.last
+        self._trim_cache()
+
+    def _note(self, index: int, epoch: int, size: int, entry: bytes | None) -> None:
+        self._epochs.append(epoch)
+        self._sizes.append(size)
+        self._bytes += size
+        if entry is None or is_command(entry):
+            return
+        members = decode_view(entry)
+        if members is not None:
+            self._views.append((index, members))
+        else:
+            self._groups.append((index, members_of(wire.decode(entry[1:]))))
+            self.regrouped()
+
+    def _fetch(self, start: int, limit: int) -> dict[int, bytes]:
+        """Entries from the database, which holds whatever the cache doesn't."""
+        count = max(1, min(1000, limit // 64))
+        rows = self._database.execute(
+            "SELECT idx, entry FROM joram_log WHERE idx >= ? ORDER BY idx LIMIT ?", (start, count)
+        )
+        found: dict[int, bytes] = {}
+        size = 0
+        for index, entry in rows:
+            found[index] = entry
+            size += len(entry)
+            if size > limit:
+                break
+        return found
+
+    def _forget_upto(self, upto: int) -> bool:
+        if upto <= self.base:
+            return False
+        epoch = self.id_at(upto).epoch
+        for index in range(self.base + 1, upto + 1):
+            self._discard(index)
+            self._epochs.popleft()
+            self._bytes -= self._sizes.popleft()
+        self.base, self.base_epoch = upto, epoch
+        self._drop_upto = upto
+        self._clean_upto = max(self._clean_upto, upto)
+        self._views = _forget(self._views, upto)
+        self._groups = _forget(self._groups, upto)
+        return True
+
+    def _discard(self, index: int) -> None:
+        entry = self._entries.pop(index, None)
+        if entry is not None:
+            self._cached -= len(entry)
+
+    def _trim_cache(self) -> None:
+        if self._cached > CACHE_BYTES:
+            for index in list(islice(self._entries, len(self._entries) // 2)):
+                self._discard(index)
+
+    def _meta(self) -> tuple[int, int, int, int, bytes, bytes]:
+        view, group, encoded = self._views[0][1], self._groups[0][1], self._encoded
+        if encoded is None or encoded[0] is not view or encoded[1] is not group:
+            # Asked for with every commit, and hardly ever another.
+            listed = [list(member) for member in group]
+            encoded = self._encoded = (view, group, wire.encode(view), wire.encode(listed))
+        return (self.base, self.base_epoch, self.promised, self.applied, encoded[2], encoded[3])
+
+    def _read_meta(self) -> tuple[int, int, int, int, list[str], list[Member]]:
+        rows = self._stored = dict(self._database.execute("SELECT id, value FROM joram_meta"))
+        if not rows:
+            return 0, 0, 0, 0, [], []
+        view = [str(name) for name in wire.decode(rows[4])]
+        return int(rows[0]), int(rows[1]), int(rows[2]), int(rows[3]), view, members_of(wire.decode(rows[5]))
+
+
+def _newest(pairs: Sequence[tuple[int, list[T]]], index: int) -> list[T]:
+    """The newest of some lists that holds at an entry."""
+    return next(found for place, found in reversed(pairs) if place <= index)
+
+
+def _forget(pairs: list[tuple[int, list[T]]], upto: int) -> list[tuple[int, list[T]]]:
+    """What is left to know when everything up to an entry is dropped."""
+    older = [pair for pair in pairs if pair[0] <= upto]
+    return [(upto, older[-1][1]), *pairs[len(older):]]

@@ -1,0 +1,137 @@
+"""The options of the design ``joram``, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference.api import Config, ConfigError
+from nodes.reference.bugs import VIEW_WITHOUT_AGREEMENT, switched_on
+from nodes.reference.designs.joram.decisions import MAX_MEMBERS
+from nodes.reference.replication.transfer import TRANSFERS
+
+ACKS = ("all", "majority")
+PARTITIONS = ("primary-partition", "unspecified")
+PROPAGATIONS = ("synchronous", "asynchronous")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a group of replicas works together. Times are in seconds.
+
+    ``ack``: whose acknowledgement a command needs before it takes effect: every member of the current view, or
+    a majority. ``propagation``: whether a sent message is confirmed then, or as soon as the master has it; the
+    other replicas are brought up to date every ``sync_interval``. ``partitions``: what happens when the group falls
+    apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts.
+    ``detection_timeout``: how long a peer may be silent before it is suspected. ``log_keep`` and
+    ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
+    whole state, in one of the forms of ``transfer``. ``join``: this replica is added to a running group, and waits
+    until that takes it. ``secret``: what replicas must share for a link; empty for none.
+    """
+
+    ack: str = "all"
+    propagation: str = "synchronous"
+    sync_interval: float = 0.05
+    partitions: str = "primary-partition"
+    nb_cluster_expected: int = 1
+    detection_timeout: float = 1.0
+    heartbeat_interval: float = 0.2
+    log_keep: int = 10_000
+    log_keep_bytes: int = 32 << 20
+    transfer: str = "two-step"
+    join: bool = False
+    cluster: str = "joram"
+    secret: str = ""
+
+    @property
+    def early(self) -> bool:
+        """Whether sent messages are confirmed before the other replicas have them."""
+        return self.propagation == PROPAGATIONS[1]
+
+    @property
+    def primary(self) -> bool:
+        """Whether only the side with a majority may serve."""
+        return self.partitions == PARTITIONS[0]
+
+    @property
+    def lease(self) -> float:
+        """How long the master may release effects after a majority has heard of it.
+
+        Shorter than the time for which members refuse to elect another (``detection_timeout``), by what
+        clocks that run at different rates could make of it.
+        """
+        return 0.8 * self.detection_timeout
+
+    @classmethod
+    def from_config(cls, config: Config) -> Options:
+        """Read ``config.options``; defaults where nothing is set.
+
+        Raises:
+            ConfigError: a value is of the wrong type or out of range, or ``peers`` is not usable.
+        """
+        if config.node not in config.peers:
+            raise ConfigError(f"peers: {config.node!r}, this node, is missing; design joram needs every replica")
+        if len(config.peers) > MAX_MEMBERS:
+            raise ConfigError(f"peers: {len(config.peers)} replicas; design joram takes at most {MAX_MEMBERS}")
+        options = config.options
+        if options.get("join") and list(config.peers)[-1] != config.node:
+            raise ConfigError(f"peers: {config.node!r} is to join, so it must be the last one")
+        timeout = _seconds(options, "detection_timeout", cls.detection_timeout)
+        interval = _seconds(options, "heartbeat_interval", timeout / 5)
+        if interval > timeout / 2:
+            raise ConfigError(
+                f"options.heartbeat_interval: {interval} is more than half of detection_timeout ({timeout})"
+            )
+        sync = _seconds(options, "sync_interval", cls.sync_interval)
+        if sync > timeout / 2:
+            raise ConfigError(f"options.sync_interval: {sync} is more than half of detection_timeout ({timeout})")
+        expected = _count(options, "nb_cluster_expected", len(config.peers))
+        if expected > len(config.peers):
+            raise ConfigError(f"options.nb_cluster_expected: {expected}, but peers has {len(config.peers)}")
+        partitions = _choice(options, "partitions", PARTITIONS)
+        if VIEW_WITHOUT_AGREEMENT in switched_on(options):
+            partitions = "unspecified"
+        return cls(
+            ack=_choice(options, "ack", ACKS),
+            propagation=_choice(options, "propagation", PROPAGATIONS),
+            sync_interval=sync,
+            partitions=partitions,
+            nb_cluster_expected=expected,
+            detection_timeout=timeout,
+            heartbeat_interval=interval,
+            log_keep=_count(options, "log_keep", cls.log_keep),
+            log_keep_bytes=_count(options, "log_keep_bytes", cls.log_keep_bytes),
+            transfer=_choice(options, "transfer", TRANSFERS),
+            join=_flag(options, "join"),
+            secret=options.get("secret", cls.secret),
+            cluster=str(options.get("cluster", cls.cluster)),
+        )
+
+
+def _flag(options: Mapping[str, Any], name: str) -> bool:
+    value = options.get(name, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"options.{name}: {value!r} is neither true nor false")
+    return value
+
+
+def _choice(options: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    value = options.get(name, choices[0])
+    if value not in choices:
+        raise ConfigError(f"options.{name}: {value!r} is none of {', '.join(choices)}")
+    return str(value)
+
+
+def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
+        raise ConfigError(f"options.{name}: {value!r} is not a number of seconds between 0 and 3600")
+    return float(value)
+
+
+def _count(options: Mapping[str, Any], name: str, default: int) -> int:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"options.{name}: {value!r} is not a whole number above zero")
+    return value

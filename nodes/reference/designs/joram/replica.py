@@ -1,0 +1,214 @@
+"""What all parts of a replica share: who it is, its log, its peers, and how entries reach the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.bugs import switched_on
+from nodes.reference.designs.joram.decisions import make_epoch, round_of
+from nodes.reference.designs.joram.log import Log, Member, decode_command, is_command, members_of
+from nodes.reference.designs.joram.messages import Membership, Message, pack
+from nodes.reference.designs.joram.options import Options
+from nodes.reference.replication.links import LinkError, LinkEvents, Links
+from nodes.reference.replication.positions import LogId
+from nodes.reference.replication.transfer import Marks
+
+
+class Replica:
+    """One replica: name, place in the group's order, log, links.
+
+    ``order`` is who belongs to the group: as the log says, or, while that says nothing, as the configuration does
+    (without this replica if it is to ``join`` a running group). ``learners`` are replicas that are being added:
+    they get the log, and don't count. ``tell_peers`` sends a heartbeat to each peer.
+    """
+
+    def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
+        config = broker.config
+        self.broker = broker
+        self.options = options
+        self.bugs = switched_on(config.options)
+        self.runtime = broker.runtime
+        self.now = broker.runtime.now
+        """Monotonic seconds."""
+        self.name = config.node
+        self.configured = [
+            Member(name, host, port, config.client_addresses.get(name, ""))
+            for name, (host, port) in config.peers.items()
+        ]
+        self.learners: list[Member] = []
+        self._memberships: dict[str, list[Member]] = {}
+        self._told: list[Member] = []
+        self.log = Log(broker.database)
+        self.marks = Marks(broker.database)
+        self.committed = self.log.applied
+        self._persisted = broker.runtime.now()
+        self.newest_promised = self.log.promised
+        self.tell_peers: Callable[[], None] = lambda: None
+        self.links = Links(
+            broker.runtime, events, config.node, config.peers, options.cluster,
+            silence=options.detection_timeout, retry=options.heartbeat_interval / 2, secret=options.secret,
+        )
+        self.log.regrouped = self.regroup
+        self.regroup()
+
+    def regroup(self) -> None:
+        """Who belongs to the group, is learning, or is said to belong to it, has changed."""
+        group = self.log.group or [
+            member for member in self.configured if member.name != self.name or not self.options.join
+        ]
+        self.group = group
+        self.learners = [member for member in self.learners if member not in group]
+        self.order = [member.name for member in group]
+        self.ranks = {member.name: rank for rank, member in enumerate(self.configured)}
+        self.ranks |= {name: rank for rank, name in enumerate(self.order)}
+        # Of two nodes one must dial, so both should know the same order. The best list that names somebody tells: the
+        # own log, else those of others (the group only grows, so the longest), else the configuration, which may be
+        # another one elsewhere.
+        own = [*group, *self.learners]
+        memberships = sorted(self._memberships.values(), key=len, reverse=True)
+        self.peers: list[str] = []
+        for members in (*([own, *memberships] if self.log.group else [*memberships, own]), self.configured):
+            self._meet(members)
+        self.links.retain(self.peers)
+        if self.log.group != self._told:
+            self._told = self.log.group
+            for peer in self.peers:
+                self.introduce(peer)
+
+    def _meet(self, members: Sequence[Member]) -> None:
+        """Link with those whom no better list has named; of two, the one that is listed first dials."""
+        names = [member.name for member in members]
+        place = names.index(self.name) if self.name in names else len(names)
+        for rank, member in enumerate(members):
+            if member.name not in (self.name, *self.peers):
+                self.peers.append(member.name)
+                self.ranks.setdefault(member.name, len(self.ranks))
+                self.links.add(member.name, (member.host, member.port), dial=rank > place)
+
+    def introduce(self, peer: str) -> None:
+        """Tell a peer who belongs to the group.
+
+        It may have been away while that grew, and wait for a master whom it has never heard of.
+        """
+        if self.log.group:
+            self.send(peer, Membership([list(member) for member in self.log.group]))
+
+    def introduced(self, peer: str, members: Sequence[Sequence[Any]]) -> None:
+        """A peer tells who belongs to the group by its log. Only the own log tells whose acknowledgements count.
+
+        Raises:
+            LinkError: it is no list of members.
+        """
+        try:
+            self._memberships[peer] = members_of(members)
+        except (TypeError, ValueError) as error:
+            raise LinkError("a membership is malformed") from error
+        self.regroup()
+
+    @property
+    def rank(self) -> int:
+        """Place in the configured order."""
+        return self.ranks[self.name]
+
+    @property
+    def has_log(self) -> bool:
+        """Whether this replica has ever been part of the group."""
+        return self.log.last > 0
+
+    def encode(self, message: Message) -> bytes:
+        """The link frame of a message."""
+        return pack(message)
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send to a peer; lost when there is no link."""
+        self.links.send(peer, pack(message))
+
+    def is_alive(self, peer: str) -> bool:
+        """Whether the peer has been heard within the detection time-out."""
+        return self.links.silent_for(peer) <= self.options.detection_timeout
+
+    def alive(self) -> list[str]:
+        """This node and the peers that it believes alive, in configured order."""
+        return [name for name in self.order if name == self.name or self.is_alive(name)]
+
+    def note_promised(self, epoch: int) -> None:
+        """Remember the newest epoch that anybody is known to have promised."""
+        self.newest_promised = max(self.newest_promised, epoch)
+
+    def promise(self, epoch: int) -> None:
+        """Agree, on disk, to reject all epochs before this one."""
+        if epoch < self.log.promised:
+            raise ValueError(f"epoch {epoch} is older than the promised {self.log.promised}")
+        if epoch > self.log.promised:
+            self.log.promised = epoch
+            self.note_promised(epoch)
+            self.persist()
+
+    def next_epoch(self) -> int:
+        """An epoch of this node that is newer than any it has heard of."""
+        return make_epoch(round_of(self.newest_promised) + 1, self.rank)
+
+    def advance(self, committed: int) -> list[Effect]:
+        """Apply the entries up to ``committed``; their effects.
+
+        The engine keeps changes in memory until ``persist``; after a crash the entries are applied again.
+        """
+        if committed > self.committed:
+            self.committed = committed
+        effects: list[Effect] = []
+        if self.log.applied >= self.committed:
+            return effects
+        for _, _, brought in self.apply(self.committed):
+            effects.extend(brought)
+        return effects
+
+    def apply(self, upto: int) -> Iterator[tuple[int, Command, list[Effect]]]:
+        """Apply the entries up to an index, committed or not; (index, command, effects) of each command.
+
+        Where an entry that was applied ahead of its commitment turns out not to be committed, the log of the next
+        master contradicts what has been applied, and the whole state is replaced (``plan_feed``).
+        """
+        log = self.log
+        while log.applied < min(upto, log.last):
+            entry = log.entry(log.applied + 1)
+            log.applied += 1
+            if is_command(entry):
+                command = decode_command(entry)
+                yield log.applied, command, self.broker.engine.apply(command)
+
+    def progress(self) -> Callable[[], None]:
+        """For work that keeps the event loop from running: called now and then, it lets the peers hear this node.
+
+        They would otherwise take a node that loads a bulky state for failed, and cut the link that it still needs.
+        """
+        last = self.now()
+
+        def on_progress() -> None:
+            nonlocal last
+            if self.now() - last >= self.options.heartbeat_interval:
+                last = self.now()
+                self.tell_peers()
+
+        return on_progress
+
+    def persist(self) -> None:
+        """Commit the log, what is promised, and what has been applied, to disk."""
+        with self.broker.transaction():
+            self.log.write()
+        self._persisted = self.now()
+
+    def unpersisted_for(self) -> float:
+        """Seconds since the last ``persist``."""
+        return self.now() - self._persisted
+
+    def load(
+        self, rows: Iterable[list[Any]], at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]
+    ) -> None:
+        """Replace the state by a dump that contains every entry up to ``at``, in one transaction."""
+        with self.broker.transaction():
+            self.broker.engine.load(rows, self.progress())
+            self.log.reset(at, view, group)
+            self.log.write()
+        self.committed = at.idx

@@ -1,0 +1,115 @@
+"""Clustered destinations: one queue or topic spread over several servers (HA Joram, 6).
+
+Every server has an *element* of it. A message published on one element of a topic is forwarded to all others. An
+element of a queue keeps what it is sent; when its consumers have room and it has nothing for them, it asks the others,
+once, for as many messages as there is room for. An element that was asked moves messages that none of its own consumers
+has room for: it removes them and sends them to the other server within one command, so that they are neither lost nor
+there twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodes.reference.bugs import MOVED_AND_KEPT
+from nodes.reference.engine.queues import PLAIN, QUEUE_PREFIX, Queue
+from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
+from nodes.reference.engine.state import State
+from nodes.reference.engine.store import Table, read_rows
+
+MOST_ASKED = 100
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What an element of a queue and that on another server owe each other.
+
+    ``wanted``: how many messages the other one has asked for and not been sent. ``asked``: how many this one has asked
+    for and not been sent.
+    """
+
+    id: int
+    queue: str
+    server: int
+    wanted: int = 0
+    asked: int = 0
+
+
+class Clustered:
+    """The elements on this server; ``destinations`` maps a name to the numbers of all servers that have an element."""
+
+    def __init__(self, database: sqlite3.Connection, state: State, server_queues: ServerQueues,
+                 destinations: Mapping[str, Sequence[int]], bugs: frozenset[str]) -> None:
+        self._database, self._state, self._server_queues, self._bugs = database, state, server_queues, bugs
+        self._others = {name: [server for server in servers if server != server_queues.own]
+                        for name, servers in destinations.items() if server_queues.own in servers}
+        self._table: Table[Share] = Table("shares", lambda s: (s.id, s.queue, s.server, s.wanted, s.asked))
+        self._shares: dict[tuple[str, int], Share] = {}
+        self.restore()
+
+    def others(self, destination: str) -> Sequence[int]:
+        """The servers that have the other elements of a destination."""
+        return self._others.get(destination, ())
+
+    def wanted(self, queue: Queue, server: int, count: int) -> None:
+        """Another element has room for so many messages."""
+        share = self._share(queue, server)
+        share.wanted = min(count, MOST_ASKED)
+        self._table.update(share.id, share)
+
+    def came(self, queue: Queue, server: int) -> None:
+        """Another element has moved a message here."""
+        share = self._share(queue, server)
+        share.asked = max(0, share.asked - 1)
+        self._table.update(share.id, share)
+
+    def balance(self, queue: Queue) -> None:
+        """Give what others want, or ask them, once the queue's own consumers have got what they have room for."""
+        if queue.kind != PLAIN or not self.others(QUEUE_PREFIX + queue.name):
+            return
+        for share in self._shares_of(queue):
+            while share.wanted and queue.has_waiting():
+                self._move(queue, share)
+        room = queue.room()
+        if room and not queue.has_waiting():
+            for share in self._shares_of(queue):
+                if not share.asked:
+                    share.asked = min(room, MOST_ASKED)
+                    self._table.update(share.id, share)
+                    self._server_queues.send(share.server, WANTED + QUEUE_PREFIX + queue.name, {}, b"%d" % share.asked)
+
+    def _move(self, queue: Queue, share: Share) -> None:
+        message = queue.pop()
+        headers, body = self._state.content(message)
+        if MOVED_AND_KEPT not in self._bugs:
+            queue.depth -= 1
+            self._state.remove_message(message)
+        else:
+            queue.requeue(message)
+        self._server_queues.send(share.server, MOVED + QUEUE_PREFIX + queue.name, headers, body)
+        share.wanted -= 1
+        self._table.update(share.id, share)
+
+    def _shares_of(self, queue: Queue) -> Iterator[Share]:
+        return (self._share(queue, server) for server in self.others(QUEUE_PREFIX + queue.name))
+
+    def _share(self, queue: Queue, server: int) -> Share:
+        share = self._shares.get((queue.name, server))
+        if share is None:
+            share = self._shares[queue.name, server] = Share(self._state.new_id(), queue.name, server)
+            self._table.insert(share.id, share)
+        return share
+
+    # Store.
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        self._table.flush(self._database)
+
+    def restore(self) -> None:
+        """Take what the store holds; changes that were not written are dropped."""
+        self._table.forget()
+        shares = [Share(*row) for row in read_rows(self._database, "shares")]
+        self._shares = {(share.queue, share.server): share for share in shares}

@@ -1,0 +1,317 @@
+"""How queues, topics and subscriptions react: messages arrive, are delivered, consumed, given back.
+
+Nothing is changed when a ``CommandError`` is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nodes.reference.api import Deliver, Effect
+from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
+from nodes.reference.engine.clustered import Clustered
+from nodes.reference.engine.contexts import ACK_MODES, AUTO, Context, Subscription, Transaction
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.notifications import LocalQueue
+from nodes.reference.engine.queues import DURABLE, QUEUE_PREFIX, TRANSIENT, Message, Queue, Shared
+from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
+from nodes.reference.engine.state import State
+from nodes.reference.engine.topics import TOPIC_PREFIX
+
+
+class CommandError(Exception):
+    """A client's command can't be carried out; nothing has been changed."""
+
+
+class Destinations:
+    """The destinations' side of the engine.
+
+    ``too_slow`` is the reaction, posted to the local queue, of a connection whose transient subscription holds more
+    than its limit.
+    """
+
+    def __init__(self, state: State, server_queues: ServerQueues, clustered: Clustered, limits: Limits,
+                 bugs: frozenset[str], local: LocalQueue, too_slow: Callable[[Context, str], None]) -> None:
+        self._state = state
+        self._server_queues = server_queues
+        self._clustered = clustered
+        self._limits = limits
+        self._bugs = bugs
+        self._local = local
+        self._too_slow = too_slow
+        self._touched: dict[int, Queue] = {}
+
+    # Arrival.
+
+    def check_room(self, destinations: Iterable[str]) -> None:
+        """Whether one more message can be sent to each of these.
+
+        Raises:
+            CommandError: a limit would be exceeded.
+        """
+        count = len(self._server_queues)
+        fresh: dict[str, None] = {}
+        for named in destinations:
+            server, destination = self._server_queues.route(named)
+            if server is not None:
+                if not self._server_queues.knows(server):
+                    raise CommandError(f"there is no server {server} in the configuration")
+                count += 1
+                continue
+            if destination.startswith(TOPIC_PREFIX):
+                count += len(self._clustered.others(destination))
+                count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
+                continue
+            count += not destination.startswith(WANTED)
+            name = destination.removeprefix(WANTED).removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
+            if name not in self._state.queues:
+                fresh[name] = None
+        if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
+            raise CommandError(f"the broker already holds its limit of {self._limits.max_messages} messages")
+        if fresh:
+            self._check_queues(len(fresh))
+
+    def send(self, args: Mapping[str, Any]) -> None:
+        """Post a message to its destination, which has room for it (``check_room``)."""
+        server, destination = self._server_queues.route(args["destination"])
+        if server is not None:
+            self._local.post(self._server_queues.send, server, destination, args["headers"], args["body"])
+        elif destination.startswith(TOPIC_PREFIX):
+            self._local.post(self._publish, destination.removeprefix(TOPIC_PREFIX), args)
+            if "server" not in args:  # what comes from another element has been forwarded to all
+                for other in self._clustered.others(destination):
+                    self._local.post(self._server_queues.send, other, destination, args["headers"], args["body"])
+        elif destination.startswith(MOVED):
+            self._local.post(self._moved_here, self._queue(destination.removeprefix(MOVED)), args)
+        elif destination.startswith(WANTED):
+            self._local.post(self._wanted, self._queue(destination.removeprefix(WANTED)), args)
+        else:
+            self._local.post(self._enqueue, self._queue(destination), args)
+
+    def reserve(self, destination: str) -> None:
+        """Make sure that a message which is sent there later needs no new queue."""
+        server, destination = self._server_queues.route(destination)
+        if server is None and destination.startswith(QUEUE_PREFIX):
+            self._queue(destination)
+
+    def _enqueue(self, queue: Queue, args: Mapping[str, Any]) -> None:
+        self._state.add_message(queue, dict(args["headers"]), args["body"])
+        self._touched[queue.id] = queue
+
+    def _moved_here(self, queue: Queue, args: Mapping[str, Any]) -> None:
+        self._clustered.came(queue, args["server"])
+        self._enqueue(queue, args)
+
+    def _wanted(self, queue: Queue, args: Mapping[str, Any]) -> None:
+        self._clustered.wanted(queue, args["server"], int(args["body"]))
+        self._touched[queue.id] = queue
+
+    def _publish(self, topic: str, args: Mapping[str, Any]) -> None:
+        queues = self._state.routes.to(topic)
+        if queues:
+            shared = self._state.new_shared(topic, dict(args["headers"]), args["body"])
+            for queue in queues:
+                self._local.post(self._enqueue_copy, queue, shared)
+
+    def _enqueue_copy(self, queue: Queue, shared: Shared) -> None:
+        self._state.add_copy(queue, shared)
+        self._touched[queue.id] = queue
+        if queue.kind == TRANSIENT and queue.depth > self._limits.max_backlog:
+            reason = f"holds more than {self._limits.max_backlog} messages"
+            for subscription in queue.subscriptions.values():
+                self._local.post(self._too_slow, subscription.context, f"subscription {subscription.name} {reason}")
+
+    def _queue(self, destination: str) -> Queue:
+        name = destination.removeprefix(QUEUE_PREFIX)
+        queue = self._state.queues.get(name)
+        if queue is None:
+            self._check_queues(1)
+            queue = self._state.add_queue(name)
+        return queue
+
+    def _check_queues(self, fresh: int) -> None:
+        if len(self._state.queues) + len(self._state.routes) + fresh > self._limits.max_queues:
+            raise CommandError(f"the broker already has its limit of {self._limits.max_queues} queues")
+
+    def deploy(self, destination: str, identity: int) -> None:
+        """Make a queue with a reserved identifier, unless there is one of that name."""
+        name = destination.removeprefix(QUEUE_PREFIX)
+        if name not in self._state.queues:
+            self._state.add_queue(name, identity)
+
+    # Acknowledgement.
+
+    def finish(self, kind: str, messages: list[Message]) -> None:
+        """Carry out an ``ack`` or ``nack`` of delivered messages."""
+        for message in messages:
+            if kind == "ack":
+                self.consume(message)
+            else:
+                self.give_back(message)
+
+    def consume(self, message: Message) -> None:
+        """A message, delivered or taken, has reached its consumer for good."""
+        self._take_back(message)
+        message.queue.depth -= 1
+        self._state.remove_message(message)
+
+    def take(self, message: Message, branch: Transaction) -> None:
+        """Let a prepared branch have a delivered message until it ends."""
+        self._take_back(message)
+        message.out_seq = 0
+        self._state.take(message, branch)
+
+    def give_back(self, message: Message) -> None:
+        """A message, delivered or taken, waits again, before all that were never delivered."""
+        self._take_back(message)
+        message.redeliveries += 1
+        message.out_seq = 0
+        message.queue.requeue(message)
+        self._state.delivery_table.update(message.id, message)
+
+    def _take_back(self, message: Message) -> None:
+        if message.branch is not None:
+            del message.branch.taken[message.id]
+            message.branch = None
+            self._touched[message.queue.id] = message.queue
+            return
+        subscription = message.subscription
+        if subscription is None:
+            raise ValueError(f"message {message.id} is not in flight")
+        subscription.release(message)
+        if subscription.id in message.queue.subscriptions:
+            message.queue.update_room(subscription)
+        self._touched[message.queue.id] = message.queue
+
+    # Subscriptions.
+
+    def subscribe(self, context: Context, args: Mapping[str, Any]) -> None:
+        """A consumer for a queue, or for the topics that a pattern selects."""
+        if args["id"] in context.subscriptions:
+            raise CommandError(f"subscription {args['id']} exists already")
+        if len(context.subscriptions) >= self._limits.max_subscriptions:
+            raise CommandError(f"a connection may have {self._limits.max_subscriptions} subscriptions")
+        if args["ack"] not in ACK_MODES:
+            raise CommandError(f"ack mode {args['ack']} is none of {', '.join(ACK_MODES)}")
+        destination = args["destination"]
+        if destination.startswith(TOPIC_PREFIX):
+            queue = self._topic_queue(context, destination.removeprefix(TOPIC_PREFIX), args.get("durable"))
+        else:
+            queue = self._queue(destination)
+        prefetch = max(1, min(int(args["prefetch"]), self._limits.max_prefetch))
+        self._state.add_subscription(context, args["id"], queue, args["ack"], prefetch)
+        self._touched[queue.id] = queue
+
+    def _topic_queue(self, context: Context, pattern: str, durable: str | None) -> Queue:
+        if durable is None:
+            self._check_queues(1)
+            return self._state.add_topic_queue(TRANSIENT, "", pattern)
+        name = _durable_name(context, durable)
+        queue = self._state.durables.get(name)
+        if queue is None:
+            self._check_queues(1)
+        elif queue.subscriptions:
+            raise CommandError(f"durable subscription {durable} is in use")
+        elif queue.pattern == pattern:
+            return queue
+        else:
+            # As in JMS: another selection is another subscription, which starts empty.
+            self._drop(queue)
+        return self._state.add_topic_queue(DURABLE, name, pattern)
+
+    def unsubscribe(self, context: Context, args: Mapping[str, Any]) -> None:
+        """End delivery; a durable subscription stays unless it is named by ``durable``."""
+        name, durable = args.get("id"), args.get("durable")
+        if durable is not None:
+            self._delete_durable(context, name, durable)
+            return
+        subscription = context.subscriptions.get(str(name))
+        if subscription is None:
+            raise CommandError(f"there is no subscription {name}")
+        self.end_subscription(subscription)
+
+    def _delete_durable(self, context: Context, name: str | None, durable: str) -> None:
+        queue = self._state.durables.get(_durable_name(context, durable))
+        if queue is None:
+            raise CommandError(f"there is no durable subscription {durable}")
+        consumer = next(iter(queue.subscriptions.values()), None)
+        if consumer is not None and consumer.context is not context:
+            raise CommandError(f"durable subscription {durable} is in use")
+        if name is not None and context.subscriptions.get(name) is not consumer:
+            raise CommandError(f"subscription {name} is not that of durable subscription {durable}")
+        if consumer is not None:
+            self.end_subscription(consumer)
+        self._drop(queue)
+
+    def end_subscription(self, subscription: Subscription) -> None:
+        """What it has not acknowledged goes back; a transient topic subscription goes altogether."""
+        queue = subscription.queue
+        queue.detach(subscription)
+        for message in list(subscription.unacked.values()):
+            if CLOSE_DROPS_UNACKED in self._bugs:
+                self.consume(message)
+                continue
+            self.give_back(message)
+            if REQUEUED_TWICE in self._bugs:
+                self._state.add_message(queue, *self._state.content(message))
+        self._state.remove_subscription(subscription)
+        if queue.kind == TRANSIENT:
+            self._drop(queue)
+
+    def empty_durables(self, login: str) -> None:
+        """Lose what waits for the durable subscriptions of this login that nobody is attached to (a switchable bug)."""
+        for queue in list(self._state.durables.values()):
+            if queue.name.startswith(f"{DURABLE}:{login}:") and not queue.subscriptions:
+                pattern, name = queue.pattern, queue.name
+                self._drop(queue)
+                self._state.add_topic_queue(DURABLE, name, pattern)
+
+    def _drop(self, queue: Queue) -> None:
+        self._state.remove_topic_queue(queue)
+
+    # Delivery.
+
+    def dispatch(self, effects: list[Effect]) -> None:
+        """Deliver what can be delivered after the commands since the last call."""
+        for queue in self._touched.values():
+            if queue.ready():
+                self._state.queue_table.update(queue.id, queue)
+            while queue.ready():
+                message, subscription = queue.take()
+                context = subscription.context
+                context.out_seq += 1
+                subscription.hold(message, context.out_seq)
+                queue.update_room(subscription)
+                if message.redeliveries:
+                    self._state.delivery_table.update(message.id, message)
+                else:
+                    self._state.delivery_table.insert(message.id, message)
+                self._state.context_table.update(context.id, context)
+                effects.append(self.delivery(message))
+            self._clustered.balance(queue)
+        self._touched.clear()
+
+    def delivery(self, message: Message) -> Deliver:
+        """The effect that brings a message in flight to its client."""
+        subscription, shared = message.subscription, message.shared
+        if subscription is None:
+            raise ValueError(f"message {message.id} is not in flight")
+        headers, body = self._state.content(message)
+        context = subscription.context
+        # On a reliable connection the client reports what it received, which is what settles `auto` there.
+        auto = subscription.ack == AUTO and not context.reliable
+        if shared is None:
+            destination, identity = QUEUE_PREFIX + message.queue.name, message.id
+        else:
+            destination, identity = TOPIC_PREFIX + shared.topic, shared.id
+        return Deliver(context.conn, message.out_seq, subscription.name, destination, message.ack_id, str(identity),
+                       message.redeliveries, headers, body, auto)
+
+    def forget(self) -> None:
+        """The state has been replaced."""
+        self._touched.clear()
+
+
+def _durable_name(context: Context, durable: str) -> str:
+    return f"{DURABLE}:{context.login}:{durable}"

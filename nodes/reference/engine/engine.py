@@ -1,0 +1,314 @@
+"""The deterministic state machine: commands in, effects out, state in SQLite.
+
+Two engines that apply the same commands in the same order hold the same state, to the byte, whether or not
+one of them was restarted or loaded from a snapshot in between. Client mistakes are effects, not exceptions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.bugs import (
+    BRANCHES_FORGOTTEN,
+    COLLOCATED_CONTEXTS_KEPT,
+    DURABLE_LOST_AT_FAILOVER,
+    NO_DUPLICATE_FILTER,
+    PREPARED_FORGOTTEN,
+    STATE_BEHIND_LOG,
+    TRANSACTION_HALF_APPLIED,
+)
+from nodes.reference.engine.clustered import Clustered
+from nodes.reference.engine.contexts import AUTO, Context
+from nodes.reference.engine.destinations import CommandError, Destinations
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.notifications import LocalQueue
+from nodes.reference.engine.server_queues import ServerQueues
+from nodes.reference.engine.state import State
+from nodes.reference.engine.store import no_progress
+from nodes.reference.engine.transactions import Transactions
+from nodes.reference.server.collocated import PREFIX, thread_of
+
+CLOSED_REMEMBERED = 1_000
+
+
+class StoreEngine:
+    """The Engine over one SQLite database; restores what the database holds when it is made.
+
+    ``local`` is the local queue of notifications, empty between commands.
+    """
+
+    def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
+                 bugs: frozenset[str] = frozenset(), config: Config | None = None) -> None:
+        self._bugs = bugs
+        self._limits = limits if limits is not None else Limits()
+        self._state = State(database, self._limits.message_cache)
+        self.local = LocalQueue()
+        self.server_queues = ServerQueues(database, config, bugs)
+        clustered = config.clustered if config is not None else {}
+        self._clustered = Clustered(database, self._state, self.server_queues, clustered, bugs)
+        self._destinations = Destinations(self._state, self.server_queues, self._clustered, self._limits, bugs,
+                                          self.local, self._too_slow)
+        transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
+        self._effects: list[Effect] = []
+        self._unfiltered: set[str] = set()
+        self._handlers = {
+            "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
+            "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": transactions.commit,
+            "abort": transactions.abort, "prepare": transactions.prepare, "recover": self._nothing,
+            "received": self._nothing, "close": self._close_by_client,
+        }
+        self._without_client = {"external": self._external, "deploy": self._deploy, **self.server_queues.handlers}
+
+    # What designs and sessions ask.
+
+    def apply(self, command: Command) -> list[Effect]:
+        """Apply one command inside ``Broker.transaction``; never raises for a client's mistake.
+
+        Raises:
+            ValueError: the kind is not one of the engine's.
+        """
+        if command.kind == "open":
+            return self._open(command)
+        if command.kind in self._without_client:
+            return self._apply_without_client(command)
+        if command.kind not in self._handlers:
+            raise ValueError(f"the engine knows no command {command.kind!r}")
+        conn, receipt = command.conn, command.args.get("receipt")
+        context = self._state.contexts.get(conn)
+        if context is None:
+            received = self._received_by(conn)
+            if command.kind == "close" and receipt is None:
+                return [Closed(conn, str(command.args.get("reason", "")), received)]
+            return [Refused(conn, receipt, "connection closed", received)]
+        effects = self._effects = []
+        try:
+            done = self._apply_to(context, command)
+        except CommandError as mistake:
+            effects.append(Refused(conn, receipt, str(mistake), context.in_seq if context.reliable else None))
+            self._close(context, "error")
+        else:
+            if conn in self._state.contexts or receipt is not None:
+                effects.append(done)
+            if conn not in self._state.contexts:
+                effects.append(Closed(conn, str(command.args.get("reason", "")), self._received_by(conn)))
+        return self._react(effects)
+
+    def _received_by(self, conn: str) -> int | None:
+        """How far the input of a closed connection went; None when that is not remembered."""
+        return self._state.closed.get(conn, ("", None))[1]
+
+    def _react(self, effects: list[Effect]) -> list[Effect]:
+        """What the agents do when a command has been applied."""
+        self.local.drain()
+        self._destinations.dispatch(effects)
+        effects += self.server_queues.effects()
+        return effects
+
+    def flush(self) -> None:
+        """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
+        if STATE_BEHIND_LOG not in self._bugs:
+            self._state.flush()
+            self.server_queues.flush()
+            self._clustered.flush()
+
+    def pending_output(self, conn: str, received: int) -> list[Deliver]:
+        """Output of a reliable connection beyond what the client says it received, oldest first."""
+        context = self._state.contexts.get(conn)
+        if context is None:
+            return []
+        seen = max(received, context.received)
+        return [self._destinations.delivery(message) for out_seq, message in context.inflight.items() if out_seq > seen]
+
+    def connections(self) -> Mapping[str, bool]:
+        """Every connection context, in order of opening -> whether it is reliable."""
+        return {conn: context.reliable for conn, context in self._state.contexts.items()}
+
+    def knows(self, conn: str) -> bool:
+        """Whether a context of that id is open, or was and is still remembered."""
+        return conn in self._state.contexts or conn in self._state.closed
+
+    def depths(self) -> dict[str, int]:
+        """Name of a queue or durable subscription -> messages in it, delivered-but-unacknowledged ones included.
+
+        Messages that wait for another server are counted under ``/server/N/queue/NAME``.
+        """
+        queues = (*self._state.queues.values(), *self._state.durables.values())
+        return {queue.name: queue.depth for queue in queues} | self.server_queues.depths()
+
+    def dump(self) -> Iterable[list[Any]]:
+        """The whole state as encodable rows; take them all before the next command is applied."""
+        self._state.flush()
+        self.server_queues.flush()
+        self._clustered.flush()
+        return self._state.rows()
+
+    def load(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
+        """Replace the whole state by dumped rows, inside ``Broker.transaction``, calling ``on_progress`` often.
+
+        Raises:
+            ValueError: the rows are not a dump.
+        """
+        self._destinations.forget()
+        self._state.replace(rows, on_progress)
+        self.server_queues.restore()
+        self._clustered.restore()
+
+    # Commands that come from no client.
+
+    def _apply_without_client(self, command: Command) -> list[Effect]:
+        self._without_client[command.kind](command.args)
+        self._effects = []
+        return self._react(self._effects)
+
+    def _external(self, args: Mapping[str, Any]) -> None:
+        """A message of another server (HA Joram, 4.2.1); one that came before is discarded."""
+        server, sequence = args["server"], args["sequence"]
+        if not self.server_queues.awaits(server, sequence):
+            return
+        try:
+            self._destinations.check_room((args["destination"],))
+        except CommandError as mistake:
+            self.server_queues.decline(server, str(mistake))
+            return
+        self._destinations.send(args)
+        self.server_queues.took(server, sequence)
+
+    def _deploy(self, args: Mapping[str, Any]) -> None:
+        """A service makes a destination with an identifier of its own (HA Joram, 4.6.1)."""
+        self._destinations.deploy(args["destination"], args["id"])
+
+    # Connections.
+
+    def _open(self, command: Command) -> list[Effect]:
+        conn, args = command.conn, command.args
+        context = self._state.contexts.get(conn)
+        if args.get("resume"):
+            if context is None or not context.reliable or context.login != args["login"]:
+                return [Closed(conn, *self._state.closed.get(conn, ("unknown", None)))]
+            return self._resume(context, int(args.get("received", 0)), bool(args.get("moved")))
+        if context is not None:
+            return [Refused(conn, None, "the connection id is in use")]
+        effects: list[Effect] = []
+        if args.get("collocated"):
+            self._clean_up_after(thread_of(conn), effects)
+        if len(self._state.contexts) >= self._limits.max_contexts:
+            effects.append(Refused(conn, None, "too many connections"))
+        else:
+            self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
+            effects.append(Opened(conn, 0))
+        return self._react(effects)
+
+    def _clean_up_after(self, thread: str, effects: list[Effect]) -> None:
+        """Former connections of a collocated client left contexts that nobody will take up (HA Joram, 5.2)."""
+        if COLLOCATED_CONTEXTS_KEPT in self._bugs:
+            return
+        for conn in [conn for conn in self._state.contexts if conn.startswith(f"{PREFIX}{thread}:")]:
+            self._close(self._state.contexts[conn], "failover")
+            effects.append(Closed(conn, "failover"))
+
+    def _resume(self, context: Context, received: int, moved: bool) -> list[Effect]:
+        if moved:  # with the bug filter-lost-at-failover only
+            self._unfiltered.add(context.conn)
+        self._failed_over(context)
+        effects: list[Effect] = [Opened(context.conn, context.in_seq)]
+        self._note_received(context, received)
+        effects.extend(self.pending_output(context.conn, received))
+        return self._react(effects)
+
+    def _apply_to(self, context: Context, command: Command) -> Done:
+        seq, args = command.seq, command.args
+        received = args.get("received")
+        if received is not None:
+            self._note_received(context, received)
+        if seq:
+            filtered = NO_DUPLICATE_FILTER not in self._bugs and context.conn not in self._unfiltered
+            if seq <= context.in_seq and filtered:
+                return self._done(context, command, duplicate=True)
+            if seq > context.in_seq + 1:
+                raise CommandError("gap")
+            context.in_seq = max(context.in_seq, seq)
+            self._state.context_table.update(context.id, context)
+        self._handlers[command.kind](context, command)
+        return self._done(context, command)
+
+    def _done(self, context: Context, command: Command, duplicate: bool = False) -> Done:
+        receipt = command.args.get("receipt")
+        if command.kind == "recover":
+            headers = {"x-xids": " ".join(self._transactions.recover(context.login))}
+            return Done(context.conn, command.seq, receipt, duplicate, headers)
+        return Done(context.conn, command.seq, receipt, duplicate)
+
+    def _note_received(self, context: Context, received: int) -> None:
+        if not context.reliable or not context.received < received <= context.out_seq:
+            return
+        context.received = received
+        self._state.context_table.update(context.id, context)
+        for subscription in context.subscriptions.values():
+            if subscription.ack == AUTO:
+                for message in [m for m in subscription.unacked.values() if m.out_seq <= received]:
+                    self._destinations.consume(message)
+
+    def _close_by_client(self, context: Context, command: Command) -> None:
+        self._close(context, str(command.args.get("reason", "")))
+
+    def _failed_over(self, context: Context) -> None:
+        """Where the switchable bugs of a failover bite: its client is back, or its connection is closed."""
+        if DURABLE_LOST_AT_FAILOVER in self._bugs:
+            self._destinations.empty_durables(context.login)
+        if TRANSACTION_HALF_APPLIED in self._bugs:
+            self._transactions.empty(context)
+        if PREPARED_FORGOTTEN in self._bugs:
+            self._transactions.forget_sends(context.login)
+        if BRANCHES_FORGOTTEN in self._bugs:
+            self._transactions.forget_branches(context.login)
+
+    def _close(self, context: Context, reason: str) -> None:
+        if reason == "failover":
+            self._failed_over(context)
+        for subscription in list(context.subscriptions.values()):
+            self._destinations.end_subscription(subscription)
+        self._transactions.close(context)
+        self._state.remove_context(context)
+        if context.reliable:
+            self._state.remember_closed(context, reason, CLOSED_REMEMBERED)
+
+    def _too_slow(self, context: Context, reason: str) -> None:
+        """Losing messages silently would be worse than ending the connection that does not take them."""
+        if self._state.contexts.get(context.conn) is context:
+            received = context.in_seq if context.reliable else None
+            self._effects.append(Refused(context.conn, None, reason, received))
+            self._close(context, "error")
+
+    def _nothing(self, context: Context, command: Command) -> None:
+        """The counter that rides on every command is all there is, or the answer that its receipt brings."""
+
+    # Messages.
+
+    def _send(self, context: Context, command: Command) -> None:
+        if command.args.get("tx") is not None:
+            self._transactions.defer(context, command)
+            return
+        self._destinations.check_room((command.args["destination"],))
+        self._destinations.send(command.args)
+
+    def _settle(self, context: Context, command: Command) -> None:
+        args = command.args
+        message = context.find(args["id"])
+        if message is None:
+            # The broker's own acknowledgements may cross with UNSUBSCRIBE: no mistake of the client's.
+            if args.get("auto"):
+                return
+            raise CommandError(f"no message awaits an acknowledgement with id {args['id']}")
+        if args.get("tx") is not None:
+            self._transactions.defer(context, command)
+            return
+        self._destinations.finish(command.kind, context.covered(message))
+
+    def _subscribe(self, context: Context, command: Command) -> None:
+        self._destinations.subscribe(context, command.args)
+
+    def _unsubscribe(self, context: Context, command: Command) -> None:
+        self._destinations.unsubscribe(context, command.args)

@@ -1,0 +1,160 @@
+"""Queues in memory: which messages are ready, which subscriptions have room, who is served next.
+
+A topic's subscription has a queue of its own, so it keeps, delivers and takes back messages as a queue does.
+
+All decisions depend on nothing but the order of commands, so replicas make the same ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nodes.reference.engine.contexts import Subscription, Transaction
+
+
+QUEUE_PREFIX = "/queue/"
+PLAIN, DURABLE, TRANSIENT = "queue", "durable", "transient"
+MAX_WINDOW_BYTES = 8 << 20
+"""A subscription whose unacknowledged messages are this big gets no more, whatever its window."""
+
+
+def content_bytes(size: int, content: tuple[dict[str, str], bytes] | None) -> int:
+    """Bytes, about, that memory holds of a content whose body has this size."""
+    return 0 if content is None else size + sum(len(name) + len(value) for name, value in content[0].items())
+
+
+@dataclass(slots=True, eq=False)
+class Shared:
+    """What a topic's subscriptions have in common of a message; ``copies`` counts those that still hold it."""
+
+    id: int
+    topic: str
+    size: int
+    content: tuple[dict[str, str], bytes] | None
+    copies: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message in one queue, from SEND to its acknowledgement.
+
+    ``size`` is that of its body; ``content`` is (headers, body) while memory holds it. A message of a topic has its
+    content in ``shared``. It is delivered to a subscription, or its acknowledgement is part of a prepared ``branch``,
+    or it waits.
+    """
+
+    id: int
+    queue: Queue
+    size: int
+    content: tuple[dict[str, str], bytes] | None = None
+    redeliveries: int = 0
+    subscription: Subscription | None = None
+    out_seq: int = 0
+    shared: Shared | None = None
+    branch: Transaction | None = None
+
+    @property
+    def ack_id(self) -> str:
+        """What the client names in ACK; names this one delivery on this one connection."""
+        return f"{self.id}-{self.out_seq}"
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    """One destination, or one subscription to topics, whose names ``pattern`` selects.
+
+    ``kind`` is ``queue``, ``durable`` or ``transient``.
+    Messages are served by their ids, which is the order they were sent in. ``returned`` is a heap of those that
+    have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
+    subscription served last.
+    """
+
+    id: int
+    name: str
+    kind: str = PLAIN
+    pattern: str = ""
+    served: int = 0
+    depth: int = 0
+    fresh: deque[Message] = field(default_factory=deque)
+    returned: list[tuple[int, Message]] = field(default_factory=list)
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    with_room: list[int] = field(default_factory=list)
+
+    def add(self, message: Message) -> None:
+        """A message that was just sent."""
+        self.fresh.append(message)
+        self.depth += 1
+
+    def requeue(self, message: Message) -> None:
+        """A delivered message is ready again, before all that were never delivered."""
+        heapq.heappush(self.returned, (message.id, message))
+
+    def waiting(self) -> list[Message]:
+        """The messages that are not delivered."""
+        return [*(message for _, message in self.returned), *self.fresh]
+
+    def ready(self) -> bool:
+        """Whether a message and a subscription with room for it are there."""
+        return bool(self.with_room) and bool(self.returned or self.fresh)
+
+    def has_waiting(self) -> bool:
+        """Whether there is a message that is not delivered."""
+        return bool(self.returned or self.fresh)
+
+    def room(self) -> int:
+        """How many messages its subscriptions have room for."""
+        having = (self.subscriptions[identity] for identity in self.with_room)
+        return sum(subscription.prefetch - len(subscription.unacked) for subscription in having)
+
+    def pop(self) -> Message:
+        """The next message, for somebody else than a subscription; only when one is waiting."""
+        return heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
+
+    def take(self) -> tuple[Message, Subscription]:
+        """The next message, and the next subscription in turn; only when ``ready``."""
+        message = self.pop()
+        turn = bisect_right(self.with_room, self.served)
+        self.served = self.with_room[turn if turn < len(self.with_room) else 0]
+        return message, self.subscriptions[self.served]
+
+    def attach(self, subscription: Subscription) -> None:
+        """A new subscription takes its turn after those that are older."""
+        self.subscriptions[subscription.id] = subscription
+        self.update_room(subscription)
+
+    def detach(self, subscription: Subscription) -> None:
+        """The subscription is served no more."""
+        del self.subscriptions[subscription.id]
+        self._set_room(subscription.id, False)
+
+    def update_room(self, subscription: Subscription) -> None:
+        """Call after the subscription's unacknowledged messages have changed."""
+        room = len(subscription.unacked) < subscription.prefetch and subscription.held < MAX_WINDOW_BYTES
+        self._set_room(subscription.id, room)
+
+    def _set_room(self, identity: int, room: bool) -> None:
+        place = bisect_left(self.with_room, identity)
+        there = place < len(self.with_room) and self.with_room[place] == identity
+        if room and not there:
+            insort(self.with_room, identity)
+        elif there and not room:
+            self.with_room.pop(place)
+
+
+def restore_ready(messages: Iterable[Message]) -> None:
+    """Put stored messages, oldest first, back into their queues; those that don't wait only count."""
+    for message in messages:
+        queue = message.queue
+        queue.depth += 1
+        if message.subscription is not None or message.branch is not None:
+            continue
+        if message.redeliveries:
+            queue.requeue(message)
+        else:
+            queue.fresh.append(message)

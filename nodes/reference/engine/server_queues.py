@@ -1,0 +1,248 @@
+"""What the state machine knows of the world outside: other servers, and its own deployment (HA Joram 4.2, 4.6.1).
+
+Messages for another server are kept, in one *sequence* per server, until that server has said that they are safe
+there; every replica keeps them, only the master sends them. What comes from another server is taken in the order of its
+sequences; one that was taken before is discarded. All of it is state like any other: commands change it, replicas agree
+on it, a state transfer carries it.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodes.reference import wire
+from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Waiting
+from nodes.reference.bugs import REEMISSION_TAKEN
+from nodes.reference.engine.store import Table, read_rows
+
+NEW, BEGUN, FAILED, DONE = range(4)
+"""Phases of the deployment: nothing yet; the first master initialises its services; it failed; all is deployed."""
+
+SERVER_PREFIX = "/server/"
+WANTED, MOVED = "/wanted", "/moved"
+"""Before a queue's name: how many messages one of its elements has room for; a message that it is sent by another."""
+_REMOTE = re.compile(r"/server/([0-9]{1,5})(/.+)", re.DOTALL)
+_SEQUENCE_BITS = 47
+_CACHE_BYTES = 32 << 20
+
+
+def split(destination: str) -> tuple[int | None, str]:
+    """Number of the server that ``/server/N/...`` names (None without), and the destination there."""
+    found = _REMOTE.fullmatch(destination)
+    return (int(found[1]), found[2]) if found else (None, destination)
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A message for another server; ``content`` is (headers, body) while memory holds it, ``size`` its body's."""
+
+    server: int
+    sequence: int
+    destination: str
+    size: int
+    content: tuple[dict[str, str], bytes] | None
+
+    @property
+    def id(self) -> int:
+        """Key in the store: all messages of a server in the order of their sequences."""
+        return self.server << _SEQUENCE_BITS | self.sequence
+
+
+@dataclass(slots=True, eq=False)
+class PeerServer:
+    """The exchange with one other server.
+
+    ``sent`` is the last sequence number given, ``acked`` the last that is known to be safe there (``outgoing`` holds
+    those between), ``received`` the last one taken from there.
+    """
+
+    server: int
+    sent: int = 0
+    acked: int = 0
+    received: int = 0
+    outgoing: dict[int, Outgoing] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Deployment:
+    """How far the deployment is, and what is known of its failure."""
+
+    phase: int = NEW
+    note: str = ""
+
+
+class ServerQueues:
+    """A part of the engine; ``own`` is this server's number, ``servers`` are the others that it may send to.
+
+    Its commands have no connection: ``meet`` (the first sequence number that a server still has), ``forwarded`` (safe
+    at a server up to a number) and ``deployment`` (a new phase).
+    """
+
+    def __init__(self, database: sqlite3.Connection, config: Config | None, bugs: frozenset[str]) -> None:
+        self.own = config.server if config is not None else 0
+        self._others = frozenset(config.servers) if config is not None else frozenset()
+        self._bugs = bugs
+        self._database = database
+        self._cached = 0
+        self._depths: dict[str, int] = {}
+        self._effects: list[Effect] = []
+        self._with: dict[int, PeerServer] = {}
+        self.deployment = Deployment()
+        self._table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
+        self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
+        self._deployment: Table[Deployment] = Table("deployment", lambda d: (0, d.phase, d.note))
+        self.handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "meet": self._meet, "forwarded": self._forwarded, "deployment": self._decide,
+        }
+        self.restore()
+
+    def __len__(self) -> int:
+        """How many messages wait here for other servers."""
+        return sum(each.sent - each.acked for each in self._with.values())
+
+    def effects(self) -> list[Effect]:
+        """The effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # What the engine asks.
+
+    def route(self, destination: str) -> tuple[int | None, str]:
+        """Number of the other server that a destination is on (None: it is here), and its name there."""
+        if not destination.startswith(SERVER_PREFIX):
+            return None, destination
+        server, there = split(destination)
+        return (None if server == self.own else server), there
+
+    def knows(self, server: int) -> bool:
+        """Whether it is another server of the configuration."""
+        return server in self._others
+
+    def send(self, server: int, destination: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Keep a message for another server until it is safe there."""
+        peer = self._peer(server)
+        peer.sent += 1
+        message = Outgoing(server, peer.sent, destination, len(body), (dict(headers), body))
+        peer.outgoing[message.sequence] = message
+        self._count(message, 1)
+        self._cached += len(body)
+        self._outgoing.insert(message.id, message)
+        self._table.update(server, peer)
+        self._effects.append(Waiting(server, peer.sent))
+
+    def depths(self) -> dict[str, int]:
+        """``/server/N/...`` -> messages that wait here for it."""
+        return dict(self._depths)
+
+    # What networks ask.
+
+    def peer(self, server: int) -> PeerServer:
+        """The exchange with another server, as it is now."""
+        return self._with.get(server) or PeerServer(server)
+
+    def content(self, message: Outgoing) -> tuple[dict[str, str], bytes]:
+        """Headers and body, from memory or from the store."""
+        if message.content is not None:
+            return message.content
+        row = self._database.execute("SELECT headers, body FROM outgoing WHERE id = ?", (message.id,)).fetchone()
+        return wire.decode(row[0]), row[1]
+
+    def awaits(self, server: int, sequence: int) -> bool:
+        """Whether a message with this sequence is the next of its server; if not, it is declined or known already."""
+        peer = self._peer(server)
+        if sequence > peer.received + 1:
+            self.decline(server, f"number {sequence} came after {peer.received}")
+        elif sequence <= peer.received and REEMISSION_TAKEN not in self._bugs:
+            self._effects.append(Arrived(server, peer.received))
+        else:
+            return True
+        return False
+
+    def decline(self, server: int, reason: str) -> None:
+        """The next message of a server can't be taken now."""
+        self._effects.append(Declined(server, reason))
+
+    def took(self, server: int, sequence: int) -> None:
+        """The message with this sequence has been taken."""
+        peer = self._peer(server)
+        peer.received = max(sequence, peer.received)
+        self._table.update(server, peer)
+        self._effects.append(Arrived(server, peer.received))
+
+    # Commands.
+
+    def _meet(self, args: Mapping[str, Any]) -> None:
+        peer = self._peer(args["server"])
+        if args["first"] > peer.received + 1:
+            peer.received = args["first"] - 1
+            self._table.update(peer.server, peer)
+
+    def _forwarded(self, args: Mapping[str, Any]) -> None:
+        peer = self._peer(args["server"])
+        upto = min(args["sequence"], peer.sent)
+        for sequence in range(peer.acked + 1, upto + 1):
+            message = peer.outgoing.pop(sequence)
+            self._count(message, -1)
+            self._cached -= message.size if message.content is not None else 0
+            self._outgoing.remove(message.id)
+        if upto > peer.acked:
+            peer.acked = upto
+            self._table.update(peer.server, peer)
+
+    def _decide(self, args: Mapping[str, Any]) -> None:
+        self.deployment = Deployment(args["phase"], args["note"])
+        self._deployment.update(0, self.deployment)
+        self._effects.append(Deployed(args["phase"]))
+
+    def _count(self, message: Outgoing, change: int) -> None:
+        name = f"{SERVER_PREFIX}{message.server}{message.destination}"
+        count = self._depths.pop(name, 0) + change
+        if count:
+            self._depths[name] = count
+
+    def _peer(self, server: int) -> PeerServer:
+        peer = self._with.get(server)
+        if peer is None:
+            peer = self._with[server] = PeerServer(server)
+            self._table.insert(server, peer)
+        return peer
+
+    # Store.
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        self._table.flush(self._database)
+        self._deployment.flush(self._database)
+        for message in self._outgoing.flush(self._database):
+            if self._cached > _CACHE_BYTES and message.content is not None:
+                self._cached -= message.size
+                message.content = None
+
+    def restore(self) -> None:
+        """Take what the store holds; changes that were not written are dropped."""
+        self._table.forget()
+        self._outgoing.forget()
+        self._deployment.forget()
+        self._cached = 0
+        self._depths.clear()
+        self._effects.clear()
+        self._with = {row[0]: PeerServer(*row) for row in read_rows(self._database, "servers")}
+        for _, server, sequence, destination, size in read_rows(
+            self._database, "outgoing", "id, server, sequence, destination, length(body)"
+        ):
+            message = self._with[server].outgoing[sequence] = Outgoing(server, sequence, destination, size, None)
+            self._count(message, 1)
+        self.deployment = Deployment()
+        for _, phase, note in read_rows(self._database, "deployment"):
+            self.deployment = Deployment(phase, note)
+
+
+def _outgoing_row(message: Outgoing) -> tuple[Any, ...]:
+    if message.content is None:
+        raise ValueError(f"message {message.sequence} for server {message.server} has no content to store")
+    headers, body = message.content
+    return (message.id, message.server, message.sequence, message.destination, wire.encode(headers), body)

@@ -1,0 +1,432 @@
+"""The engine's objects, indexed in memory and written through to the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference import wire
+from nodes.reference.engine.contexts import Context, Item, Subscription, Transaction
+from nodes.reference.engine.queues import (
+    DURABLE,
+    PLAIN,
+    Message,
+    Queue,
+    Shared,
+    content_bytes,
+    restore_ready,
+)
+from nodes.reference.engine.store import (
+    Row,
+    Table,
+    create_tables,
+    no_progress,
+    read_all,
+    read_rows,
+    replace_all,
+    with_progress,
+)
+from nodes.reference.engine.topics import Routes
+
+
+@dataclass(slots=True)
+class Counters:
+    """The next numbers to give: to messages, and to everything else."""
+
+    next_id: int = 1
+    next_message: int = 1
+
+
+class State:
+    """Queues and durable subscriptions by name, messages by id, contexts and remembered closed ones by connection id.
+
+    ``branches`` are the distributed transactions that have begun, by login and XID; ``prepared`` those of them that are
+    prepared, in that order; ``reserved`` counts the sends that these hold; ``outcomes`` are ends that are remembered.
+    The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that they are read
+    from the store when their turn comes.
+    """
+
+    def __init__(self, database: sqlite3.Connection, cache: int) -> None:
+        self._database = database
+        self._cache = cache
+        self._cached = 0
+        self.counters = Counters()
+        self.queues: dict[str, Queue] = {}
+        self.durables: dict[str, Queue] = {}
+        self.routes = Routes()
+        self.messages: dict[int, Message] = {}
+        self.contexts: dict[str, Context] = {}
+        self.closed: dict[str, tuple[str, int]] = {}
+        self._closed_ids: dict[str, int] = {}
+        self.branches: dict[tuple[str, str], Transaction] = {}
+        self.prepared: dict[tuple[str, str], Transaction] = {}
+        self.reserved = 0
+        self.outcomes: dict[tuple[str, str], str] = {}
+        self._outcome_ids: dict[tuple[str, str], int] = {}
+        self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
+        self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served))
+        self.context_table: Table[Context] = Table("contexts", _context_row)
+        self._subscription_table: Table[Subscription] = Table(
+            "subscriptions", lambda s: (s.id, s.context.id, s.name, s.queue.id, s.ack, s.prefetch))
+        self._shared_table: Table[Shared] = Table("shared", _shared_row)
+        self._message_table: Table[Message] = Table("messages", _message_row)
+        self.delivery_table: Table[Message] = Table("deliveries", _delivery_row)
+        self._transaction_table: Table[Transaction] = Table(
+            "transactions",
+            lambda t: (t.id, t.context.id if t.context is not None else 0, t.name, t.login, t.xid, t.prepared))
+        self._item_table: Table[Item] = Table(
+            "items", lambda i: (i.id, i.transaction.id, i.kind, wire.encode(i.args)))
+        self._closed_table: Table[str] = Table(
+            "closed", lambda conn: (self._closed_ids[conn], conn, *self.closed[conn]))
+        self._outcome_table: Table[tuple[str, str]] = Table(
+            "outcomes", lambda key: (self._outcome_ids[key], *key, self.outcomes[key]))
+        self._tables: tuple[Table[Any], ...] = (
+            self._counter_table, self.queue_table, self.context_table, self._subscription_table, self.delivery_table,
+            self._transaction_table, self._item_table, self._outcome_table, self._closed_table)
+        create_tables(database)
+        self._restore()
+
+    def flush(self) -> None:
+        """Write all that changed, in the open transaction."""
+        for table in self._tables:
+            if table.changed or table.removed:
+                table.flush(self._database)
+        for message in self._message_table.flush(self._database):
+            if message.subscription is not None or self._cached > self._cache:
+                self._drop_content(message)
+        # Other subscriptions will ask for the same content: it stays while there is room.
+        for shared in self._shared_table.flush(self._database):
+            if self._cached > self._cache:
+                self._drop_content(shared)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """The stored state, row by row."""
+        return read_all(self._database)
+
+    def replace(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
+        """Replace everything, on disk and in memory; ``on_progress`` is called now and then."""
+        for table in (*self._tables, self._message_table, self._shared_table):
+            table.forget()
+        replace_all(self._database, with_progress(rows, on_progress))
+        self._restore(on_progress)
+
+    # Additions and removals.
+
+    def add_queue(self, name: str, reserved: int = 0) -> Queue:
+        """A new, empty queue; with a reserved identifier (below zero) if one is given."""
+        queue = self.queues[name] = Queue(reserved or self._next_id(), name)
+        self.queue_table.insert(queue.id, queue)
+        return queue
+
+    def add_topic_queue(self, kind: str, name: str, pattern: str) -> Queue:
+        """The queue of a new subscription to topics; ``name`` is empty when it is transient."""
+        queue = Queue(self._next_id(), name, kind, pattern)
+        if kind == DURABLE:
+            self.durables[name] = queue
+        self.routes.add(queue)
+        self.queue_table.insert(queue.id, queue)
+        return queue
+
+    def remove_topic_queue(self, queue: Queue) -> None:
+        """The subscription is gone, and nobody consumes from its queue; its messages go too."""
+        for message in queue.waiting():
+            self.remove_message(message)
+        for branch in self.prepared.values():
+            for message in [each for each in branch.taken.values() if each.queue is queue]:
+                del branch.taken[message.id]
+                self.remove_message(message)
+        if queue.kind == DURABLE:
+            del self.durables[queue.name]
+        self.routes.remove(queue)
+        self.queue_table.remove(queue.id)
+
+    def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> None:
+        """A message at the end of the queue."""
+        content = (headers, body)
+        self._append(Message(self._next_message(), queue, len(body), content))
+        self._cached += content_bytes(len(body), content)
+
+    def new_shared(self, topic: str, headers: dict[str, str], body: bytes) -> Shared:
+        """A topic's message, stored once its first copy is in a queue."""
+        return Shared(self._next_message(), topic, len(body), (headers, body))
+
+    def add_copy(self, queue: Queue, shared: Shared) -> None:
+        """A topic's message at the end of a subscription's queue."""
+        if not shared.copies:
+            self._shared_table.insert(shared.id, shared)
+            self._cached += content_bytes(shared.size, shared.content)
+        shared.copies += 1
+        self._append(Message(self._next_message(), queue, shared.size, shared=shared))
+
+    def _append(self, message: Message) -> None:
+        self.messages[message.id] = message
+        self._message_table.insert(message.id, message)
+        message.queue.add(message)
+
+    def remove_message(self, message: Message) -> None:
+        """The message has been consumed."""
+        shared = message.shared
+        if shared is not None:
+            shared.copies -= 1
+            if not shared.copies:
+                self._cached -= content_bytes(shared.size, shared.content)
+                self._shared_table.remove(shared.id)
+        else:
+            self._cached -= content_bytes(message.size, message.content)
+        del self.messages[message.id]
+        self._message_table.remove(message.id)
+        self.delivery_table.remove(message.id)
+
+    def add_context(self, conn: str, reliable: bool, login: str) -> None:
+        """A connection has been opened."""
+        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login)
+        self.context_table.insert(context.id, context)
+
+    def remove_context(self, context: Context) -> None:
+        """The connection has been closed; its subscriptions and transactions are gone already."""
+        del self.contexts[context.conn]
+        self.context_table.remove(context.id)
+
+    def remember_closed(self, context: Context, reason: str, count: int) -> None:
+        """Keep why a reliable connection was closed and how far its input went, for the latest ``count`` of them."""
+        conn = context.conn
+        self.closed[conn] = (reason, context.in_seq)
+        self._closed_ids[conn] = self._next_id()
+        self._closed_table.insert(self._closed_ids[conn], conn)
+        if len(self.closed) > count:
+            oldest = next(iter(self.closed))
+            del self.closed[oldest]
+            self._closed_table.remove(self._closed_ids.pop(oldest))
+
+    def add_subscription(self, context: Context, name: str, queue: Queue, ack: str, prefetch: int) -> None:
+        """A subscription, which takes part in its queue's turns from now on."""
+        subscription = Subscription(self._next_id(), context, name, queue, ack, prefetch)
+        context.subscriptions[name] = subscription
+        queue.attach(subscription)
+        self._subscription_table.insert(subscription.id, subscription)
+
+    def remove_subscription(self, subscription: Subscription) -> None:
+        """The subscription has left its queue."""
+        del subscription.context.subscriptions[subscription.name]
+        self._subscription_table.remove(subscription.id)
+
+    def add_transaction(self, context: Context, name: str, xid: str) -> None:
+        """A transaction without items; ``xid`` is empty when it is not a branch of a distributed one."""
+        transaction = context.transactions[name] = Transaction(self._next_id(), context, name, context.login, xid)
+        if xid:
+            self.branches[transaction.key] = transaction
+        self._transaction_table.insert(transaction.id, transaction)
+
+    def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
+        """One more item at the end of a transaction."""
+        item = Item(self._next_id(), transaction, kind, args)
+        transaction.add(item)
+        self._item_table.insert(item.id, item)
+
+    def take(self, message: Message, branch: Transaction) -> None:
+        """The message, which no subscription holds any more, is acknowledged when the branch is committed."""
+        message.branch = branch
+        branch.taken[message.id] = message
+        self.delivery_table.update(message.id, message)
+
+    def prepare(self, branch: Transaction) -> None:
+        """The branch belongs to its login now; what it acknowledges has been taken."""
+        self._leave(branch)
+        branch.prepared = self._next_id()
+        self.prepared[branch.key] = branch
+        for item in branch.items:
+            if item.kind != "send":
+                self._item_table.remove(item.id)
+        branch.items = [item for item in branch.items if item.kind == "send"]
+        self.reserved += len(branch.items)
+        self._transaction_table.update(branch.id, branch)
+
+    def _leave(self, transaction: Transaction) -> None:
+        if transaction.context is not None:
+            del transaction.context.transactions[transaction.name]
+            transaction.context = None
+
+    def remove_transaction(self, transaction: Transaction) -> None:
+        """The transaction was committed or aborted."""
+        self._leave(transaction)
+        for item in transaction.items:
+            self._item_table.remove(item.id)
+        if transaction.xid:
+            del self.branches[transaction.key]
+        if transaction.prepared:
+            del self.prepared[transaction.key]
+            self.reserved -= len(transaction.items)
+        self._transaction_table.remove(transaction.id)
+
+    def drop_items(self, branch: Transaction) -> None:
+        """A prepared branch sends nothing any more."""
+        for item in branch.items:
+            self._item_table.remove(item.id)
+        self.reserved -= len(branch.items)
+        branch.items = []
+
+    def remember_outcome(self, key: tuple[str, str], outcome: str, count: int) -> None:
+        """Keep how a branch ended, for the latest ``count`` of them."""
+        self.outcomes[key] = outcome
+        self._outcome_ids[key] = self._next_id()
+        self._outcome_table.insert(self._outcome_ids[key], key)
+        if len(self.outcomes) > count:
+            oldest = next(iter(self.outcomes))
+            del self.outcomes[oldest]
+            self._outcome_table.remove(self._outcome_ids.pop(oldest))
+
+    # Contents of messages.
+
+    def content(self, message: Message) -> tuple[dict[str, str], bytes]:
+        """Headers and body, from memory or from the store.
+
+        A stored message of a queue leaves the memory when it is delivered: it is rarely asked for again.
+        """
+        shared = message.shared
+        if shared is not None:
+            return shared.content or self._read_content("shared", shared.id)
+        content = message.content
+        if content is None:
+            return self._read_content("messages", message.id)
+        if not self._message_table.is_unsaved(message.id):
+            self._drop_content(message)
+        return content
+
+    def _read_content(self, table: str, identity: int) -> tuple[dict[str, str], bytes]:
+        row = self._database.execute(f"SELECT headers, body FROM {table} WHERE id = ?", (identity,)).fetchone()
+        return wire.decode(row[0]), row[1]
+
+    def _drop_content(self, item: Message | Shared) -> None:
+        self._cached -= content_bytes(item.size, item.content)
+        item.content = None
+
+    def _next_id(self) -> int:
+        number = self.counters.next_id
+        self.counters.next_id += 1
+        self._counter_table.update(0, self.counters)
+        return number
+
+    def new_id(self) -> int:
+        """An identifier for something that is kept elsewhere."""
+        return self._next_id()
+
+    def _next_message(self) -> int:
+        number = self.counters.next_message
+        self.counters.next_message += 1
+        self._counter_table.update(0, self.counters)
+        return number
+
+    # From disk to memory.
+
+    def _restore(self, on_progress: Callable[[], None] = no_progress) -> None:
+        self._cached = 0
+        self.counters = Counters()
+        for _, next_id, next_message in read_rows(self._database, "counters"):
+            self.counters = Counters(next_id, next_message)
+        self.closed, self._closed_ids = {}, {}
+        for identity, conn, reason, in_seq in read_rows(self._database, "closed"):
+            self.closed[conn] = (reason, in_seq)
+            self._closed_ids[conn] = identity
+        queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
+        self.queues = {queue.name: queue for queue in queues.values() if queue.kind == PLAIN}
+        self.durables = {queue.name: queue for queue in queues.values() if queue.kind == DURABLE}
+        self.routes = Routes()
+        for queue in queues.values():
+            if queue.kind != PLAIN:
+                self.routes.add(queue)
+        contexts = self._restore_contexts()
+        subscriptions = self._restore_subscriptions(queues, contexts)
+        self._restore_messages(queues, subscriptions, self._restore_transactions(contexts), on_progress)
+
+    def _restore_contexts(self) -> dict[int, Context]:
+        contexts: dict[int, Context] = {}
+        for identity, conn, reliable, login, *counters in read_rows(self._database, "contexts"):
+            contexts[identity] = Context(identity, conn, bool(reliable), login, *counters)
+        self.contexts = {context.conn: context for context in contexts.values()}
+        return contexts
+
+    def _restore_subscriptions(self, queues: dict[int, Queue],
+                               contexts: dict[int, Context]) -> dict[int, Subscription]:
+        subscriptions: dict[int, Subscription] = {}
+        for identity, context, name, queue, ack, prefetch in read_rows(self._database, "subscriptions"):
+            subscription = Subscription(identity, contexts[context], name, queues[queue], ack, prefetch)
+            subscriptions[identity] = subscription
+            subscription.context.subscriptions[name] = subscription
+        return subscriptions
+
+    def _restore_messages(self, queues: dict[int, Queue], subscriptions: dict[int, Subscription],
+                          transactions: dict[int, Transaction], on_progress: Callable[[], None]) -> None:
+        contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
+                    in read_rows(self._database, "shared", "id, topic, length(body)")}
+        self.messages = {}
+        rows = read_rows(self._database, "messages", "id, queue, shared, length(body)")
+        for identity, queue, content, size in with_progress(rows, on_progress):
+            message = self.messages[identity] = Message(identity, queues[queue], size)
+            if content:
+                shared = message.shared = contents[content]
+                message.size = shared.size
+                shared.copies += 1
+        inflight = []
+        for identity, subscription, out_seq, redeliveries, branch in read_rows(self._database, "deliveries"):
+            message = self.messages[identity]
+            message.redeliveries = redeliveries
+            if subscription:
+                inflight.append((out_seq, message, subscriptions[subscription]))
+            elif branch:
+                message.branch = transactions[branch]
+                message.branch.taken[identity] = message
+        # Per connection, deliveries are kept in the order of the output counter.
+        for out_seq, message, holder in sorted(inflight, key=lambda entry: entry[0]):
+            holder.hold(message, out_seq)
+        restore_ready(with_progress(self.messages.values(), on_progress))
+        for holder in subscriptions.values():
+            holder.queue.attach(holder)
+
+    def _restore_transactions(self, contexts: dict[int, Context]) -> dict[int, Transaction]:
+        transactions: dict[int, Transaction] = {}
+        for identity, context_id, *rest in read_rows(self._database, "transactions"):
+            context = contexts.get(context_id)
+            transaction = transactions[identity] = Transaction(identity, context, *rest)
+            if context is not None:
+                context.transactions[transaction.name] = transaction
+        for identity, transaction_id, kind, args in read_rows(self._database, "items"):
+            transaction = transactions[transaction_id]
+            transaction.add(Item(identity, transaction, kind, wire.decode(args)))
+        self.branches = {each.key: each for each in transactions.values() if each.xid}
+        prepared = sorted((each for each in transactions.values() if each.prepared), key=lambda each: each.prepared)
+        self.prepared = {each.key: each for each in prepared}
+        self.reserved = sum(len(each.items) for each in prepared)
+        self.outcomes, self._outcome_ids = {}, {}
+        for identity, login, xid, outcome in read_rows(self._database, "outcomes"):
+            self.outcomes[login, xid] = outcome
+            self._outcome_ids[login, xid] = identity
+        return transactions
+
+
+def _context_row(context: Context) -> Row:
+    return (context.id, context.conn, int(context.reliable), context.login,
+            context.in_seq, context.out_seq, context.received)
+
+
+def _shared_row(shared: Shared) -> Row:
+    if shared.content is None:
+        raise ValueError(f"message {shared.id} has no content to store")
+    headers, body = shared.content
+    return (shared.id, shared.topic, wire.encode(headers), body)
+
+
+def _message_row(message: Message) -> Row:
+    if message.shared is not None:
+        return (message.id, message.queue.id, message.shared.id, b"", b"")
+    if message.content is None:
+        raise ValueError(f"message {message.id} has no content to store")
+    headers, body = message.content
+    return (message.id, message.queue.id, 0, wire.encode(headers), body)
+
+
+def _delivery_row(message: Message) -> Row:
+    subscription = message.subscription
+    return (message.id, subscription.id if subscription is not None else 0, message.out_seq,
+            message.redeliveries, message.branch.id if message.branch is not None else 0)

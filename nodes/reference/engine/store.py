@@ -1,0 +1,176 @@
+"""The broker's state on disk: SQLite tables that receive what changed since the last flush.
+
+Every table has an integer key. Changes are gathered in memory while commands are applied and written with
+one statement per table when the transaction is about to be committed, so a message that is sent and
+acknowledged within one transaction never reaches the disk. The rows of all tables, in order of their keys,
+are the whole state: a snapshot sends them, a restart reads them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+_SCHEMA: dict[str, tuple[str, ...]] = {
+    "counters": ("id INTEGER PRIMARY KEY", "next_id INTEGER NOT NULL", "next_message INTEGER NOT NULL"),
+    "queues": ("id INTEGER PRIMARY KEY", "name TEXT NOT NULL", "kind TEXT NOT NULL", "pattern TEXT NOT NULL",
+               "served INTEGER NOT NULL"),
+    "contexts": (
+        "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reliable INTEGER NOT NULL", "login TEXT NOT NULL",
+        "in_seq INTEGER NOT NULL", "out_seq INTEGER NOT NULL", "received INTEGER NOT NULL",
+    ),
+    "subscriptions": (
+        "id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL", "queue INTEGER NOT NULL",
+        "ack TEXT NOT NULL", "prefetch INTEGER NOT NULL",
+    ),
+    "shared": ("id INTEGER PRIMARY KEY", "topic TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+    "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "shared INTEGER NOT NULL",
+                 "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+    "deliveries": ("id INTEGER PRIMARY KEY", "subscription INTEGER NOT NULL", "out_seq INTEGER NOT NULL",
+                   "redeliveries INTEGER NOT NULL", "branch INTEGER NOT NULL"),
+    "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL",
+                     "login TEXT NOT NULL", "xid TEXT NOT NULL", "prepared INTEGER NOT NULL"),
+    "items": ("id INTEGER PRIMARY KEY", "transaction_id INTEGER NOT NULL", "kind TEXT NOT NULL",
+              "args BLOB NOT NULL"),
+    "servers": ("id INTEGER PRIMARY KEY", "sent INTEGER NOT NULL", "acked INTEGER NOT NULL",
+                "received INTEGER NOT NULL"),
+    "outgoing": ("id INTEGER PRIMARY KEY", "server INTEGER NOT NULL", "sequence INTEGER NOT NULL",
+                 "destination TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+    "shares": ("id INTEGER PRIMARY KEY", "queue TEXT NOT NULL", "server INTEGER NOT NULL", "wanted INTEGER NOT NULL",
+               "asked INTEGER NOT NULL"),
+    "deployment": ("id INTEGER PRIMARY KEY", "phase INTEGER NOT NULL", "note TEXT NOT NULL"),
+    "outcomes": ("id INTEGER PRIMARY KEY", "login TEXT NOT NULL", "xid TEXT NOT NULL", "outcome TEXT NOT NULL"),
+    "closed": (
+        "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL", "in_seq INTEGER NOT NULL",
+    ),
+}
+TABLES = tuple(_SCHEMA)
+"""Names of the tables; each has a whole number ``id`` as its key, which is its first column."""
+_LOAD_BATCH = 1000
+_SLICE = 1000
+_PROGRESS_ROWS = 1000
+"""Rows between two calls of ``on_progress``."""
+
+
+def no_progress() -> None:
+    """For work that is short, or that nobody waits for."""
+
+
+def with_progress(items: Iterable[T], on_progress: Callable[[], None]) -> Iterator[T]:
+    """The items; calls ``on_progress`` between batches, so that long work over them can tell others that it goes on."""
+    for number, item in enumerate(items):
+        if not number % _PROGRESS_ROWS:
+            on_progress()
+        yield item
+
+
+class Table(Generic[T]):
+    """The unsaved changes of one table; ``row`` makes the row of an object when it is written.
+
+    ``changed`` holds what is to be written, ``removed`` the keys of what is to be deleted.
+    """
+
+    def __init__(self, name: str, row: Callable[[T], Row]) -> None:
+        marks = ", ".join("?" * len(_SCHEMA[name]))
+        self._upsert = f"INSERT OR REPLACE INTO {name} VALUES ({marks})"
+        self._delete = f"DELETE FROM {name} WHERE id = ?"
+        self._row = row
+        self.changed: dict[int, T] = {}
+        self._unsaved: set[int] = set()
+        self.removed: list[tuple[int]] = []
+
+    def insert(self, key: int, item: T) -> None:
+        """A row that is not in the table yet."""
+        self._unsaved.add(key)
+        self.changed[key] = item
+
+    def update(self, key: int, item: T) -> None:
+        """A row that may be in the table already."""
+        self.changed[key] = item
+
+    def remove(self, key: int) -> None:
+        """A row that is no more."""
+        self.changed.pop(key, None)
+        if key in self._unsaved:
+            self._unsaved.remove(key)
+        else:
+            self.removed.append((key,))
+
+    def is_unsaved(self, key: int) -> bool:
+        """Whether the row was inserted since the last flush."""
+        return key in self._unsaved
+
+    def flush(self, database: sqlite3.Connection) -> list[T]:
+        """Write the changes; returns the objects that were written."""
+        if self.removed:
+            database.executemany(self._delete, self.removed)
+            self.removed = []
+        if not self.changed:
+            return []
+        written = list(self.changed.values())
+        database.executemany(self._upsert, map(self._row, written))
+        self.changed = {}
+        self._unsaved = set()
+        return written
+
+    def forget(self) -> None:
+        """Drop the unsaved changes."""
+        self.changed, self._unsaved, self.removed = {}, set(), []
+
+
+def create_tables(database: sqlite3.Connection) -> None:
+    """Make the tables that are missing."""
+    for name, columns in _SCHEMA.items():
+        database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)})")
+
+
+def read_rows(database: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[Row]:
+    """The rows of a table in order of their keys, read as they are asked for."""
+    yield from database.execute(f"SELECT {columns} FROM {table} ORDER BY id")
+
+
+def read_slice(
+    database: sqlite3.Connection, table: str, after: int | None = None, most: int = _SLICE, upto: int | None = None
+) -> Iterator[list[Any]]:
+    """Rows of a table as ``[table, column...]``: ``most`` of those whose key is above ``after``, up to ``upto``."""
+    query = f"SELECT * FROM {table} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+    lowest, highest = -(1 << 63), (1 << 63) - 1
+    for row in database.execute(query, (lowest if after is None else after, highest if upto is None else upto, most)):
+        yield [table, *row]
+
+
+def read_all(database: sqlite3.Connection) -> Iterator[list[Any]]:
+    """Every row of every table as ``[table, column...]``."""
+    for name in _SCHEMA:
+        for row in read_rows(database, name):
+            yield [name, *row]
+
+
+def replace_all(database: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
+    """Replace the tables' content by rows as ``read_all`` gives them.
+
+    Raises:
+        ValueError: a row names no table or has the wrong number of columns.
+    """
+    for name in _SCHEMA:
+        database.execute(f"DELETE FROM {name}")
+    batch: list[Sequence[Any]] = []
+    current = ""
+    for name, *columns in rows:
+        if name not in _SCHEMA or len(columns) != len(_SCHEMA[name]):
+            raise ValueError(f"the snapshot holds a row that fits no table: {name!r}")
+        if name != current or len(batch) >= _LOAD_BATCH:
+            _insert(database, current, batch)
+            current, batch = name, []
+        batch.append(columns)
+    _insert(database, current, batch)
+
+
+def _insert(database: sqlite3.Connection, name: str, rows: list[Sequence[Any]]) -> None:
+    if rows:
+        marks = ", ".join("?" * len(_SCHEMA[name]))
+        database.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)

@@ -1,0 +1,179 @@
+"""Transactions: sends and acknowledgements that wait, and take effect together.
+
+A transaction that is begun with an XID is a branch of a distributed one (XA). When it has been prepared it belongs to
+the login, not to the connection: nothing but its COMMIT or ABORT ends it, on whatever connection and node.
+"""
+
+from __future__ import annotations
+
+from nodes.reference.api import Command
+from nodes.reference.engine.contexts import Context, Item, Transaction, content_size
+from nodes.reference.engine.destinations import CommandError, Destinations
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.queues import Message
+from nodes.reference.engine.state import State
+
+COMMITTED, ABORTED = "committed", "aborted"
+OUTCOMES_REMEMBERED = 1_000
+
+
+class Transactions:
+    """The transactions' side of the engine."""
+
+    def __init__(self, state: State, limits: Limits, destinations: Destinations) -> None:
+        self._state = state
+        self._limits = limits
+        self._destinations = destinations
+
+    def begin(self, context: Context, command: Command) -> None:
+        """A new transaction of this connection."""
+        name = command.args["tx"]
+        if name in context.transactions:
+            raise CommandError(f"transaction {name} has begun already")
+        if len(context.transactions) >= self._limits.max_transactions:
+            raise CommandError(f"a connection may have {self._limits.max_transactions} transactions")
+        xid = command.args.get("xid", "")
+        if xid:
+            self._check_new(context.login, xid)
+        self._state.add_transaction(context, name, xid)
+
+    def _check_new(self, login: str, xid: str) -> None:
+        if (login, xid) in self._state.branches:
+            raise CommandError(f"XID {xid} has begun already")
+        if (login, xid) in self._state.outcomes:
+            raise CommandError(f"XID {xid} was {self._state.outcomes[login, xid]}; a new branch needs a new XID")
+
+    def defer(self, context: Context, command: Command) -> None:
+        """Let a send, ack or nack wait for its transaction's end."""
+        transaction = self._transaction(context, command.args["tx"])
+        if len(transaction.items) >= self._limits.max_transaction_items:
+            raise CommandError(f"a transaction may have {self._limits.max_transaction_items} items")
+        if transaction.size + content_size(command.args) > self._limits.max_transaction_bytes:
+            raise CommandError(f"a transaction may hold {self._limits.max_transaction_bytes} bytes")
+        names = ("id",) if command.kind != "send" else ("destination", "headers", "body")
+        self._state.add_item(transaction, command.kind, {name: command.args[name] for name in names})
+
+    def prepare(self, context: Context, command: Command) -> None:
+        """Make sure that a branch can be committed whatever happens, and detach it from its connection.
+
+        What it gives back (``nack``) goes back at once: both outcomes do that.
+        """
+        branch = self._transaction(context, command.args["tx"])
+        if not branch.xid:
+            raise CommandError(f"transaction {branch.name} was begun without an XID")
+        if len(self._state.prepared) >= self._limits.max_prepared:
+            raise CommandError(f"the broker already has its limit of {self._limits.max_prepared} prepared transactions")
+        for item, messages in self._plan(context, branch.items):
+            if item.kind == "send":
+                self._destinations.reserve(item.args["destination"])
+            elif item.kind == "ack":
+                for message in messages:
+                    self._destinations.take(message, branch)
+            else:
+                self._destinations.finish(item.kind, messages)
+        self._state.prepare(branch)
+
+    def commit(self, context: Context, command: Command) -> None:
+        """Carry out a transaction of this connection, or a prepared branch of this login."""
+        if "xid" in command.args:
+            branch = self._prepared(context.login, command.args["xid"], COMMITTED)
+            if branch is not None:
+                self._end_prepared(branch, COMMITTED)
+            return
+        transaction = self._transaction(context, command.args["tx"])
+        plan = self._plan(context, transaction.items)
+        self._end(transaction, COMMITTED)
+        for item, messages in plan:
+            if item.kind == "send":
+                self._destinations.send(item.args)
+            else:
+                self._destinations.finish(item.kind, messages)
+
+    def abort(self, context: Context, command: Command) -> None:
+        """Forget a transaction of this connection, or a prepared branch of this login."""
+        if "xid" in command.args:
+            branch = self._prepared(context.login, command.args["xid"], ABORTED)
+            if branch is not None:
+                self._end_prepared(branch, ABORTED)
+            return
+        self._end(self._transaction(context, command.args["tx"]), ABORTED)
+
+    def recover(self, login: str) -> list[str]:
+        """The XIDs of the login's prepared branches, in the order of their preparation."""
+        return [xid for owner, xid in self._state.prepared if owner == login]
+
+    def empty(self, context: Context) -> None:
+        """Leave this connection's transactions open without what they hold: what a switchable bug does."""
+        for transaction in list(context.transactions.values()):
+            self._state.remove_transaction(transaction)
+            self._state.add_transaction(context, transaction.name, transaction.xid)
+
+    def forget_sends(self, login: str) -> None:
+        """Lose what the prepared branches of this login send (a switchable bug)."""
+        for owner, branch in self._state.prepared.items():
+            if owner[0] == login:
+                self._state.drop_items(branch)
+
+    def forget_branches(self, login: str) -> None:
+        """Roll back the prepared branches of this login (a switchable bug)."""
+        for owner, branch in list(self._state.prepared.items()):
+            if owner[0] == login:
+                self._end_prepared(branch, ABORTED)
+
+    def close(self, context: Context) -> None:
+        """The connection is gone: its transactions are aborted."""
+        for transaction in list(context.transactions.values()):
+            self._state.remove_transaction(transaction)
+
+    def _prepared(self, login: str, xid: str, outcome: str) -> Transaction | None:
+        """The branch to end; None when it has ended already, as it is asked to."""
+        branch = self._state.prepared.get((login, xid))
+        if branch is not None:
+            return branch
+        ended = self._state.outcomes.get((login, xid))
+        if ended == outcome:
+            return None
+        if ended is not None:
+            raise CommandError(f"XID {xid} was {ended}")
+        if (login, xid) in self._state.branches:
+            raise CommandError(f"XID {xid} is not prepared")
+        raise CommandError(f"there is no XID {xid}")
+
+    def _end_prepared(self, branch: Transaction, outcome: str) -> None:
+        self._end(branch, outcome)
+        for message in list(branch.taken.values()):
+            if outcome == COMMITTED:
+                self._destinations.consume(message)
+            else:
+                self._destinations.give_back(message)
+        if outcome == COMMITTED:
+            for item in branch.items:
+                self._destinations.send(item.args)
+
+    def _end(self, transaction: Transaction, outcome: str) -> None:
+        self._state.remove_transaction(transaction)
+        if transaction.xid:
+            self._state.remember_outcome(transaction.key, outcome, OUTCOMES_REMEMBERED)
+
+    def _transaction(self, context: Context, name: str) -> Transaction:
+        transaction = context.transactions.get(name)
+        if transaction is None:
+            raise CommandError(f"there is no transaction {name}")
+        return transaction
+
+    def _plan(self, context: Context, items: list[Item]) -> list[tuple[Item, list[Message]]]:
+        """What each item will do; raises CommandError, before anything is done, if one of them can't."""
+        plan: list[tuple[Item, list[Message]]] = []
+        taken: set[int] = set()
+        for item in items:
+            if item.kind == "send":
+                plan.append((item, []))
+                continue
+            message = context.find(item.args["id"])
+            if message is None or message.id in taken:
+                raise CommandError(f"no message awaits an acknowledgement with id {item.args['id']}")
+            messages = [m for m in context.covered(message) if m.id not in taken]
+            taken.update(m.id for m in messages)
+            plan.append((item, messages))
+        self._destinations.check_room(item.args["destination"] for item in items if item.kind == "send")
+        return plan

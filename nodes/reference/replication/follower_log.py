@@ -1,0 +1,109 @@
+"""Receiving the log (and the state) from one source: the master, or the peer whose log a proposer adopts."""
+
+from __future__ import annotations
+
+from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
+from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateBegin, StateChunk, StateEnd
+from nodes.reference.replication.positions import LogId
+from nodes.reference.replication.replica import Replica
+from nodes.reference.replication.transfer import Row, add_chunk, rows_of
+
+
+class FollowerLog:
+    """What this replica has from ``source`` in ``epoch``.
+
+    ``matched`` is the highest index up to which its log is known to equal the source's; -1 before that is
+    known. Only entries up to there may be taken for committed: behind it there may be an old, uncommitted tail.
+    """
+
+    def __init__(self, replica: Replica, source: str, epoch: int) -> None:
+        self._replica = replica
+        self.source = source
+        self.epoch = epoch
+        self.matched = -1
+        self.echo = -1.0
+        self._owes_ack = False
+        self._state: dict[str, dict[int, Row]] | None = None
+        self._chunks = 0
+        self._undelivered: list[Append] = []
+
+    def introduce(self) -> None:
+        """Tell the source how far this replica's log goes, so that it knows where to begin."""
+        last, applied = self._replica.log.position()
+        self._replica.send(
+            self.source, LogPosition(self.epoch, last.epoch, last.idx, applied.epoch, applied.idx)
+        )
+
+    def append(self, message: Append) -> None:
+        """Take entries; an uncommitted tail that contradicts them is removed.
+
+        While the state is incomplete they are kept undelivered (4.7.3).
+        """
+        self.echo = max(self.echo, message.sent)
+        log = self._replica.log
+        if self._state is not None:
+            self._undelivered.append(message)
+            return
+        if log.epoch_at(message.prev) != message.prev_epoch:
+            self.introduce()
+            return
+        index = message.prev
+        for epoch, entry in message.entries:
+            index += 1
+            present = log.epoch_at(index)
+            if index <= log.base or present == epoch or (present and CONFLICTING_TAIL_KEPT in self._replica.bugs):
+                continue
+            if present is not None:
+                self._replica.runtime.log("uncommitted tail removed", first=index, last=log.last)
+                log.truncate(index)
+            log.append(epoch, entry)
+        self.matched = max(self.matched, index)
+        self._owes_ack = True
+        self.commit(message.commit)
+
+    def commit(self, index: int) -> None:
+        """The source says that its log is committed up to ``index``."""
+        replica = self._replica
+        replica.broker.observe(
+            replica.advance(index if COMMIT_UNMATCHED in replica.bugs else min(index, self.matched)))
+
+    def begin_state(self, message: StateBegin) -> None:
+        """The whole state is about to come."""
+        self._replica.runtime.log("state transfer begin", source=self.source)
+        self._state, self._chunks, self._undelivered = {}, 0, []
+
+    def receive_chunk(self, message: StateChunk) -> None:
+        """A piece of the state."""
+        if self._state is None or message.number != self._chunks:
+            return
+        add_chunk(self._state, message.rows)
+        self._chunks += 1
+        self._replica.send(self.source, StateAck(self.epoch, self._chunks))
+
+    def end_state(self, message: StateEnd) -> None:
+        """The state is complete: it replaces what is here, and what was kept undelivered follows."""
+        if self._state is None or message.chunks != self._chunks:
+            return
+        replica, at = self._replica, LogId(message.upto_epoch, message.upto)
+        replica.load(rows_of(self._state), at, [str(name) for name in message.view], message.group)
+        undelivered = self._undelivered
+        self._state, self._undelivered = None, []
+        self.matched = at.idx
+        self._owes_ack = True
+        replica.runtime.log("state transfer end", source=self.source, index=at.idx, undelivered=len(undelivered))
+        for each in undelivered:
+            self.append(each)
+
+    def settle(self) -> bool:
+        """Acknowledge, once, what the frames just read have brought, if anything; it is made durable first."""
+        if not self._owes_ack:
+            return False
+        self._owes_ack = False
+        replica = self._replica
+        if replica.log.has_unwritten:
+            options = replica.options
+            replica.log.compact(options.log_keep, options.log_keep_bytes, replica.log.applied)
+            if RECEIPT_BEFORE_SYNC not in replica.bugs:
+                replica.persist()
+        replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
+        return True

@@ -1,0 +1,470 @@
+"""Persistent all-to-all TCP links between the brokers of one group.
+
+A frame is a 32-bit length and that many bytes, the ``wire`` encoding of a list. A link begins with a hello in
+each direction (protocol, cluster, name of the node, a number used once) and a proof in each direction that both
+know the same secret (HMAC-SHA256 over all of that); what follows is neither encrypted nor signed. Of two
+nodes the one that comes first in the group's order dials. Any byte received proves that the peer lives. A
+link that is silent for ``silence`` seconds, or on which more than ``MAX_UNSENT`` bytes wait, is cut and dialled
+again: after a partition TCP would take much longer to find out that a connection is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import random
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nodes.reference import wire
+from nodes.reference.api import Runtime
+from nodes.timeouts import within
+
+PROTOCOL = "stormproof-link/5"
+MAX_FRAME = 64 << 20
+MAX_UNSENT = 128 << 20
+MAX_HELLO = 4096
+MAX_COMPLAINTS = 1000
+_LENGTH = struct.Struct(">I")
+
+
+class LinkError(Exception):
+    """The peer broke the link protocol; the text says how."""
+
+
+class LinkEvents(Protocol):
+    """Who is told of what happens on the links; called on the event loop, in order for each peer."""
+
+    def link_up(self, peer: str) -> None:
+        """The link to the peer is ready for frames."""
+
+    def link_down(self, peer: str) -> None:
+        """The link is gone; frames that were on their way may or may not have arrived."""
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        """All frames that were read at once, in order; raises LinkError to have the link cut."""
+
+
+class FrameParser:
+    """Cuts a byte stream into decoded frames."""
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The frames that ``data`` completes.
+
+        Raises:
+            LinkError: a frame is longer than the limit, or is no encoding of a value.
+        """
+        # A frame rarely comes in pieces: what came is then cut up as it is, without a copy of the whole.
+        buffer: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            buffer = self._buffer
+        found: list[Any] = []
+        position = 0
+        while len(buffer) - position >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(buffer, position)
+            if size > self.limit:
+                raise LinkError(f"a frame of {size} bytes is longer than {self.limit}")
+            end = position + _LENGTH.size + size
+            if len(buffer) < end:
+                break
+            try:
+                found.append(wire.decode(buffer[position + _LENGTH.size : end]))
+            except wire.WireError as error:
+                raise LinkError(f"a frame can't be decoded: {error}") from error
+            position = end
+        if buffer is data:
+            self._buffer += data[position:]
+        elif position:
+            del self._buffer[:position]
+        return found
+
+
+def encode_frame(value: Any) -> bytes:
+    """One frame, ready to be sent to any number of peers.
+
+    Raises:
+        wire.WireError: the value can't be encoded, or its encoding is longer than MAX_FRAME.
+    """
+    raw = wire.encode(value)
+    if len(raw) > MAX_FRAME:
+        raise wire.WireError(f"a frame of {len(raw)} bytes is longer than {MAX_FRAME}")
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def check_hello(hello: Any, cluster: str, allowed: Collection[str], protocol: str = PROTOCOL) -> tuple[str, bytes]:
+    """The name of the peer that said hello, and its number.
+
+    Raises:
+        LinkError: it speaks another protocol, belongs to another cluster, or isn't expected on this link.
+    """
+    if not (isinstance(hello, list) and hello and isinstance(hello[0], str)):
+        raise LinkError("no hello of a broker")
+    if hello[0] != protocol:
+        raise LinkError(f"protocol is {hello[0]!r}, not {protocol!r}")
+    if list(map(type, hello)) != [str, str, str, bytes]:
+        raise LinkError("no hello of a broker")
+    _, its_cluster, name, number = hello
+    if its_cluster != cluster:
+        raise LinkError(f"cluster is {its_cluster!r}, not {cluster!r}")
+    if name not in allowed:
+        raise LinkError(f"node {name!r} isn't expected here")
+    return str(name), bytes(number)
+
+
+def proof(
+    secret: str, protocol: str, cluster: str, side: str, names: Sequence[str], numbers: Sequence[bytes]
+) -> bytes:
+    """What only somebody with the secret can say: of the side (``dial`` or ``accept``), for these two nodes."""
+    said = wire.encode([protocol, cluster, side, *names, *numbers])
+    return hmac.digest(secret.encode(), said, "sha256")
+
+
+async def read_hello(reader: asyncio.StreamReader) -> Any:
+    """The first frame on a connection; raises LinkError when it is none or too long, and what ``readexactly`` does."""
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if size > MAX_HELLO:
+        raise LinkError("no hello of a broker")
+    try:
+        return wire.decode(await reader.readexactly(size))
+    except wire.WireError as error:
+        raise LinkError("no hello of a broker") from error
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """How two brokers make sure that they mean each other and know the same secret, before anything else is said.
+
+    Both methods raise LinkError when the other side is somebody else, and what ``readexactly`` raises.
+    """
+
+    protocol: str
+    cluster: str
+    name: str
+    secret: str
+    random: random.Random
+
+    async def dial(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
+        """The side that has opened the connection, to reach ``peer``."""
+        number = self._number()
+        writer.write(self._hello(number))
+        _, its_number = check_hello(await read_hello(reader), self.cluster, [peer], self.protocol)
+        names, numbers = (self.name, peer), (number, its_number)
+        self._check_proof(await read_hello(reader), "accept", names, numbers)
+        writer.write(encode_frame(self._proof("dial", names, numbers)))
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+                     allowed: Collection[str]) -> str:
+        """The other side; returns which of those that may connect has done so."""
+        peer, its_number = check_hello(await read_hello(reader), self.cluster, allowed, self.protocol)
+        number = self._number()
+        names, numbers = (peer, self.name), (its_number, number)
+        writer.write(self._hello(number) + encode_frame(self._proof("accept", names, numbers)))
+        self._check_proof(await read_hello(reader), "dial", names, numbers)
+        return peer
+
+    def _number(self) -> bytes:
+        return self.random.getrandbits(128).to_bytes(16, "big")
+
+    def _hello(self, number: bytes) -> bytes:
+        return encode_frame([self.protocol, self.cluster, self.name, number])
+
+    def _proof(self, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> bytes:
+        return proof(self.secret, self.protocol, self.cluster, side, names, numbers)
+
+    def _check_proof(self, said: Any, side: str, names: Sequence[str], numbers: Sequence[bytes]) -> None:
+        if not isinstance(said, bytes) or not hmac.compare_digest(said, self._proof(side, names, numbers)):
+            other = names[side == "accept"]
+            raise LinkError(f"{other} has another secret (option `secret`, the same on all nodes)")
+
+
+class Complaints:
+    """Why there is no connection, for the log; what is tried again and again is told once.
+
+    Nor can strangers fill the log: of more than ``MAX_COMPLAINTS`` the rest is not told.
+    """
+
+    def __init__(self, runtime: Runtime, event: str) -> None:
+        self._runtime, self._event = runtime, event
+        self._told: dict[tuple[str, str], None] = {}
+
+    def tell(self, peer: str, reason: str, level: str = "warning", **fields: Any) -> None:
+        """The connection with a peer (empty: with whoever that was) was refused."""
+        if (peer, reason) not in self._told and len(self._told) < MAX_COMPLAINTS:
+            self._told[peer, reason] = None
+            self._runtime.log(self._event, level=level, peer=peer, reason=reason, **fields)
+
+    def forget(self, peer: str) -> None:
+        """There is a connection with the peer, who may be one of those of whom nobody knew who that was."""
+        self._told = {told: None for told in self._told if told[0] not in ("", peer)}
+
+
+class _Reading(asyncio.Protocol):
+    """Hands on what comes as it comes: a task that reads would cost two turns of the loop for each read.
+
+    ``over`` is done when nothing more comes, with the exception that ended it, if any.
+    """
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._take = take
+
+    def data_received(self, data: bytes) -> None:
+        if data and not self.over.done():
+            try:
+                self._take(data)
+            except Exception as error:  # whoever waits for `over` is to have it, whatever it is
+                self.over.set_exception(error)
+
+    def eof_received(self) -> bool:
+        self._end(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def _end(self, error: Exception | None) -> None:
+        if self.over.done():
+            return
+        if error is None:
+            self.over.set_result(None)
+        else:
+            self.over.set_exception(error)
+
+
+@dataclass(eq=False)
+class _Link:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    parser: FrameParser
+
+    def cut(self) -> None:
+        self.writer.transport.abort()
+
+
+class Links:
+    """The links of one node to all its peers.
+
+    Args:
+        node: name of this node.
+        peers: every node of the group in configured order -> (host, port) of its listener for links.
+        cluster: links between nodes of differently named clusters are refused.
+        silence: seconds after which a link without any input is cut.
+        retry: seconds between attempts to connect.
+        secret: links between nodes with different secrets are refused.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        events: LinkEvents,
+        node: str,
+        peers: Mapping[str, tuple[str, int]],
+        cluster: str,
+        silence: float,
+        retry: float,
+        secret: str = "",
+    ) -> None:
+        self._runtime = runtime
+        self._events = events
+        self._node = node
+        self._addresses = dict(peers)
+        self._silence = silence
+        self._retry = retry
+        self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
+        order = list(peers)
+        self._dialled = order[order.index(node) + 1 :]
+        self._complaints = Complaints(runtime, "link refused")
+        self._links: dict[str, _Link] = {}
+        self._heard: dict[str, float] = {}
+        self._exempt_until: dict[str, float] = {}
+        self._dials: dict[str, asyncio.Task[None]] = {}
+        self._server: asyncio.Server | None = None
+        self._handshakes: dict[asyncio.StreamWriter, None] = {}
+        self._accepted: dict[asyncio.Task[None], None] = {}
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Listen, and begin to dial; raises OSError when the port can't be had."""
+        host, port = self._addresses[self._node]
+        self._server = await self._runtime.serve(self._accept, host, port)
+        for peer in self._dialled:
+            self._begin_to_dial(peer)
+
+    def add(self, peer: str, address: tuple[str, int], dial: bool) -> None:
+        """A peer, which this node dials, or which dials it; a known one keeps its address, and its link."""
+        self._addresses.setdefault(peer, address)
+        if not dial and peer in self._dialled:
+            self._dialled.remove(peer)
+        elif dial and peer not in self._dialled:
+            self._dialled.append(peer)
+            if self._server is not None:
+                self._begin_to_dial(peer)
+
+    def retain(self, peers: Collection[str]) -> None:
+        """Forget all other peers: they are not dialled any more, and not let in."""
+        for peer in [name for name in self._others() if name not in peers]:
+            del self._addresses[peer]
+            if peer in self._dialled:
+                self._dialled.remove(peer)
+            if peer in self._dials:
+                self._dials.pop(peer).cancel()
+            self.cut(peer, reason="not of this group")
+            self._heard.pop(peer, None)
+
+    def _others(self) -> list[str]:
+        return [name for name in self._addresses if name != self._node]
+
+    def _begin_to_dial(self, peer: str) -> None:
+        if peer not in self._dials:
+            self._dials[peer] = self._runtime.spawn(self._dial(peer), f"link to {peer}")
+
+    async def stop(self) -> None:
+        """Flush what can be flushed at once, close every link and the listener."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for link in self._links.values():
+            link.writer.close()
+        for writer in list(self._handshakes):
+            writer.transport.abort()
+        if self._accepted:
+            await asyncio.wait(list(self._accepted), timeout=self._silence)
+        dials = list(self._dials.values())
+        for task in [*dials, *self._accepted]:
+            task.cancel()
+        if dials:
+            await asyncio.wait(dials)
+
+    def send(self, peer: str, frame: bytes) -> bool:
+        """Queue an encoded frame; False when there is no link (or it had to be cut, being hopelessly slow)."""
+        link = self._links.get(peer)
+        if link is None or link.writer.transport.is_closing():
+            return False
+        link.writer.write(frame)
+        if link.writer.transport.get_write_buffer_size() > MAX_UNSENT:
+            self._runtime.log("link cut: too much unsent", level="warning", peer=peer)
+            link.cut()
+            return False
+        return True
+
+    def silent_for(self, peer: str) -> float:
+        """Seconds since anything was heard of the peer; infinite when nothing ever was."""
+        return self._runtime.now() - self._heard.get(peer, float("-inf"))
+
+    def forgive(self, seconds: float) -> None:
+        """Don't count ``seconds`` in which this node itself stood still as silence of the peers."""
+        now = self._runtime.now()
+        for peer in self._heard:
+            self._heard[peer] = min(now, self._heard[peer] + seconds)
+
+    def forget(self, peer: str) -> None:
+        """The peer has said that it stops: as if it had never been heard."""
+        self._heard.pop(peer, None)
+
+    def exempt(self, peer: str, seconds: float) -> None:
+        """Don't cut the link with a peer for its silence until then: it is busy with what it was sent."""
+        self._exempt_until[peer] = self._runtime.now() + seconds
+
+    def cut_silent(self) -> None:
+        """Cut every link that has been silent for too long."""
+        now = self._runtime.now()
+        for peer, link in list(self._links.items()):
+            if self.silent_for(peer) > self._silence and now >= self._exempt_until.get(peer, now):
+                self.cut(peer, link, "silent")
+
+    def cut(self, peer: str, link: _Link | None = None, reason: str = "") -> None:
+        """Cut the link to a peer, if there is one (or if it still is ``link``); it will be dialled again."""
+        current = self._links.get(peer)
+        if current is not None and link in (None, current):
+            del self._links[peer]
+            self._exempt_until.pop(peer, None)
+            current.cut()
+            self._runtime.log("link down", peer=peer, reason=reason)
+            self._events.link_down(peer)
+
+    async def _dial(self, peer: str) -> None:
+        host, port = self._addresses[peer]
+        while peer in self._dialled:
+            # The peer has dialled where the two don't agree, which lasts until the log of both says who dials.
+            if peer not in self._links:
+                try:
+                    async with within(max(self._silence / 2, 0.05)):
+                        link = await self._open(peer, host, port)
+                except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
+                    if isinstance(error, LinkError):
+                        self._complaints.tell(peer, str(error))
+                else:
+                    await self._run(peer, link)
+            await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random() / 2))
+        del self._dials[peer]
+
+    async def _open(self, peer: str, host: str, port: int) -> _Link:
+        reader, writer = await self._runtime.connect(host, port)
+        try:
+            await self._handshake.dial(reader, writer, peer)
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return _Link(reader, writer, FrameParser())
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._handshakes[writer] = None
+        try:
+            async with within(max(self._silence, 0.1)):
+                peer = await self._handshake.accept(reader, writer, self._others())
+        except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
+            if isinstance(error, LinkError):
+                self._complaints.tell("", str(error))
+            writer.transport.abort()
+            return
+        finally:
+            del self._handshakes[writer]
+        task = asyncio.current_task()
+        if task is not None:
+            self._accepted[task] = None
+        try:
+            await self._run(peer, _Link(reader, writer, FrameParser()))
+        finally:
+            if task is not None:
+                del self._accepted[task]
+
+    async def _run(self, peer: str, link: _Link) -> None:
+        if self._stopping:
+            link.cut()
+            return
+        self.cut(peer, reason="replaced by a new link")
+        self._links[peer] = link
+        self._heard[peer] = self._runtime.now()
+        self._complaints.forget(peer)
+        self._runtime.log("link up", peer=peer)
+        self._events.link_up(peer)
+        reading = _Reading(lambda data: self._take(peer, link, data))
+        reason = "closed by the peer"
+        try:
+            over = link.reader.at_eof() or link.writer.transport.is_closing()
+            link.writer.transport.set_protocol(reading)
+            link.reader.feed_eof()
+            reading.data_received(await link.reader.read())  # what came with the end of the handshake
+            if not over or reading.over.done():
+                await reading.over
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+        except LinkError as error:
+            reason = str(error)
+        finally:
+            link.cut()
+            self.cut(peer, link, reason)
+
+    def _take(self, peer: str, link: _Link, data: bytes) -> None:
+        if self._links.get(peer) is link:
+            self._heard[peer] = self._runtime.now()
+            frames = link.parser.feed(data)
+            if frames:
+                self._events.frames(peer, frames)

@@ -1,0 +1,179 @@
+"""Bringing a peer's log up to date: by the entries that it lacks, or by the whole state and what follows."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from nodes.reference.bugs import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
+from nodes.reference.engine.store import with_progress
+from nodes.reference.replication.messages import Append, StateBegin, StateChunk, StateEnd
+from nodes.reference.replication.positions import LogId, Position, plan_feed
+from nodes.reference.replication.replica import Replica
+from nodes.reference.replication.transfer import TWO_STEP, HeldBack, Transfer, TwoStep
+
+APPEND_BYTES = 256 << 10
+WINDOW_BYTES = 8 << 20
+CHUNK_WINDOW = 4
+LOADING = 10
+"""How many detection time-outs a peer may be silent while it loads the state: it can't speak while SQLite commits."""
+
+
+class SharedFrames:
+    """The last frame made, so that entries which go to several peers are encoded once."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int, int, int, float] | None = None
+        self._frame = b""
+
+    def append(self, replica: Replica, epoch: int, start: int, stamp: float) -> tuple[bytes, int]:
+        """The frame with entries from ``start`` on, and the index of the last of them."""
+        log = replica.log
+        if self._key != (epoch, start, log.last, replica.committed, stamp):
+            self._key = (epoch, start, log.last, replica.committed, stamp)
+            entries = [[of, entry] for of, entry in log.read(start, APPEND_BYTES)]
+            previous = log.id_at(start - 1)
+            self._frame = replica.encode(
+                Append(epoch, previous.idx, previous.epoch, replica.committed, stamp, entries)
+            )
+            self._end = start - 1 + len(entries)
+        return self._frame, self._end
+
+
+class Replicator:
+    """Sends one peer what it lacks, in ``epoch``, as fast as it acknowledges.
+
+    ``match`` is the highest index that the peer has acknowledged, -1 before the first acknowledgement.
+    """
+
+    def __init__(self, replica: Replica, peer: str, epoch: int, position: Position, frames: SharedFrames) -> None:
+        self._replica = replica
+        self._peer = peer
+        self._epoch = epoch
+        self._frames = frames
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._unacked = 0
+        self._transfer: Transfer | None = None
+        self._sent_chunks = self._acked_chunks = self._bytes = 0
+        self._ended = False
+        self._began = replica.now()
+        self.match = -1
+        plan = plan_feed(position, replica.log.epoch_at)
+        self.next = plan.start
+        if plan.state:
+            self._begin_state()
+        else:
+            if plan.start < replica.log.last:
+                replica.runtime.log("catch-up by log", to=peer, first=plan.start, last=replica.log.last)
+            # Makes the peer check that its log fits and acknowledge, even if it lacks nothing.
+            self._send(self.next, replica.now(), empty=True)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the peer needs no state and has acknowledged something."""
+        return self._transfer is None and self.match >= 0
+
+    @property
+    def hold(self) -> int:
+        """Entries after this index will be needed."""
+        if self._transfer is not None and self._transfer.at is None:
+            return self._replica.log.applied
+        return self.next - 1
+
+    def close(self) -> None:
+        """The peer needs nothing any more, or not from here."""
+        if self._transfer is not None:
+            self._transfer.close()
+            self._transfer = None
+
+    def pump(self, stamp: float) -> None:
+        """Send what may be sent now; ``stamp`` is this node's clock, which the peer will echo."""
+        log = self._replica.log
+        if self._transfer is None and log.epoch_at(self.next - 1) is None:
+            self._begin_state()
+        if self._transfer is not None:
+            self._pump_state(self._transfer)
+            if not (self._ended or self._transfer.sends_entries) or log.epoch_at(self.next - 1) is None:
+                return
+        while self.next <= log.last and self._unacked < WINDOW_BYTES:
+            self._send(self.next, stamp)
+
+    def acked(self, match: int) -> None:
+        """The peer holds everything up to ``match``."""
+        transfer = self._transfer
+        if transfer is not None:
+            if not self._ended or transfer.at is None or match < transfer.at.idx:
+                return
+            self._replica.runtime.log(
+                "state transfer end", to=self._peer, index=match, bytes=self._bytes,
+                seconds=round(self._replica.now() - self._began, 3),
+            )
+            self._replica.links.exempt(self._peer, 0)
+            self.close()
+        self.match = max(self.match, match)
+        while self._in_flight and self._in_flight[0][0] <= match:
+            self._unacked -= self._in_flight.popleft()[1]
+
+    def acked_chunks(self, count: int) -> None:
+        """The peer has received so many chunks of the state."""
+        self._acked_chunks = max(self._acked_chunks, count)
+
+    def _send(self, start: int, stamp: float, empty: bool = False) -> None:
+        replica = self._replica
+        if empty:
+            previous = replica.log.id_at(start - 1)
+            message = Append(self._epoch, previous.idx, previous.epoch, replica.committed, stamp, [])
+            replica.send(self._peer, message)
+            return
+        frame, end = self._frames.append(replica, self._epoch, start, stamp)
+        replica.links.send(self._peer, frame)
+        self._in_flight.append((end, len(frame)))
+        self._unacked += len(frame)
+        self.next = end + 1
+
+    def _begin_state(self) -> None:
+        replica = self._replica
+        self._began = replica.now()
+        self._transfer = self._new_transfer()
+        self._ended = False
+        self._sent_chunks = self._acked_chunks = self._bytes = 0
+        self._in_flight.clear()
+        self._unacked = 0
+        self.match = -1
+        if self._transfer.at is not None:
+            self.next = self._transfer.at.idx + 1
+        replica.runtime.log("state transfer begin", to=self._peer, form=replica.options.transfer)
+        replica.send(self._peer, StateBegin(self._epoch))
+
+    def _new_transfer(self) -> Transfer:
+        replica = self._replica
+        if replica.options.transfer == TWO_STEP:
+            forgetful = TRANSFER_FORGETS_MARKED in replica.bugs
+            return TwoStep(replica.broker.database, replica.marks, self._persisted, forgetful)
+        at = self._persisted()
+        return HeldBack(with_progress(replica.broker.engine.dump(), replica.progress()), at)
+
+    def _persisted(self) -> LogId:
+        # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.
+        replica, log = self._replica, self._replica.log
+        replica.persist()
+        return log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
+
+    def _pump_state(self, transfer: Transfer) -> None:
+        replica = self._replica
+        while not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW:
+            chunk = transfer.next_chunk()
+            if chunk is not None:
+                replica.send(self._peer, StateChunk(self._epoch, self._sent_chunks, chunk))
+                self._sent_chunks += 1
+                self._bytes += len(chunk)
+                continue
+            at = transfer.at
+            if at is None:
+                raise ValueError("a state transfer ended before its place in the log was known")
+            self._ended = True
+            if not transfer.sends_entries:
+                self.next = at.idx + 1
+            log = replica.log
+            end = StateEnd(self._epoch, at.idx, at.epoch, log.view_at(at.idx), log.group_at(at.idx), self._sent_chunks)
+            replica.send(self._peer, end)
+            replica.links.exempt(self._peer, LOADING * replica.options.detection_timeout)

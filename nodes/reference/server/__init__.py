@@ -1,0 +1,1 @@
+"""The broker around an engine: client sessions, services, configuration, the process."""

@@ -1,0 +1,444 @@
+"""The broker: listener, sessions, engine and design put together."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from nodes.reference.api import (
+    Admission,
+    Arrived,
+    ClientEffect,
+    Closed,
+    Command,
+    Config,
+    ConfigError,
+    Declined,
+    Deployed,
+    Design,
+    Effect,
+    Engine,
+    Growing,
+    Opened,
+    Refused,
+    Runtime,
+    Waiting,
+)
+from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
+from nodes.reference.designs import make_design
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.server_queues import FAILED
+from nodes.reference.server.collocated import Channel, Thread, is_collocated, thread_of
+from nodes.reference.server.frames import Greeting
+from nodes.reference.server.networks import Networks
+from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
+from nodes.reference.server.sessions import Session, master_header
+from nodes.timeouts import within
+
+DATABASE = "broker"
+NO_SERVICES = "the services are not started yet"
+_NETWORK_TIMEOUT = 2.0
+_IDLE_PARTS = 4
+_FAILED_LINGER = 0.2
+"""Seconds that clients have to read their ERROR when the store has failed."""
+_SPARE_SESSIONS = 64
+"""Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
+
+
+class ReferenceBroker:
+    """One node. ``start`` it, and ``stop`` it when it is no longer needed.
+
+    Raises:
+        ConfigError: the configuration names no known design, or the data folder can't be used.
+    """
+
+    def __init__(self, config: Config, runtime: Runtime,
+                 service_classes: Mapping[str, ServiceFactory] = SERVICES) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.port = config.port
+        self.limits = Limits.from_options(config.options)
+        self.database: sqlite3.Connection = runtime.open_database(DATABASE)
+        self.bugs = switched_on(config.options)
+        if COMMIT_UNSYNCED in self.bugs:
+            self.database.execute("PRAGMA synchronous=OFF")
+        self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs, config)
+        self.entry_open = False
+        self._collocated: dict[str, tuple[Channel, Thread]] = {}
+        self._threads: list[asyncio.Task[None]] = []
+        self.networks = Networks(self, lambda: self.engine.server_queues, _network_timeout(config.options))
+        self.services = Services(self, config.node, config.services, self._open_doors, service_classes)
+        self._known_phase = self.engine.server_queues.deployment.phase
+        self._failed = False
+        self.design: Design = make_design(self)
+        self.has_topic_manager = self.design.has_topic_manager
+        self._server: asyncio.Server | None = None
+        self._sessions: dict[Session, None] = {}
+        self._attached: dict[str, Session] = {}
+        self._waiting: dict[str, list[Session]] = {}
+        self._idle: dict[str, asyncio.TimerHandle] = {}
+        self._serving = False
+        self._store_failed = False
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+
+    async def start(self) -> None:
+        """Listen (port 0 takes a free one; the log names it), and start the design.
+
+        Raises:
+            ConfigError: the address can't be listened on.
+        """
+        host, port = self.config.host, self.config.port
+        try:
+            self._server = await self.runtime.serve(self._accept, host, port)
+        except OSError as error:
+            self.database.close()
+            raise ConfigError(f"port: can't listen on {host}:{port} ({error.strerror or error}); "
+                              "choose another with `host` and `port`") from error
+        if port == 0:
+            port = self.port = self._server.sockets[0].getsockname()[1]
+        await self.networks.start()
+        for name, (channel, thread) in self._collocated.items():
+            self._threads.append(self.runtime.spawn(thread(channel), f"collocated {name}"))
+        await self.design.start()
+        self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
+
+    async def stop(self) -> None:
+        """End all sessions, then the design, then close the database.
+
+        When the store has failed, the sessions only, and quickly: a broker that can't keep anything must not go on
+        talking. The others notice when the process is gone.
+        """
+        if self._server is not None:
+            self._server.close()
+        for thread in self._threads:
+            thread.cancel()
+        self._serving = False
+        for session in list(self._sessions):
+            session.end("the broker is shutting down")
+        self.drop_clients("the broker is shutting down")
+        if not self._store_failed:
+            await self.networks.stop()
+            await self.design.stop()
+        try:
+            async with within(_FAILED_LINGER if self._store_failed else self.limits.linger):
+                await self._nobody.wait()
+        except TimeoutError:
+            self.runtime.log("clients did not leave", count=len(self._sessions))
+        if not self._store_failed:
+            self.database.close()
+        self.runtime.log("stopped", node=self.config.node)
+
+    # What designs are given.
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is written inside is committed together; see ``api.Broker``.
+
+        Raises:
+            RuntimeError: an earlier transaction failed, so memory and store may differ.
+        """
+        if self._store_failed:
+            raise RuntimeError("a transaction failed before; the broker has to be started again")
+        try:
+            self.database.execute("BEGIN IMMEDIATE")
+            yield
+            self.engine.flush()
+            self.database.execute("COMMIT")
+        except BaseException as error:
+            self._store_failed = True
+            # Whoever called may survive the exception (one peer's connection, say); the broker must not.
+            self.runtime.spawn(_fail(error), "store")
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+            raise
+        self._watch_deployment()
+
+    def began_serving(self) -> None:
+        """Start the services; once they are there, clients and other servers are let in."""
+        self._serving = True
+        if not self.design.has_services:
+            self._take_over_connections()
+        elif not self._failed:
+            self.services.promoted(self.engine.server_queues.deployment)
+
+    def _open_doors(self) -> None:
+        """The services run: let other servers and clients in."""
+        self.networks.open()
+        self._take_over_connections()
+
+    def _take_over_connections(self) -> None:
+        """Close inherited connections that are not reliable; start the idle timers of the others."""
+        if ORPHANS_NEVER_EXPIRE in self.bugs:
+            return
+        for conn, reliable in self.engine.connections().items():
+            if conn in self._attached or conn in self._waiting or self._channel_of(conn) is not None:
+                continue
+            if reliable:
+                self._start_idle_timer(conn)
+            else:
+                self.submit(Command("close", conn, 0, {"reason": "failover"}))
+
+    def release(self, effects: Iterable[Effect]) -> None:
+        """Hand effects to the sessions of the clients connected here; those of others are dropped."""
+        touched: dict[Session, None] = {}
+        for effect in effects:
+            if isinstance(effect, (Waiting, Arrived, Declined)):
+                self.networks.take(effect)
+                continue
+            if isinstance(effect, Deployed):
+                self.services.decided(effect.phase)
+                continue
+            if self._tell_thread(effect):
+                continue
+            if isinstance(effect, Opened):
+                self._attach(effect)
+            session = self._attached.get(effect.conn)
+            if session is None and isinstance(effect, (Refused, Closed)):
+                session = self._next_waiting(effect.conn)
+            if session is not None:
+                session.take(effect)
+                touched[session] = None
+            if isinstance(effect, (Refused, Closed)):
+                self._forget(effect.conn)
+        for session in touched:
+            session.flush()
+        self.networks.flush()
+
+    def observe(self, effects: Iterable[Effect]) -> None:
+        """Hand a slave's effects to the collocated threads on it."""
+        if self._collocated:
+            for effect in effects:
+                if not isinstance(effect, (Waiting, Arrived, Declined, Deployed)):
+                    self._tell_thread(effect)
+
+    def drop_clients(self, reason: str) -> None:
+        """End all ordinary client sessions with an ERROR (this node no longer serves)."""
+        self._serving = False
+        self.networks.close()
+        self.services.demoted()
+        self._attached.clear()
+        self._waiting.clear()
+        for timer in self._idle.values():
+            timer.cancel()
+        self._idle.clear()
+        headers = master_header(self.design.admission())
+        for session in list(self._sessions):
+            if not session.admin:
+                session.depose(reason, headers)
+
+    # What sessions need.
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+        self.design.submit(command)
+
+    def admission(self) -> Admission:
+        """Whether ordinary clients are let in now: the master lets them in once its services run."""
+        admission = self.design.admission()
+        if admission.accepted and not self._runs_services():
+            return Admission(False, NO_SERVICES)
+        return admission
+
+    def _runs_services(self) -> bool:
+        return not self.design.has_services or (self.services.ready and self.entry_open)
+
+    def master_place(self) -> int | None:
+        """Place of the master among the replicas, if this node knows who it is."""
+        addresses, master = self.config.client_addresses, self.design.admission().master
+        for place, name in enumerate(self.config.peers):
+            if master is not None and addresses.get(name) == master:
+                return place
+        return None
+
+    def log(self, event: str, **fields: Any) -> None:
+        """One line in the node's log."""
+        self.runtime.log(event, **fields)
+
+    def run_collocated(self, name: str, thread: Thread) -> Channel:
+        """Let a thread run on this replica; see ``services.Host``."""
+        if name in self._collocated:
+            raise ConfigError(f"services: two collocated clients are called {name}")
+        channel = Channel(self, name)
+        self._collocated[name] = channel, thread
+        return channel
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow by one replica.
+
+        Raises:
+            ConfigError: the design can't, or not now.
+        """
+        if not isinstance(self.design, Growing):
+            raise ConfigError(f"design {self.config.design} takes no more replicas at run time")
+        self.design.add_replica(name, link, client)
+
+    def crowded(self) -> bool:
+        """Whether there are more sessions than allowed."""
+        return len(self._sessions) > self.limits.max_connections
+
+    def status(self) -> dict[str, Any]:
+        """What an administrator's connection tells."""
+        state = self.design.status()
+        state["serving"] = state["serving"] and self._runs_services()
+        return {"node": self.config.node, "design": self.config.design, "depths": self.engine.depths(),
+                "connections": len(self.engine.connections()), "sessions": len(self._sessions),
+                "server": self.config.server, "networks": self.networks.status(),
+                "collocated": {name: {"dropped": channel.dropped, "witnessed": channel.witnessed}
+                               for name, (channel, _) in self._collocated.items()}, **state}
+
+    def open(self, session: Session, greeting: Greeting) -> None:
+        """Open or resume a connection context for a session; the answer comes as an effect."""
+        conn = greeting.resume
+        if conn is not None and is_collocated(conn):
+            session.end("connection closed", {"x-closed": "unknown"})  # nobody outside has such a connection
+            return
+        args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
+        if conn is None:
+            conn = self._new_id()
+        else:
+            args |= {"resume": True, "received": greeting.received}
+            if FILTER_LOST_AT_FAILOVER in self.bugs and not conn.startswith(f"{self.config.node}-"):
+                args["moved"] = True
+            self._stop_idle_timer(conn)
+        session.conn = conn
+        self._waiting.setdefault(conn, []).append(session)
+        self.submit(Command("open", conn, 0, args))
+
+    def leave(self, session: Session) -> None:
+        """The session is over: close its context, or let it wait to be resumed."""
+        conn, session.conn = session.conn, None
+        if conn is None:
+            return
+        waiting = self._waiting.get(conn, [])
+        if session in waiting:
+            # What becomes of the context is decided when the answer to the open command comes.
+            waiting.remove(session)
+            if not waiting:
+                del self._waiting[conn]
+        if self._attached.get(conn) is session:
+            del self._attached[conn]
+            self.runtime.log("client left", conn=conn)
+            self._abandoned(conn, session.reliable)
+
+    # Inner workings.
+
+    def _channel_of(self, conn: str) -> Channel | None:
+        """The channel of the collocated client that this connection belongs to, if it runs here."""
+        if not is_collocated(conn):
+            return None
+        channel, _ = self._collocated.get(thread_of(conn), (None, None))
+        return channel
+
+    def _tell_thread(self, effect: ClientEffect) -> bool:
+        """Hand an effect to the collocated thread whose connection it is on; whether there is one."""
+        channel = self._channel_of(effect.conn)
+        if channel is not None:
+            channel.put(effect)
+        return channel is not None
+
+    def _watch_deployment(self) -> None:
+        """Whether the deployment has failed since the last look, of which every replica learns by applying it."""
+        phase = self.engine.server_queues.deployment.phase
+        if phase == FAILED and self._known_phase != FAILED:
+            self.runtime.spawn(self._give_up(), "give up")
+        self._known_phase = phase
+
+    async def _give_up(self) -> None:
+        """End this replica, once the others have had time to learn why, unless a new attempt is under way already."""
+        self._failed = True
+        await asyncio.sleep(self.limits.linger)
+        deployment = self.engine.server_queues.deployment
+        if deployment.phase == FAILED:
+            raise DeploymentFailed(f"the first initialisation of the services failed ({deployment.note}): "
+                                   "stop all replicas and start them again")
+        self._failed = False
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._sessions) >= self.limits.max_connections + _SPARE_SESSIONS:
+            writer.transport.abort()
+            return
+        session = Session(self, reader, writer)
+        self._sessions[session] = None
+        self._nobody.clear()
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+            if not self._sessions:
+                self._nobody.set()
+
+    def _new_id(self) -> str:
+        while True:
+            conn = f"{self.config.node}-{self.runtime.random.getrandbits(64):016x}"
+            if not self.engine.knows(conn) and conn not in self._waiting:
+                return conn
+
+    def _attach(self, effect: Opened) -> None:
+        conn = effect.conn
+        session = self._next_waiting(conn)
+        older = self._attached.get(conn)
+        if session is not None:
+            self._attached[conn] = session
+            self.runtime.log("client connected", conn=conn, received=effect.received)
+            if older is not None:
+                older.conn = None
+                older.end("the connection was taken over")
+        elif older is None:
+            self._abandoned(conn, self.engine.connections().get(conn, False))
+
+    def _next_waiting(self, conn: str) -> Session | None:
+        waiting = self._waiting.get(conn)
+        if not waiting:
+            return None
+        session = waiting.pop(0)
+        if not waiting:
+            del self._waiting[conn]
+        return session
+
+    def _forget(self, conn: str) -> None:
+        self._attached.pop(conn, None)
+        self._stop_idle_timer(conn)
+
+    def _abandoned(self, conn: str, reliable: bool) -> None:
+        if not self._serving:
+            return
+        if reliable:
+            self._start_idle_timer(conn)
+        else:
+            self.submit(Command("close", conn, 0, {"reason": "connection lost"}))
+
+    def _start_idle_timer(self, conn: str, parts: int = _IDLE_PARTS) -> None:
+        """Parts are counted, not time: the clients can't come back while this process stands still."""
+        self._stop_idle_timer(conn)
+        wait = self.limits.idle_timeout / _IDLE_PARTS
+        self._idle[conn] = asyncio.get_running_loop().call_later(wait, self._idle_part, conn, parts - 1)
+
+    def _stop_idle_timer(self, conn: str) -> None:
+        timer = self._idle.pop(conn, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _idle_part(self, conn: str, parts: int) -> None:
+        if parts:
+            self._start_idle_timer(conn, parts)
+            return
+        del self._idle[conn]
+        self.runtime.log("idle connection closed", conn=conn)
+        self.submit(Command("close", conn, 0, {"reason": "idle"}))
+
+
+def _network_timeout(options: Mapping[str, Any]) -> float:
+    """Option ``network_timeout``: seconds of silence after which a connection with another server is cut."""
+    value = options.get("network_timeout", _NETWORK_TIMEOUT)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
+        raise ConfigError(f"options.network_timeout: {value!r} is not a number of seconds between 0 and 3600")
+    return float(value)
+
+
+async def _fail(error: BaseException) -> None:
+    raise error

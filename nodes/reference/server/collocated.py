@@ -1,0 +1,196 @@
+"""Collocated clients (HA Joram, 1.2, 4.3, 5.2): clients that run inside the broker, one on every replica.
+
+A *thread* of the same name runs on every replica, as a task of the broker's event loop. It reaches the replicated
+state through its replica's ``Channel``: what it sends is multicast by the master and dropped by a slave, and the
+replies reach the threads on all replicas, since all of them apply the same commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from nodes.reference.api import ClientEffect, Closed, Command, Config, Deliver, Done, Opened, Refused, Runtime
+from nodes.reference.engine.contexts import INDIVIDUAL
+
+PREFIX = "local:"
+"""Connection contexts of collocated clients are named ``local:THREAD:...``; the broker names those of others."""
+
+
+class ConnectionLost(Exception):
+    """The connection is over, and what was asked on it last may or may not have taken effect."""
+
+
+def is_collocated(conn: str) -> bool:
+    """Whether a connection context is that of a collocated client."""
+    return conn.startswith(PREFIX)
+
+
+def thread_of(conn: str) -> str:
+    """The name of the thread that a collocated client's context belongs to."""
+    return conn.removeprefix(PREFIX).partition(":")[0]
+
+
+class ChannelHost(Protocol):
+    """What a channel needs of its broker."""
+
+    config: Config
+    runtime: Runtime
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+
+
+class Channel:
+    """The HA channel of one replica, as the thread of one name sees it.
+
+    ``master`` tells whether this replica is the master; ``term`` counts the times that it became that. ``dropped``
+    counts what the thread sent on a slave, ``witnessed`` the replies that came to it there.
+    """
+
+    def __init__(self, host: ChannelHost, name: str) -> None:
+        self.name = name
+        self.node = host.config.node
+        self.runtime = host.runtime
+        self.master = False
+        self.term = 0
+        self.dropped = 0
+        self.witnessed = 0
+        self._host = host
+        self._replies: asyncio.Queue[ClientEffect | None] = asyncio.Queue()
+
+    # The thread's side.
+
+    @property
+    def login(self) -> str:
+        """Whose durable subscriptions and prepared branches the thread's are; nobody can log in as this."""
+        return PREFIX + self.name
+
+    def direct_send(self, command: Command) -> bool:
+        """Multicast a command if this replica is the master, else drop it (4.3.1); returns which."""
+        if not self.master:
+            self.dropped += 1
+            return False
+        self._host.submit(command)
+        return True
+
+    async def reply(self) -> ClientEffect | None:
+        """The next reply to a thread of this name on whatever replica (4.3.2), or None: look whether ``master`` has
+        changed. What comes on a slave is up to the thread."""
+        reply = await self._replies.get()
+        if reply is not None and not self.master:
+            self.witnessed += 1
+        return reply
+
+    def new_conn(self) -> str:
+        """A name for a connection context that no other has."""
+        return f"{PREFIX}{self.name}:{self.node}-{self.runtime.random.getrandbits(64):016x}"
+
+    # The broker's side.
+
+    def promoted(self) -> None:
+        """This replica has become master."""
+        self.master = True
+        self.term += 1
+        self._replies.put_nowait(None)
+
+    def demoted(self) -> None:
+        """This replica is a slave now."""
+        self.master = False
+        self._replies.put_nowait(None)
+
+    def put(self, reply: ClientEffect) -> None:
+        """A reply for the thread."""
+        self._replies.put_nowait(reply)
+
+
+class Connection:
+    """A collocated connection. It is opened on the master, works like any other there, and is never recovered: it ends
+    when its replica is no longer master (5.2)."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.conn = channel.new_conn()
+        self._channel = channel
+        self._term = 0
+        self._asked = 0
+        self._messages: deque[Deliver] = deque()
+
+    async def open(self) -> None:
+        """Wait until this replica is master, then open a new context.
+
+        What former connections of the thread have left (subscriptions, what these had not acknowledged, transactions
+        that were not prepared) is cleaned in the same command.
+
+        Raises:
+            ConnectionLost: the replica did not stay master, or the broker has too many connections.
+        """
+        channel = self._channel
+        while not channel.master:
+            await channel.reply()
+        self._term = channel.term
+        await self.request("open", reliable=False, login=channel.login, collocated=True)
+
+    async def request(self, kind: str, **args: Any) -> Done | None:
+        """Carry out a command and wait until it is safe; as ``post`` and ``settled``."""
+        self.post(kind, **args)
+        return await self.settled()
+
+    def post(self, kind: str, **args: Any) -> None:
+        """Send a command, whose outcome ``settled`` waits for."""
+        self._check()
+        self._channel.direct_send(Command(kind, self.conn, 0, args))
+        self._asked += 1
+
+    async def settled(self) -> Done | None:
+        """Wait until all that was sent is safe; the answer to the last command.
+
+        Raises:
+            ConnectionLost: this replica is no longer master, or the broker refused a command.
+        """
+        done = None
+        while self._asked:
+            done = await self._take() or done
+        return done
+
+    async def next_message(self) -> Deliver:
+        """The next message of the connection's subscriptions; raises ConnectionLost as ``settled``."""
+        while not self._messages:
+            await self._take()
+        return self._messages.popleft()
+
+    async def subscribe(self, source: str, durable: str, prefetch: int) -> None:
+        """Consume from a queue, or from a topic by the durable subscription of that name."""
+        await self.request("subscribe", **subscription(source, durable, prefetch))
+
+    def _check(self) -> None:
+        if not self._channel.master or self._channel.term != self._term:
+            raise ConnectionLost("this replica is no longer master")
+
+    async def _take(self) -> Done | None:
+        reply = await self._channel.reply()
+        self._check()
+        if reply is None:
+            return None
+        if reply.conn != self.conn:  # a former connection's, whose thread has gone on without it
+            if isinstance(reply, Closed):
+                self._channel.runtime.log("former collocated connection cleaned", conn=reply.conn)
+            return None
+        if isinstance(reply, Deliver):
+            self._messages.append(reply)
+        elif isinstance(reply, (Refused, Closed)):
+            raise ConnectionLost(reply.reason)
+        elif isinstance(reply, (Done, Opened)):
+            self._asked -= 1
+        return reply if isinstance(reply, Done) else None
+
+
+def subscription(source: str, durable: str, prefetch: int) -> dict[str, Any]:
+    """Arguments of the command that consumes from a queue, or a topic, one acknowledgement for each message."""
+    args = {"id": "source", "destination": source, "ack": INDIVIDUAL, "prefetch": prefetch}
+    return args if source.startswith("/queue/") else {**args, "durable": durable}
+
+
+Thread = Callable[[Channel], Coroutine[Any, Any, None]]
+"""What runs on every replica as long as its broker does."""

@@ -1,0 +1,384 @@
+"""The configuration descriptor of HA Joram (4.6.3): ``a3servers.xml``, read as the document prints it.
+
+``config`` holds ``domain``, ``cluster`` and ``server`` elements. A ``server`` in a cluster is one replica of the HA
+server that the cluster declares; one outside of any is a server of its own. Both hold ``network`` and ``service``.
+Every error names the file and the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+from xml.parsers import expat
+
+from nodes.reference.api import ConfigError
+from nodes.reference.config import MAX_SERVER
+from nodes.reference.server.reaction import ARGUMENTS, REACTION, check_arguments
+from nodes.reference.server.services import CONNECTION_MANAGER, DESTINATIONS, TCP_PROXY
+
+MAX_BYTES = 1 << 20
+MAX_PORT = 65535
+MAX_DEPTH = 16
+
+SERVICE_CLASSES: Mapping[str, str] = {
+    CONNECTION_MANAGER: "args \"NAME PASSWORD\": the name and the password that clients give",
+    TCP_PROXY: "args \"PORT\": the port where clients connect",
+    DESTINATIONS: "args \"/queue/NAME ...\": destinations to make when the server is first started",
+    REACTION: ARGUMENTS,
+}
+"""The classes that a ``service`` may name, and what their ``args`` mean."""
+
+LINK_OFFSET = 1000
+"""The document leaves the ports of the group communication to JGroups: here they follow from the network's."""
+
+_CHILDREN = {
+    "": ("config",), "config": ("domain", "cluster", "server"), "cluster": ("server",),
+    "server": ("network", "service"), "domain": (), "network": (), "service": (),
+}
+_ATTRIBUTES = {
+    "config": (), "domain": ("name",), "cluster": ("id", "name"), "server": ("id", "hostname"),
+    "network": ("domain", "port"), "service": ("class",),
+}
+_OPTIONAL = {"server": ("name",), "service": ("args",)}
+
+
+@dataclass
+class Element:
+    """One XML element with the line that it begins at."""
+
+    name: str
+    attributes: Mapping[str, str]
+    line: int
+    children: list[Element] = field(default_factory=list)
+
+    def all(self, name: str) -> list[Element]:
+        """The children of that name, in order."""
+        return [child for child in self.children if child.name == name]
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service to be started on the master: its Java class, and the words of ``args``."""
+
+    kind: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One replica of a server, or the whole of one that is not replicated.
+
+    ``networks`` maps a domain to the port where other servers connect.
+    """
+
+    id: int
+    host: str
+    networks: Mapping[str, int]
+    services: tuple[Service, ...]
+    line: int
+
+    def args_of(self, kind: str) -> tuple[str, ...]:
+        """The args of its service of that class, which it has."""
+        return next(service.args for service in self.services if service.kind == kind)
+
+    @property
+    def client_port(self) -> int:
+        """Where clients connect."""
+        return int(self.args_of(TCP_PROXY)[0])
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server as the others see it: replicated (``cluster``) or not. ``machines`` are its replicas in order."""
+
+    id: int
+    name: str
+    replicated: bool
+    machines: tuple[Machine, ...]
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """All servers by id, in the order of the file."""
+
+    path: str
+    servers: Mapping[int, Server]
+
+
+def read_descriptor(path: str | Path) -> Descriptor:
+    """The descriptor in a file.
+
+    Raises:
+        ConfigError: it can't be read, is no XML, or describes no usable configuration; ``FILE:LINE: what is wrong``.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read ({error.strerror or error})") from error
+    return parse_descriptor(content, str(path))
+
+
+def parse_descriptor(content: bytes, path: str) -> Descriptor:
+    """The descriptor in an XML text; ``path`` names it in errors (ConfigError, as of ``read_descriptor``)."""
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: has {len(content)} bytes; a descriptor has at most {MAX_BYTES}")
+    return _Reader(path).descriptor(_parse(content, path))
+
+
+def _parse(content: bytes, path: str) -> Element:
+    """The tree of elements. Nothing outside of the text is ever read, and no entity is ever expanded."""
+    parser = expat.ParserCreate()
+    top = Element("", {}, 0)
+    stack = [top]
+
+    def fail(what: str) -> NoReturn:
+        raise ConfigError(f"{path}:{parser.CurrentLineNumber}: {what}")
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if len(stack) > MAX_DEPTH:
+            fail(f"<{name}> is nested deeper than {MAX_DEPTH}")
+        element = Element(name, attributes, parser.CurrentLineNumber)
+        stack[-1].children.append(element)
+        stack.append(element)
+
+    def end(_: str) -> None:
+        stack.pop()
+
+    def text(data: str) -> None:
+        if data.strip():
+            fail(f"text between the elements: {data.strip()[:40]!r}")
+
+    def doctype(_name: str, _system: str | None, _public: str | None, internal: int) -> None:
+        if internal:
+            fail("the DOCTYPE has declarations of its own; remove them")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise ConfigError(f"{path}:{error.lineno}: not XML: {expat.ErrorString(error.code)}") from error
+    _check(top, path)
+    return top.children[0]
+
+
+def _check(element: Element, path: str) -> None:
+    """Whether every element and attribute is one that the document knows, where it stands."""
+    allowed = _CHILDREN[element.name]
+    for child in element.children:
+        if child.name not in allowed:
+            inside = f"inside <{element.name}>" if element.name else "at the top"
+            known = ", ".join(f"<{name}>" for name in allowed) or "nothing"
+            raise ConfigError(f"{path}:{child.line}: <{child.name}> {inside}; possible: {known}")
+        needed, optional = _ATTRIBUTES[child.name], _OPTIONAL.get(child.name, ())
+        for name in child.attributes:
+            if name not in needed + optional:
+                known = ", ".join(needed + optional) or "none"
+                raise ConfigError(f"{path}:{child.line}: <{child.name}> has no attribute {name!r} (there are: {known})")
+        for name in needed:
+            if not child.attributes.get(name):
+                raise ConfigError(f"{path}:{child.line}: <{child.name}> without {name}")
+        _check(child, path)
+
+
+class _Reader:
+    """From elements to servers."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._domains: list[str] = []
+
+    def descriptor(self, config: Element) -> Descriptor:
+        self._domains = [domain.attributes["name"] for domain in config.all("domain")]
+        self._unique(config.all("domain"), lambda domain: domain.attributes["name"], "domain")
+        clusters, alone = config.all("cluster"), config.all("server")
+        ordered = [child for child in config.children if child in clusters or child in alone]
+        if not ordered:
+            self._fail(config, "there is no server")
+        self._unique(ordered, lambda each: str(self._number(each, "id", MAX_SERVER)), "server id")
+        self._unique(ordered, lambda each: each.attributes.get("name", ""), "server name")
+        servers = [self._cluster(each) if each.name == "cluster" else self._alone(each) for each in ordered]
+        self._addresses(config)
+        return Descriptor(self._path, {server.id: server for server in servers})
+
+    def _cluster(self, element: Element) -> Server:
+        replicas = element.all("server")
+        if not replicas:
+            self._fail(element, "a cluster without a server")
+        self._unique(replicas, lambda each: str(self._number(each, "id", MAX_SERVER)), "replica id")
+        for replica in replicas:
+            if "name" in replica.attributes:
+                self._fail(replica, "a replica has no name: its cluster has")
+        machines = tuple(self._machine(replica) for replica in replicas)
+        first = machines[0]
+        for machine in machines[1:]:
+            where = f"as replica {first.id} (line {first.line}) does; they must be the same for all replicas"
+            if set(machine.networks) != set(first.networks):
+                self._fail(machine, f"replica {machine.id} does not declare the same networks {where}")
+            if [service.kind for service in machine.services] != [service.kind for service in first.services]:
+                self._fail(machine, f"replica {machine.id} does not declare the same services {where}")
+            if machine.args_of(CONNECTION_MANAGER) != first.args_of(CONNECTION_MANAGER):
+                self._fail(machine, f"replica {machine.id} does not have the same name and password {where}")
+        return Server(int(element.attributes["id"]), element.attributes["name"], True, machines)
+
+    def _alone(self, element: Element) -> Server:
+        if not element.attributes.get("name"):
+            self._fail(element, "a server outside a cluster needs a name")
+        return Server(int(element.attributes["id"]), element.attributes["name"], False, (self._machine(element),))
+
+    def _machine(self, element: Element) -> Machine:
+        networks: dict[str, int] = {}
+        for network in element.all("network"):
+            domain = network.attributes["domain"]
+            if domain not in self._domains:
+                self._fail(network, f"there is no domain {domain!r} (there are: {', '.join(self._domains) or 'none'})")
+            if domain in networks:
+                self._fail(network, f"domain {domain!r} has a network here already")
+            networks[domain] = self._number(network, "port", MAX_PORT, least=1)
+        services = tuple(self._service(service) for service in element.all("service"))
+        for needed in (CONNECTION_MANAGER, TCP_PROXY):
+            if sum(service.kind == needed for service in services) != 1:
+                self._fail(element, f"a server needs one service {needed} ({SERVICE_CLASSES[needed]})")
+        number, host = self._number(element, "id", MAX_SERVER), element.attributes["hostname"]
+        if host != "".join(host.split()):
+            self._fail(element, f"hostname {host!r} holds white space")
+        return Machine(number, host, networks, services, element.line)
+
+    def _service(self, element: Element) -> Service:
+        kind, args = element.attributes["class"], tuple(element.attributes.get("args", "").split())
+        if kind not in SERVICE_CLASSES:
+            self._fail(element, f"there is no service {kind!r} (there are: {', '.join(SERVICE_CLASSES)})")
+        wrong = f"{kind} takes {SERVICE_CLASSES[kind]}"
+        if kind == CONNECTION_MANAGER and len(args) != 2:
+            self._fail(element, wrong)
+        if kind == TCP_PROXY and not (len(args) == 1 and _is_number(args[0]) and 0 < int(args[0]) <= MAX_PORT):
+            self._fail(element, wrong)
+        if kind == DESTINATIONS and not (args and all(arg.startswith("/queue/") for arg in args)):
+            self._fail(element, wrong)
+        if kind == REACTION and check_arguments(args) is not None:
+            self._fail(element, wrong)
+        return Service(kind, args)
+
+    def _addresses(self, config: Element) -> None:
+        """No two machines of one host may listen on one port."""
+        used: dict[tuple[str, int], str] = {}
+        replicas = [each for cluster in config.all("cluster") for each in cluster.all("server")]
+        for machine in sorted([*config.all("server"), *replicas], key=lambda each: each.line):
+            networks = machine.all("network")
+            ports = [(int(network.attributes["port"]), network.line, "") for network in networks]
+            if machine in replicas:
+                links = f", for the links of that replica: its network's port + {LINK_OFFSET}"
+                ports += [(int(network.attributes["port"]) + LINK_OFFSET, network.line, links)
+                          for network in networks[:1]]
+            ports += [(int(service.attributes["args"]), service.line, "") for service in machine.all("service")
+                      if service.attributes["class"] == TCP_PROXY]
+            for port, line, what in ports:
+                address = machine.attributes["hostname"], port
+                if address in used:
+                    wanted = f" (wanted here{what})" if what else ""
+                    raise ConfigError(f"{self._path}:{line}: port {port} of {address[0]} is taken on line "
+                                      f"{used[address]}{wanted}")
+                used[address] = f"{line}{what}"
+
+    def _unique(self, elements: Sequence[Element], key: Callable[[Element], str], what: str) -> None:
+        seen: dict[str, int] = {}
+        for element in elements:
+            value = key(element)
+            if value in seen:
+                self._fail(element, f"{what} {value} is declared twice, first on line {seen[value]}")
+            seen[value] = element.line
+
+    def _number(self, element: Element, name: str, most: int, least: int = 0) -> int:
+        text = element.attributes[name]
+        if not (_is_number(text) and least <= int(text) <= most):
+            self._fail(element, f"<{element.name}> {name}={text!r} is not a number from {least} to {most}")
+        return int(text)
+
+    def _fail(self, where: Element | Machine, what: str) -> NoReturn:
+        raise ConfigError(f"{self._path}:{where.line}: {what}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 7
+
+
+def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | None,
+              expected: int | None, join: bool = False) -> dict[str, Any]:
+    """What ``nodes.reference.config.parse_config`` takes, for one machine: the starting parameters of 4.7.2.
+
+    Args:
+        server: id of the server.
+        storage: folder for its data.
+        replica: id of the replica inside its cluster; None for a server that is not replicated.
+        expected: how many replicas must have joined before anything starts; None for all.
+        join: whether the replica is added to a cluster that runs already.
+
+    Raises:
+        ConfigError: there is no such server or replica.
+    """
+    found = descriptor.servers.get(server)
+    if found is None:
+        known = ", ".join(map(str, descriptor.servers))
+        raise ConfigError(f"{descriptor.path}: there is no server {server} (there are: {known})")
+    ids = ", ".join(str(machine.id) for machine in found.machines)
+    if not found.replicated and (replica is not None or expected is not None or join):
+        raise ConfigError(f"{descriptor.path}: server {server} is not a cluster: it takes no replica id, no "
+                          "nbClusterExpected, and nothing joins it")
+    if found.replicated and replica not in [machine.id for machine in found.machines]:
+        raise ConfigError(f"{descriptor.path}: name one of the replicas of server {server}: {ids}")
+    if expected is not None and not 1 <= expected <= len(found.machines):
+        raise ConfigError(f"nbClusterExpected: {expected}, but server {server} of {descriptor.path} has "
+                          f"{len(found.machines)} replicas")
+    me = next((machine for machine in found.machines if machine.id == replica), found.machines[0])
+    login, passcode = me.args_of(CONNECTION_MANAGER)
+    config: dict[str, Any] = {
+        "node": node_name(found, me),
+        "design": "joram" if found.replicated else "standalone",
+        "data": storage,
+        "host": me.host,
+        "port": me.client_port,
+        "login": login,
+        "passcode": passcode,
+        "client_addresses": {node_name(found, each): f"{each.host}:{each.client_port}" for each in found.machines},
+        "server": found.id,
+        "networks": [[[each.host, each.networks[domain]] for each in found.machines] for domain in me.networks],
+        "servers": {str(other.id): addresses for other in descriptor.servers.values()
+                    if other is not found and (addresses := _reachable(me, other))},
+        "services": [[service.kind, *service.args] for service in me.services],
+        "options": {},
+    }
+    if found.replicated:
+        config["peers"] = {node_name(found, each): [each.host, _link_port(descriptor, each)]
+                           for each in found.machines}
+        config["options"] = {"cluster": f"{found.name}#{found.id}", "join": join}
+        if expected is not None:
+            config["options"]["nb_cluster_expected"] = expected
+    return config
+
+
+def node_name(server: Server, machine: Machine) -> str:
+    """``s0.1`` for replica 1 of the cluster s0; the server's name if it is not replicated."""
+    return f"{server.name}.{machine.id}" if server.replicated else server.name
+
+
+def _link_port(descriptor: Descriptor, machine: Machine) -> int:
+    if not machine.networks:
+        raise ConfigError(f"{descriptor.path}:{machine.line}: a replica needs a network: its port + {LINK_OFFSET} "
+                          "is that of the links between the replicas")
+    port = next(iter(machine.networks.values())) + LINK_OFFSET
+    if port > MAX_PORT:
+        raise ConfigError(f"{descriptor.path}:{machine.line}: the network's port + {LINK_OFFSET}, for the links "
+                          f"between the replicas, is beyond {MAX_PORT}")
+    return port
+
+
+def _reachable(me: Machine, other: Server) -> list[list[Any]]:
+    """Where the replicas of another server listen, in the first domain that both are in."""
+    for domain in me.networks:
+        if domain in other.machines[0].networks:
+            return [[machine.host, machine.networks[domain]] for machine in other.machines]
+    return []

@@ -1,0 +1,295 @@
+"""What STOMP frames mean: client frames as commands, effects as server frames. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nodes import stomp
+from nodes.reference.api import Command, Deliver
+from nodes.reference.engine.contexts import ACK_MODES, AUTO
+from nodes.reference.engine.queues import DURABLE, QUEUE_PREFIX
+from nodes.reference.engine.server_queues import split
+from nodes.reference.engine.topics import TOPIC_PREFIX
+from nodes.stomp import Frame
+
+VERSION = "1.2"
+SERVER = "stormproof-reference/1"
+DEFAULT_PREFETCH = 64
+ADMIN_STATUS = "/admin/status"
+ADMIN_ADD_REPLICA = "/admin/add-replica"
+TOPIC_MANAGER = "/topic-manager"
+"""Where requests to the topic manager go, in designs that have one."""
+MAX_NAME = 200
+"""Characters in a destination, and in the names that clients give to subscriptions and transactions."""
+
+_QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:)[^\s\x00-\x1f]+")
+_LEVEL = r"[^\s\x00-\x1f.*>]+"
+_TOPIC = re.compile(rf"{TOPIC_PREFIX}{_LEVEL}(\.{_LEVEL})*")
+_PATTERN = re.compile(rf"{TOPIC_PREFIX}(>|({_LEVEL}|\*)(\.({_LEVEL}|\*))*(\.>)?)")
+_DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
+_XID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+# Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
+_NOT_FORWARDED = frozenset({
+    "destination", "receipt", "transaction", "content-length", "subscription", "message-id", "ack",
+    "redelivered", "x-redeliveries", "x-seq", "x-received",
+})
+
+
+class FrameError(Exception):
+    """The client's frame can't be honoured: it gets an ERROR with this reason, and headers, and is closed."""
+
+    def __init__(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.headers = headers if headers is not None else {}
+
+
+class Greeting(NamedTuple):
+    """What CONNECT asks for; heart-beats in milliseconds."""
+
+    login: str
+    passcode: str
+    can_beat: int
+    wants_beat: int
+    admin: bool
+    reliable: bool
+    resume: str | None
+    received: int
+
+
+def greeting(frame: Frame) -> Greeting:
+    """Read CONNECT or STOMP; raises FrameError for another frame, another version, or bad values."""
+    headers = frame.headers
+    if frame.command not in ("CONNECT", "STOMP"):
+        raise FrameError(f"{frame.command} before CONNECT")
+    if VERSION not in headers.get("accept-version", "1.0").split(","):
+        raise FrameError(f"supported protocol versions are {VERSION}", {"version": VERSION})
+    beats = headers.get("heart-beat", "0,0").split(",")
+    if len(beats) != 2 or not all(_NUMBER.fullmatch(beat) for beat in beats):
+        raise FrameError("heart-beat is not two numbers")
+    resume = _name(frame, "x-connection-id") if "x-connection-id" in headers else None
+    return Greeting(
+        login=headers.get("login", ""),
+        passcode=headers.get("passcode", ""),
+        can_beat=int(beats[0]),
+        wants_beat=int(beats[1]),
+        admin=headers.get("x-admin") == "true",
+        reliable=headers.get("x-reliable") == "true" or resume is not None,
+        resume=resume,
+        received=_number(frame, "x-received", 0),
+    )
+
+
+def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -> Command:
+    """The command that a client's frame stands for. ``manager``: whether there is a topic manager.
+
+    Raises:
+        FrameError: a header is missing or wrong, or the frame has no business here.
+    """
+    reader = _READERS.get(frame.command)
+    if reader is None:
+        raise FrameError(f"{frame.command} on an open connection")
+    if manager and frame.command == "SEND" and frame.headers.get("destination") == TOPIC_MANAGER:
+        reader = _request
+    kind, args = reader(frame)
+    receipt = frame.headers.get("receipt")
+    if receipt is not None:
+        args["receipt"] = receipt
+    seq = 0
+    if reliable:
+        if "x-received" in frame.headers:
+            args["received"] = _number(frame, "x-received", 0)
+        if kind != "received":
+            seq = _number(frame, "x-seq", 0)
+            if seq == 0:
+                raise FrameError(f"{frame.command} without x-seq on a reliable connection")
+    elif kind == "received":
+        raise FrameError("RECEIVED on a connection that is not reliable")
+    return Command(kind, conn, seq, args)
+
+
+def new_replica(frame: Frame) -> tuple[str, tuple[str, int], str]:
+    """The replica that an administrator wants to add: its name, the address of its links, and where clients connect.
+
+    Raises:
+        FrameError: the body is not JSON of that form.
+    """
+    try:
+        asked = json.loads(frame.body)
+        name, (host, port), client = asked["name"], asked["link"], asked["client"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FrameError('SEND: the body is not {"name": NAME, "link": [HOST, PORT], "client": "HOST:PORT"}') from error
+    if not (all(isinstance(text, str) and text for text in (name, host, client)) and type(port) is int):
+        raise FrameError("SEND: name, host and client must be texts, the port a number")
+    return name, (host, port), client
+
+
+def message(delivery: Deliver, reliable: bool) -> bytes:
+    """The MESSAGE frame, encoded."""
+    headers = {
+        "subscription": delivery.subscription,
+        "message-id": delivery.message_id,
+        "destination": delivery.destination,
+    }
+    if not delivery.auto:
+        headers["ack"] = delivery.ack_id
+    if reliable:
+        headers["x-seq"] = str(delivery.out_seq)
+    if delivery.redeliveries:
+        headers["redelivered"] = "true"
+        headers["x-redeliveries"] = str(delivery.redeliveries)
+    # The broker's own come first, and the client's can't have their names.
+    headers.update(delivery.headers)
+    headers["content-length"] = str(len(delivery.body))
+    return stomp.encode(Frame("MESSAGE", headers, delivery.body))
+
+
+def receipt(receipt_id: str, headers: Mapping[str, str] | None = None) -> bytes:
+    """The RECEIPT frame, encoded."""
+    if headers:
+        return stomp.encode(Frame("RECEIPT", {"receipt-id": receipt_id, **headers}))
+    return b"RECEIPT\nreceipt-id:%b\n\n\0" % stomp.escape(receipt_id).encode()
+
+
+def safe(seq: int) -> bytes:
+    """The SAFE frame, encoded."""
+    return b"SAFE\nx-safe:%d\n\n\0" % seq
+
+
+def error(reason: str, headers: Mapping[str, str]) -> bytes:
+    """The ERROR frame, encoded; its body repeats the reason for people."""
+    return stomp.encode(Frame("ERROR", {"message": reason, "content-type": "text/plain", **headers},
+                              f"{reason}\n".encode()))
+
+
+def _number(frame: Frame, name: str, default: int) -> int:
+    text = frame.headers.get(name)
+    if text is None:
+        return default
+    if not _NUMBER.fullmatch(text):
+        raise FrameError(f"{frame.command}: {name} is not a number")
+    return int(text)
+
+
+def _name(frame: Frame, header: str) -> str:
+    value = frame.headers.get(header)
+    if not value:
+        raise FrameError(f"{frame.command} without {header}")
+    if len(value) > MAX_NAME:
+        raise FrameError(f"{frame.command}: {header} is longer than {MAX_NAME} characters")
+    return value
+
+
+def _target(frame: Frame) -> str:
+    """The destination of SEND, which may be on another server."""
+    named = _name(frame, "destination")
+    _check_destination(frame, split(named)[1], _TOPIC)
+    return named
+
+
+def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
+    destination = _name(frame, "destination")
+    _check_destination(frame, destination, topics)
+    return destination
+
+
+def _check_destination(frame: Frame, destination: str, topics: re.Pattern[str]) -> None:
+    if not _QUEUE.fullmatch(destination) and not topics.fullmatch(destination):
+        raise FrameError(f"{frame.command}: the destination is not {QUEUE_PREFIX}NAME or {TOPIC_PREFIX}NAME")
+
+
+def _durable(frame: Frame) -> dict[str, str]:
+    if "x-durable" not in frame.headers:
+        return {}
+    name = _name(frame, "x-durable")
+    if not _DURABLE.fullmatch(name):
+        raise FrameError(f"{frame.command}: x-durable holds a blank or a colon")
+    return {"durable": name}
+
+
+def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
+    if "transaction" in frame.headers:
+        args["tx"] = _name(frame, "transaction")
+    return args
+
+
+def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
+    headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
+    args = {"destination": _target(frame), "headers": headers, "body": frame.body}
+    return "send", _in_transaction(frame, args)
+
+
+def _request(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "request", {"headers": dict(frame.headers), "body": frame.body}
+
+
+def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
+    ack = frame.headers.get("ack", AUTO)
+    if ack not in ACK_MODES:
+        raise FrameError(f"SUBSCRIBE: ack is none of {', '.join(ACK_MODES)}")
+    prefetch = _number(frame, "x-prefetch", DEFAULT_PREFETCH)
+    if prefetch == 0:
+        raise FrameError("SUBSCRIBE: x-prefetch is 0")
+    destination, durable = _destination(frame, _PATTERN), _durable(frame)
+    if durable and not destination.startswith(TOPIC_PREFIX):
+        raise FrameError(f"SUBSCRIBE: x-durable is for {TOPIC_PREFIX}NAME only")
+    return "subscribe", {"id": _name(frame, "id"), "destination": destination, "ack": ack, "prefetch": prefetch,
+                         **durable}
+
+
+def _unsubscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
+    args = _durable(frame)
+    if not args or "id" in frame.headers:
+        args["id"] = _name(frame, "id")
+    return "unsubscribe", args
+
+
+def _ack(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return frame.command.lower(), _in_transaction(frame, {"id": _name(frame, "id")})
+
+
+def _xid(frame: Frame) -> dict[str, Any]:
+    if "x-xid" not in frame.headers:
+        return {}
+    if not _XID.fullmatch(frame.headers["x-xid"]):
+        raise FrameError(f"{frame.command}: x-xid is not 1 to 128 letters, digits, and characters of _.:-")
+    return {"xid": frame.headers["x-xid"]}
+
+
+def _begin(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "begin", {"tx": _name(frame, "transaction"), **_xid(frame)}
+
+
+def _prepare(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "prepare", {"tx": _name(frame, "transaction")}
+
+
+def _end(frame: Frame) -> tuple[str, dict[str, Any]]:
+    args = _xid(frame)
+    if args and "transaction" in frame.headers:
+        raise FrameError(f"{frame.command}: a prepared branch is named by x-xid alone, any other by transaction alone")
+    return frame.command.lower(), args or {"tx": _name(frame, "transaction")}
+
+
+def _recover(frame: Frame) -> tuple[str, dict[str, Any]]:
+    _name(frame, "receipt")
+    return "recover", {}
+
+
+def _disconnect(frame: Frame) -> tuple[str, dict[str, Any]]:
+    return "close", {"reason": "client"}
+
+
+def _received(frame: Frame) -> tuple[str, dict[str, Any]]:
+    _name(frame, "x-received")
+    return "received", {}
+
+
+_READERS = {
+    "SEND": _send, "SUBSCRIBE": _subscribe, "UNSUBSCRIBE": _unsubscribe, "ACK": _ack, "NACK": _ack,
+    "BEGIN": _begin, "PREPARE": _prepare, "COMMIT": _end, "ABORT": _end, "RECOVER": _recover,
+    "DISCONNECT": _disconnect, "RECEIVED": _received,
+}

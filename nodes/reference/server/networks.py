@@ -1,0 +1,385 @@
+"""Networks: connections between servers, replicated or not (HA Joram 4.2, 4.6.2, 4.9).
+
+A server that has messages for another one connects to it and sends them in the order of their sequences; the other
+acknowledges what is safe there. Networks are open on the master only: a slave refuses a connection and tells where the
+master listens, and whoever connects tries the replicas of the descriptor one after the other. Frames are those of the
+links between replicas (``links.py``), and so are the handshake, by which both sides prove that they know the same
+secret (option ``secret``), and the hygiene: heartbeats, and a silent connection is cut.
+
+Sender: ``[first sequence kept, last sequence given]``, then ``[sequence, destination, headers, body]``. Receiver:
+``["welcome"]`` or ``["refused", reason, host, port]``, then ``[sequence]``. Both: ``[]`` is a heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from nodes.reference.api import Arrived, Command, Config, ConfigError, Declined, Runtime, Waiting
+from nodes.reference.bugs import FORGOTTEN_WHEN_SENT
+from nodes.reference.engine.server_queues import ServerQueues
+from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame, read_hello
+from nodes.timeouts import within
+
+PROTOCOL = "stormproof-network/3"
+WINDOW = 256
+WINDOW_BYTES = 4 << 20
+_READ_SIZE = 1 << 18
+_HEARTBEAT = encode_frame([])
+_NOT_MASTER = "not master"
+Address = tuple[str, int]
+
+
+class NetworksHost(Protocol):
+    """What networks need of their broker."""
+
+    config: Config
+    runtime: Runtime
+    bugs: frozenset[str]
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+
+    def master_place(self) -> int | None:
+        """Place of the master among the replicas, if it is known."""
+        ...
+
+
+@dataclass(eq=False)
+class _Connection:
+    """One direction of messages; ``sent`` and ``acked`` are sequences, ``sizes`` those of what is under way."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    heard: float
+    parser: FrameParser = field(default_factory=FrameParser)
+    sent: int = 0
+    acked: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    bytes: int = 0
+
+    def write(self, value: Sequence[Any]) -> None:
+        self.writer.write(encode_frame(list(value)))
+
+    def cut(self) -> None:
+        self.writer.transport.abort()
+
+
+class _Refused(Exception):
+    """The other side lets nobody in; ``args[1]`` is where to try instead, if it said so."""
+
+
+class Networks:
+    """All connections of one node with other servers. ``silence`` and ``retry`` are seconds."""
+
+    def __init__(self, host: NetworksHost, server_queues: Callable[[], ServerQueues], silence: float) -> None:
+        self._host, self._server_queues = host, server_queues
+        self._config, self._runtime = host.config, host.runtime
+        self._silence, self._retry = silence, silence / 10
+        self._handshake = handshake(self._config.server, str(self._config.options.get("secret", "")),
+                                    self._runtime.random)
+        self._named = {name_of(server): server for server in self._config.servers}
+        self._complaints = Complaints(self._runtime, "network refused")
+        self._open = False
+        self._servers: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ticker: asyncio.Task[None] | None = None
+        self._wanted = {server: asyncio.Event() for server in self._config.servers}
+        self._outward: dict[int, _Connection] = {}
+        self._inward: dict[int, _Connection] = {}
+        self._to_acknowledge: dict[int, int] = {}
+        # The state may be ahead of what is safe, so what it holds is not sent before the design says so.
+        self._may_send: dict[int, int] = {}
+        self._accepting: dict[asyncio.StreamWriter, None] = {}
+
+    # Life.
+
+    async def start(self) -> None:
+        """Listen, on slaves too: they tell who the master is.
+
+        Raises:
+            ConfigError: an address can't be listened on.
+        """
+        place = list(self._config.peers).index(self._config.node) if self._config.peers else 0
+        for replicas in self._config.networks:
+            host, port = replicas[place]
+            try:
+                self._servers.append(await self._runtime.serve(self._accepter(replicas), host, port))
+            except OSError as error:
+                raise ConfigError(f"networks: can't listen on {host}:{port} ({error.strerror or error})") from error
+        if self._servers or self._wanted:
+            self._ticker = self._runtime.spawn(self._tick(), "network timers")
+
+    async def stop(self) -> None:
+        """Close everything."""
+        self.close()
+        for server in self._servers:
+            server.close()
+        for writer in list(self._accepting):
+            writer.transport.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+
+    def open(self) -> None:
+        """This node is master now: let others in, and send what waits."""
+        self.close()
+        self._open = True
+        for server in self._wanted:
+            self._may_send[server] = self._server_queues().peer(server).sent
+            self._tasks.append(self._runtime.spawn(self._send_to(server), f"network to server {server}"))
+            if self._waits(server):
+                self._wanted[server].set()
+
+    def close(self) -> None:
+        """This node is not master (any more)."""
+        self._open = False
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+        for connection in [*self._outward.values(), *self._inward.values()]:
+            connection.cut()
+        self._outward.clear()
+        self._inward.clear()
+        self._to_acknowledge.clear()
+
+    def take(self, effect: Waiting | Arrived | Declined) -> None:
+        """Something has become of the messages of, or for, another server; ``flush`` follows."""
+        if not self._open:
+            return
+        if isinstance(effect, Waiting):
+            if effect.server in self._wanted:
+                self._may_send[effect.server] = effect.sequence
+                self._wanted[effect.server].set()
+        elif isinstance(effect, Arrived):
+            self._to_acknowledge[effect.server] = effect.sequence
+        else:
+            connection = self._inward.pop(effect.server, None)
+            if connection is not None:
+                self._runtime.log("message declined", level="warning", server=effect.server, reason=effect.reason)
+                connection.cut()
+
+    def flush(self) -> None:
+        """Send what the effects taken ask for."""
+        acknowledged, self._to_acknowledge = self._to_acknowledge, {}
+        for server, sequence in acknowledged.items():
+            connection = self._inward.get(server)
+            if connection is not None:
+                connection.write([sequence])
+        for server, connection in self._outward.items():
+            self._pump(server, connection)
+
+    def status(self) -> dict[str, Any]:
+        """For an administrator: which connections there are."""
+        return {"to": sorted(self._outward), "from": sorted(self._inward)}
+
+    # Sending.
+
+    def _waits(self, server: int) -> bool:
+        peer = self._server_queues().peer(server)
+        return self._may_send[server] > peer.acked
+
+    async def _send_to(self, server: int) -> None:
+        """Keep a connection to another server as long as there is something for it."""
+        wanted, known = self._wanted[server], list(self._config.servers[server])
+        place = 0
+        while True:
+            if not self._waits(server):
+                wanted.clear()
+            await wanted.wait()
+            try:
+                async with within(self._silence / 2):
+                    connection = await self._dial(server, known[place % len(known)])
+            except _Refused as refusal:
+                reason, elsewhere = refusal.args
+                if reason != _NOT_MASTER:
+                    self._complaints.tell(name_of(server), reason)
+                if elsewhere in known and elsewhere != known[place % len(known)]:
+                    place = known.index(elsewhere)
+                    continue
+                place += 1
+            except LinkError as error:
+                self._complaints.tell(name_of(server), str(error))
+                place += 1
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                place += 1
+            else:
+                await self._run_outward(server, connection)
+            await asyncio.sleep(self._retry * (0.5 + self._runtime.random.random()))
+
+    async def _dial(self, server: int, address: Address) -> _Connection:
+        reader, writer = await self._runtime.connect(*address)
+        try:
+            await self._handshake.dial(reader, writer, name_of(server))
+            peer = self._server_queues().peer(server)
+            writer.write(encode_frame([peer.acked + 1, self._may_send[server]]))
+            answer = await read_hello(reader)
+            if answer != ["welcome"]:
+                raise _refusal(answer)
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return _Connection(reader, writer, self._runtime.now(), sent=peer.acked, acked=peer.acked)
+
+    async def _run_outward(self, server: int, connection: _Connection) -> None:
+        self._outward[server] = connection
+        self._complaints.forget(name_of(server))
+        self._runtime.log("network up", to=server)
+        # What was safe there when the connection was asked for may have been removed here meanwhile.
+        connection.sent = connection.acked = max(connection.sent, self._server_queues().peer(server).acked)
+        self._pump(server, connection)
+
+        def acknowledged(frame: Sequence[Any]) -> None:
+            (sequence,) = frame
+            self._acknowledged(server, connection, int(sequence))
+
+        try:
+            await self._read(connection, acknowledged)
+        finally:
+            if self._outward.get(server) is connection:
+                del self._outward[server]
+                self._runtime.log("network down", to=server)
+
+    def _pump(self, server: int, connection: _Connection) -> None:
+        """Send what the window has room for."""
+        server_queues = self._server_queues()
+        peer = server_queues.peer(server)
+        upto = self._may_send[server]
+        while connection.sent < upto and len(connection.sizes) < WINDOW and connection.bytes < WINDOW_BYTES:
+            connection.sent += 1
+            message = peer.outgoing.get(connection.sent)
+            if message is None:  # safe there already: an earlier connection's acknowledgement has been applied
+                continue
+            headers, body = server_queues.content(message)
+            connection.write([message.sequence, message.destination, headers, body])
+            connection.sizes[message.sequence] = message.size
+            connection.bytes += message.size
+            if FORGOTTEN_WHEN_SENT in self._host.bugs:
+                self._host.submit(Command("forwarded", "", 0, {"server": server, "sequence": message.sequence}))
+
+    def _acknowledged(self, server: int, connection: _Connection, sequence: int) -> None:
+        for each in range(connection.acked + 1, min(sequence, connection.sent) + 1):
+            connection.bytes -= connection.sizes.pop(each, 0)
+        if sequence > connection.acked:
+            connection.acked = sequence
+            self._host.submit(Command("forwarded", "", 0, {"server": server, "sequence": sequence}))
+            self._pump(server, connection)
+
+    # Receiving.
+
+    def _accepter(self, replicas: Sequence[Address]) -> Callable[..., Any]:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._accepting[writer] = None
+            try:
+                await self._accept(reader, writer, replicas)
+            except LinkError as error:
+                self._complaints.tell("", str(error))
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                pass  # It will be tried again by the other side.
+            finally:
+                del self._accepting[writer]
+                writer.close()
+
+        return accept
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+                      replicas: Sequence[Address]) -> None:
+        async with within(self._silence):
+            server = self._named[await self._handshake.accept(reader, writer, self._named)]
+            first, last = _stamps(await read_hello(reader))
+        connection = _Connection(reader, writer, self._runtime.now())
+        if not self._open:
+            place = self._host.master_place()
+            connection.write(["refused", _NOT_MASTER, *(replicas[place] if place is not None else ("", 0))])
+            return
+        received = self._server_queues().peer(server).received
+        if received > last:
+            connection.write(["refused", f"server {server} has lost its storage: number {received} of its messages has "
+                              "come here before, and it has given fewer", "", 0])
+            self._complaints.tell(name_of(server), "the other server has lost its storage", level="error",
+                                  received=received, last=last)
+            return
+        if first > received + 1:
+            self._runtime.log("messages lost here", level="error", server=server, received=received, first=first)
+            self._host.submit(Command("meet", "", 0, {"server": server, "first": first}))
+        older = self._inward.pop(server, None)
+        if older is not None:
+            older.cut()
+        self._inward[server] = connection
+        connection.write(["welcome"])
+        self._complaints.forget(name_of(server))
+        self._runtime.log("network up", of=server)
+
+        def came(frame: Sequence[Any]) -> None:
+            self._host.submit(Command("external", "", 0, _message(server, frame)))
+
+        try:
+            await self._read(connection, came)
+        finally:
+            if self._inward.get(server) is connection:
+                del self._inward[server]
+                self._runtime.log("network down", of=server)
+
+    # Both.
+
+    async def _read(self, connection: _Connection, take: Callable[[Sequence[Any]], None]) -> None:
+        """Frames until the connection ends; heartbeats only prove that the other side lives."""
+        try:
+            while data := await connection.reader.read(_READ_SIZE):
+                connection.heard = self._runtime.now()
+                for frame in connection.parser.feed(data):
+                    if frame and connection in (*self._inward.values(), *self._outward.values()):
+                        take(frame)
+        except OSError:
+            pass  # The connection failed, which ends it like the other side's orderly end does.
+        except (LinkError, TypeError, ValueError) as error:
+            self._runtime.log("network cut", level="warning", reason=str(error))
+        finally:
+            connection.cut()
+
+    async def _tick(self) -> None:
+        """Heartbeats, and the end of silent connections."""
+        while True:
+            await asyncio.sleep(self._silence / 5)
+            now = self._runtime.now()
+            for connection in [*self._outward.values(), *self._inward.values()]:
+                if now - connection.heard > self._silence:
+                    connection.cut()
+                else:
+                    connection.writer.write(_HEARTBEAT)
+
+
+def name_of(server: int) -> str:
+    """How a server calls itself to another; all its replicas do so."""
+    return f"server {server}"
+
+
+def handshake(server: int, secret: str, random: Random) -> Handshake:
+    """How connections of a server begin."""
+    return Handshake(PROTOCOL, "", name_of(server), secret, random)
+
+
+def _stamps(offer: Any) -> tuple[int, int]:
+    """The first sequence that the sender keeps and the last that it has given; raises LinkError for anything else."""
+    if not (isinstance(offer, list) and list(map(type, offer)) == [int, int]):
+        raise LinkError("no offer of a server")
+    return offer[0], offer[1]
+
+
+def _refusal(answer: Any) -> Exception:
+    if isinstance(answer, list) and len(answer) == 4 and answer[0] == "refused":
+        return _Refused(answer[1], (answer[2], answer[3]))
+    return LinkError("no answer of a server")
+
+
+def _message(server: int, frame: Sequence[Any]) -> Mapping[str, Any]:
+    """The arguments of the command ``external``; raises LinkError when the frame is none."""
+    if len(frame) == 4:
+        sequence, destination, headers, body = frame
+        right = type(sequence) is int and isinstance(destination, str) and isinstance(body, bytes)
+        if right and isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values()):
+            return {"server": server, "sequence": sequence, "destination": destination, "headers": headers,
+                    "body": body}
+    raise LinkError("no message of a server")

@@ -1,0 +1,97 @@
+"""The broker as an operating-system process, or as a task in somebody else's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+
+from nodes.reference.api import Config, ConfigError, Runtime
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.runtime import LoopRuntime, RealRuntime
+from nodes.reference.server.services import SERVICES, ServiceFactory
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 3
+
+
+async def run_broker(config: Config, runtime: Runtime,
+                     started: Callable[[ReferenceBroker], None] | None = None,
+                     service_classes: Mapping[str, ServiceFactory] = SERVICES) -> None:
+    """Run a broker until the task is cancelled, which is its orderly stop.
+
+    ``started`` is called once clients can connect; ``service_classes`` are what the configuration's services may name.
+
+    Raises:
+        ConfigError: the configuration can't be used.
+    """
+    broker = ReferenceBroker(config, runtime, service_classes)
+    await broker.start()
+    try:
+        if started is not None:
+            started(broker)
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await broker.stop()
+
+
+def serve(config: Config) -> int:
+    """Run a broker in this process until SIGTERM or SIGINT; returns the exit status.
+
+    0 after an orderly stop, 3 when the configuration can't be used (one line on standard error tells why),
+    1 when the broker failed (its log tells why).
+    """
+    try:
+        return asyncio.run(_serve(config))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_CONFIG
+
+
+def _allow_many_files() -> None:
+    """Every client takes a file descriptor; the usual soft limit is for people's shells."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _serve(config: Config) -> int:
+    _allow_many_files()
+    process = BrokerProcess(config, RealRuntime(config))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, process.stop)
+    return await process.run()
+
+
+class BrokerProcess:
+    """A broker from its start to its exit status, in a running event loop; ``stop`` ends it in order."""
+
+    def __init__(self, config: Config, runtime: LoopRuntime) -> None:
+        self._runtime = runtime
+        self._main = asyncio.ensure_future(run_broker(config, runtime))
+        self._stopping = False
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self._stopping = True
+        self._main.cancel()
+
+    async def run(self) -> int:
+        """Wait for the end; the status to exit with.
+
+        Raises:
+            ConfigError: the configuration can't be used.
+        """
+        try:
+            await self._runtime.supervise(self._main)
+        except asyncio.CancelledError:
+            return EXIT_OK if self._stopping else EXIT_FAILED
+        except ConfigError:
+            raise
+        except Exception as error:
+            self._runtime.log("broker failed", level="error", error=repr(error))
+            return EXIT_FAILED
+        return EXIT_OK

@@ -1,0 +1,124 @@
+"""A collocated client of the event-reaction kind (HA Joram, 1.2): consume a message, compute, produce, and so on.
+
+What happens to a message whose reaction a failure interrupts depends on the *quality of service*:
+
+* ``at-most-once``: acknowledge, then react. The message may be lost.
+* ``duplicate-okay``: react, then acknowledge. The reaction may happen again.
+* ``exactly-once``: acknowledgement and reaction are one branch of a distributed transaction (XA), prepared and then
+  committed. A new master commits the branches that the former one had prepared: all they need is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nodes.reference.api import Command, ConfigError, Deliver
+from nodes.reference.server.collocated import Channel, Connection, ConnectionLost, subscription
+
+if TYPE_CHECKING:
+    from nodes.reference.server.services import Host
+
+REACTION = "stormproof.Reaction"
+AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE = "at-most-once", "duplicate-okay", "exactly-once"
+QUALITIES = (AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE)
+ARGUMENTS = (f'args "NAME QUALITY SOURCE TARGET": a client inside the broker that takes from /queue/... or /topic/..., '
+             f"and sends what it computes to /queue/...; the quality is {', '.join(QUALITIES)}")
+OUTPUT = "x-output"
+"""Header of what a reaction produces: no two reactions have the same."""
+
+_PREFETCH = 8
+_RETRY = 0.1
+
+
+def check_arguments(arguments: Sequence[str]) -> str | None:
+    """What is wrong with the arguments of the service, None if nothing is."""
+    if len(arguments) == 4:
+        name, quality, source, target = arguments
+        wanted = ":" not in name and quality in QUALITIES and target.startswith("/queue/")
+        if wanted and source.startswith(("/queue/", "/topic/")):
+            return None
+    return f"{REACTION} takes {ARGUMENTS}"
+
+
+def compute(body: bytes) -> bytes:
+    """What the reaction makes of a message: its body, a blank, and the beginning of the body's SHA-256."""
+    return body + b" " + hashlib.sha256(body).hexdigest()[:8].encode()
+
+
+class Reaction:
+    """The service: a collocated client on every replica, whose connection opens on the master.
+
+    Arguments: the client's name, the quality of service, where it takes messages from, where it sends to.
+    """
+
+    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+        wrong = check_arguments(arguments)
+        if wrong is not None:
+            raise ConfigError(f"services: {wrong}")
+        name, self._quality, self._source, self._target = arguments
+        self._name = name
+        self._host = host
+        self._number = 0
+        self._channel = host.run_collocated(name, self._run)
+
+    def init(self, first_time: bool) -> None:
+        """This replica is master: the client's connection may open.
+
+        A durable subscription is there before anybody can publish.
+        """
+        if first_time and self._source.startswith("/topic/"):
+            conn, login = self._channel.new_conn(), self._channel.login
+            self._host.submit(Command("open", conn, 0, {"reliable": False, "login": login, "collocated": True}))
+            self._host.submit(Command("subscribe", conn, 0, subscription(self._source, self._name, _PREFETCH)))
+        self._channel.promoted()
+
+    def stop(self) -> None:
+        """This replica is master no longer."""
+        self._channel.demoted()
+
+    async def _run(self, channel: Channel) -> None:
+        """The client's thread, which runs on slaves too: there its opening of a connection blocks."""
+        while True:
+            connection = Connection(channel)
+            try:
+                await connection.open()
+                channel.runtime.log("collocated connection opened", conn=connection.conn, quality=self._quality)
+                await self._react(connection, channel)
+            except ConnectionLost as error:
+                channel.runtime.log("collocated connection lost", conn=connection.conn, reason=str(error))
+                await asyncio.sleep(_RETRY)
+
+    async def _react(self, connection: Connection, channel: Channel) -> None:
+        if self._quality == EXACTLY_ONCE:
+            await self._finish_branches(connection, channel)
+        await connection.subscribe(self._source, self._name, _PREFETCH)
+        while True:
+            message = await connection.next_message()
+            self._number += 1
+            output = f"{connection.conn}:{self._number}"
+            args = {"destination": self._target, "headers": {OUTPUT: output}, "body": compute(message.body)}
+            if self._quality == AT_MOST_ONCE:
+                await connection.request("ack", id=message.ack_id)
+                await connection.request("send", **args)
+            elif self._quality == DUPLICATE_OKAY:
+                await connection.request("send", **args)
+                await connection.request("ack", id=message.ack_id)
+            else:
+                await self._in_a_branch(connection, message, args, output)
+
+    async def _in_a_branch(self, connection: Connection, message: Deliver, args: dict[str, Any], xid: str) -> None:
+        connection.post("begin", tx=xid, xid=xid)
+        connection.post("send", tx=xid, **args)
+        connection.post("ack", tx=xid, id=message.ack_id)
+        await connection.request("prepare", tx=xid)
+        await connection.request("commit", xid=xid)
+
+    async def _finish_branches(self, connection: Connection, channel: Channel) -> None:
+        """Commit what the former master had prepared."""
+        done = await connection.request("recover")
+        for xid in done.headers["x-xids"].split() if done is not None else ():
+            await connection.request("commit", xid=xid)
+            channel.runtime.log("prepared branch finished", xid=xid)

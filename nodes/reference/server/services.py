@@ -1,0 +1,186 @@
+"""Services (HA Joram, 4.6.1): started on the master only, told whether they are started for the first time.
+
+Whether they are is a fact of the replicated state, the *deployment*, which changes through the log:
+
+``NEW`` --first master--> ``BEGUN`` --all services initialised--> ``DONE``
+``BEGUN`` --the master failed, or a service did--> ``FAILED`` --all replicas stopped and started again--> ``BEGUN``
+
+A replica whose deployment has failed stops with an error. Because agents that a service deploys have reserved
+identifiers, the next attempt finds those that are there already, on the same disks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from nodes.reference.api import Command, ConfigError
+from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, NEW, Deployment
+from nodes.reference.server.collocated import Channel, Thread
+from nodes.reference.server.reaction import REACTION, Reaction
+
+CONNECTION_MANAGER = "org.objectweb.joram.mom.proxies.ConnectionManager"
+TCP_PROXY = "org.objectweb.joram.mom.proxies.tcp.TcpProxyService"
+DESTINATIONS = "stormproof.Destinations"
+
+DEFAULT_SERVICES: Sequence[Sequence[str]] = ((CONNECTION_MANAGER,), (TCP_PROXY,))
+"""Those of a node whose configuration names none."""
+
+RESERVED_EACH = 1000
+"""Reserved identifiers of one service. They are negative; the identifiers that replicas generate are positive."""
+
+
+class DeploymentFailed(Exception):
+    """The services were not initialised; all replicas have to be stopped and started again."""
+
+
+class Host(Protocol):
+    """What services are given of their broker."""
+
+    entry_open: bool
+    """Whether ordinary clients may come in."""
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+
+    def log(self, event: str, **fields: object) -> None:
+        """One line in the node's log."""
+
+    def run_collocated(self, name: str, thread: Thread) -> Channel:
+        """Let a thread run on this replica, master or not, as long as the broker does; the channel it is given."""
+        ...
+
+
+class Service(Protocol):
+    """Something that runs on the master. It is made with a Host, its first reserved identifier and its arguments."""
+
+    def init(self, first_time: bool) -> None:
+        """Start. ``first_time``: no master of this group has completed its initialisation before."""
+
+    def stop(self) -> None:
+        """This replica is no longer master."""
+
+
+class ConnectionManager:
+    """The account that clients use is part of every replica's configuration: there is nothing to start."""
+
+    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+        if len(arguments) not in (0, 2):
+            raise ConfigError(f"services: {CONNECTION_MANAGER} takes a name and a password")
+
+    def init(self, first_time: bool) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class TcpProxyService:
+    """The clients' entry point: open while this replica is master.
+
+    The listener itself is there on every replica, so that an administrator can ask a slave how it is and a client
+    learns from a slave who the master is; only the master lets clients in.
+    """
+
+    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+        if len(arguments) > 1:
+            raise ConfigError(f"services: {TCP_PROXY} takes a port")
+        self._host = host
+
+    def init(self, first_time: bool) -> None:
+        """Let clients in."""
+        self._host.entry_open = True
+
+    def stop(self) -> None:
+        """Let nobody in any more."""
+        self._host.entry_open = False
+
+
+class Destinations:
+    """Makes destinations when the server is started for the first time."""
+
+    def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
+        if len(arguments) > RESERVED_EACH or not all(name.startswith("/queue/") for name in arguments):
+            raise ConfigError(f"services: {DESTINATIONS} takes at most {RESERVED_EACH} names /queue/NAME")
+        self._host, self._reserved, self._names = host, reserved, arguments
+
+    def init(self, first_time: bool) -> None:
+        """Make them, each with its own reserved identifier."""
+        if first_time:
+            for place, name in enumerate(self._names):
+                self._host.submit(Command("deploy", "", 0, {"id": self._reserved - place, "destination": name}))
+
+    def stop(self) -> None:
+        """They stay."""
+
+
+ServiceFactory = Callable[[Host, int, Sequence[str]], Service]
+
+SERVICES: dict[str, ServiceFactory] = {
+    CONNECTION_MANAGER: ConnectionManager,
+    TCP_PROXY: TcpProxyService,
+    DESTINATIONS: Destinations,
+    REACTION: Reaction,
+}
+"""Class name in the descriptor -> what is started for it."""
+
+
+class Services:
+    """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are.
+
+    Raises:
+        ConfigError: a service has no such class, or wrong arguments.
+    """
+
+    def __init__(self, host: Host, node: str, wanted: Sequence[Sequence[str]], opened: Callable[[], None],
+                 factories: Mapping[str, ServiceFactory] = SERVICES) -> None:
+        self.ready = False
+        self._host, self._node, self._opened = host, node, opened
+        self._services: list[tuple[str, Service]] = []
+        for place, (name, *arguments) in enumerate(wanted or DEFAULT_SERVICES):
+            if name not in factories:
+                raise ConfigError(f"services: there is no {name!r} (there are: {', '.join(factories)})")
+            self._services.append((name, factories[name](host, -1 - place * RESERVED_EACH, arguments)))
+        self._started: list[Service] = []
+
+    def promoted(self, deployment: Deployment) -> None:
+        """This replica serves from now on; ``deployment`` is what its state says."""
+        if deployment.phase == DONE:
+            self._start(first_time=False)
+            self._open()
+        elif deployment.phase == BEGUN:
+            self._decide(FAILED, f"{deployment.note} failed while it initialised the services for the first time")
+        elif deployment.phase in (NEW, FAILED):
+            self._decide(BEGUN, self._node)
+
+    def decided(self, phase: int) -> None:
+        """A phase that this master decided on has been replicated."""
+        if phase == BEGUN:
+            try:
+                self._start(first_time=True)
+            except Exception as error:  # whatever a service raises, the group must not go on without its agents
+                self._host.log("service failed", level="error", error=repr(error))
+                self._decide(FAILED, f"{self._node}: {error}")
+            else:
+                self._decide(DONE, self._node)
+        elif phase == DONE:
+            self._open()
+
+    def demoted(self) -> None:
+        """This replica serves no longer: stop what was started, the last first."""
+        self.ready = False
+        while self._started:
+            self._started.pop().stop()
+
+    def _start(self, first_time: bool) -> None:
+        for name, service in self._services:
+            self._started.append(service)
+            service.init(first_time)
+            self._host.log("service initialised", service=name, first_time=first_time)
+
+    def _open(self) -> None:
+        self.ready = True
+        self._opened()
+
+    def _decide(self, phase: int, note: str) -> None:
+        self._host.submit(Command("deployment", "", 0, {"phase": phase, "note": note}))

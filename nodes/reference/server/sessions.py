@@ -1,0 +1,399 @@
+"""One client's TCP connection: login, frames to commands, effects to frames, heart-beats, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from nodes import stomp
+from nodes.reference.api import (
+    Admission,
+    ClientEffect,
+    Closed,
+    Command,
+    Config,
+    ConfigError,
+    Deliver,
+    Done,
+    Opened,
+    Refused,
+    Safe,
+)
+from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
+from nodes.reference.engine.limits import Limits
+from nodes.reference.server import frames
+from nodes.reference.server.frames import FrameError, Greeting
+from nodes.reference.server.output_buffer import OutputBuffer
+from nodes.stomp import Frame, FrameLimits, ProtocolError
+
+HEART_BEAT_MS = 100
+"""Shortest interval of heart-beats offered and asked for, so that the client's wish decides."""
+
+_MISSED_BEATS = 3
+_IDLE_PARTS = 4
+_CHUNK = 1 << 16
+_HIGH_OUTPUT = 1 << 18
+
+
+class SessionHost(Protocol):
+    """What a session needs of the broker."""
+
+    config: Config
+    limits: Limits
+    bugs: frozenset[str]
+    has_topic_manager: bool
+
+    def submit(self, command: Command) -> None:
+        """Hand a command to the design."""
+
+    def admission(self) -> Admission:
+        """Whether ordinary clients are let in now."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """For an administrator."""
+        ...
+
+    def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
+        """Let the group grow; raises ConfigError when the design can't."""
+
+    def crowded(self) -> bool:
+        """Whether there are as many sessions as allowed."""
+        ...
+
+    def open(self, session: Session, greeting: Greeting) -> None:
+        """Open or resume a connection context; ``Opened``, ``Closed`` or ``Refused`` comes back."""
+
+    def leave(self, session: Session) -> None:
+        """The session is over; its context, if it has one, may live on."""
+
+    def log(self, event: str, **fields: Any) -> None:
+        """One line in the node's log."""
+
+
+class Session:
+    """From accepting the TCP connection to its end.
+
+    ``conn`` is the id of the connection context once one was asked for; ``ended`` is true when the client
+    gets nothing any more.
+    """
+
+    def __init__(self, host: SessionHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.conn: str | None = None
+        self.reliable = False
+        self.admin = False
+        self.ended = False
+        self._host = host
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+        self._parser = stomp.Parser(FrameLimits(host.limits.max_header_bytes, host.limits.max_headers,
+                                                host.limits.max_body))
+        self._output = OutputBuffer(writer, host.limits, self._all_written, self._stuck)
+        self._greeting: Greeting | None = None
+        self._admission: Admission | None = None
+        self._open = False
+        self._leaving = False
+        self._outstanding: deque[int] = deque()
+        self._outstanding_bytes = 0
+        self._may_go_on = asyncio.Event()
+        self._reading = True
+        self._last_read = self._loop.time()
+        self._to_acknowledge: dict[str, str] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # Reading.
+
+    async def run(self) -> None:
+        """Serve the client until it goes or is ended."""
+        limit = self._host.limits.connect_timeout
+        self._timer("connect", limit, lambda: self.end(f"no CONNECT within {limit:g} s"))
+        try:
+            while data := await self._reader.read(_CHUNK):
+                if not self.ended:
+                    await self._take(data)
+        except OSError:
+            pass  # The connection failed, which ends the session like its orderly end does.
+        finally:
+            self.ended = True
+            for timer in self._timers.values():
+                timer.cancel()
+            self._host.leave(self)
+            self._output.close()
+
+    async def _take(self, data: bytes) -> None:
+        self._last_read = self._loop.time()
+        try:
+            while items := self._parser.feed(data):
+                data = b""
+                for item in items:
+                    if isinstance(item, Frame) and not self.ended and not self._leaving:
+                        self._handle(item)
+                        if self._must_wait():
+                            await self._wait()
+        except ProtocolError as fault:
+            self.end(str(fault))
+        except FrameError as fault:
+            self.end(str(fault), fault.headers)
+
+    def _must_wait(self) -> bool:
+        """Whether the client has to wait before more of its frames are taken.
+
+        That is: it isn't let in yet, too many of its commands are under way, or it doesn't read its output.
+        """
+        if self.ended or self._leaving:
+            return False
+        limits = self._host.limits
+        opening = self.conn is not None and not self._open
+        return (opening or len(self._outstanding) >= limits.max_outstanding
+                or self._outstanding_bytes >= limits.max_outstanding_bytes
+                or self._output.waiting() > _HIGH_OUTPUT)
+
+    async def _wait(self) -> None:
+        self._reading = False
+        while self._must_wait():
+            self._may_go_on.clear()
+            await self._may_go_on.wait()
+        self._reading = True
+        self._last_read = self._loop.time()
+
+    def _handle(self, frame: Frame) -> None:
+        if not self._open:
+            self._connect(frame)
+        elif self.admin:
+            self._administer(frame)
+        else:
+            if self.conn is None:
+                return
+            try:
+                command = frames.command_of(frame, self.conn, self.reliable, self._host.has_topic_manager)
+            except FrameError as fault:
+                asked = frame.headers.get("receipt")
+                if asked is not None:
+                    fault.headers = {**fault.headers, "receipt-id": asked}
+                raise
+            self._leaving = command.kind == "close"
+            if RECEIPT_ON_ARRIVAL in self._host.bugs and command.kind == "send" and "receipt" in command.args:
+                self._output.add(frames.receipt(str(command.args["receipt"])))
+                self._output.flush()
+            self._submit(command)
+
+    def _submit(self, command: Command) -> None:
+        size = len(command.args.get("body", b""))
+        self._outstanding.append(size)
+        self._outstanding_bytes += size
+        self._host.submit(command)
+
+    # Being let in.
+
+    def _connect(self, frame: Frame) -> None:
+        greeting = frames.greeting(frame)
+        config = self._host.config
+        right = hmac.compare_digest(greeting.login.encode(), config.login.encode())
+        right &= hmac.compare_digest(greeting.passcode.encode(), config.passcode.encode())
+        if not right:
+            raise FrameError("wrong login or passcode")
+        self._greeting = greeting
+        if greeting.admin:
+            self.admin = True
+            self._greet({"session": f"{config.node}-admin"})
+            return
+        admission = self._admission = self._host.admission()
+        if not admission.accepted:
+            raise FrameError(admission.reason or "not master", master_header(admission))
+        if self._host.crowded():
+            raise FrameError("too many connections")
+        self.reliable = greeting.reliable
+        self._host.open(self, greeting)
+
+    def _greet(self, headers: Mapping[str, str]) -> None:
+        greeting = self._greeting
+        if greeting is None:
+            raise RuntimeError("greeted before CONNECT")
+        answer = {"version": frames.VERSION, "server": frames.SERVER,
+                  "heart-beat": f"{HEART_BEAT_MS},{HEART_BEAT_MS}", **headers}
+        admission = self._admission or self._host.admission()
+        listed = admission.replicas
+        replicas = ",".join(self._host.config.client_addresses.values() if listed is None else listed)
+        if replicas:
+            answer["x-replicas"] = replicas
+        if admission.early and self.reliable:
+            answer["x-early"] = "true"
+        self._output.add(stomp.encode(Frame("CONNECTED", answer)))
+        self._open = True
+        self._timers.pop("connect").cancel()
+        if greeting.wants_beat:
+            self._beat(max(greeting.wants_beat, HEART_BEAT_MS) / 1000)
+        if greeting.can_beat:
+            interval = max(greeting.can_beat, HEART_BEAT_MS) / 1000
+            self._listen("listen", interval, _MISSED_BEATS, lambda: self.end("no heart-beat from the client"))
+        if self.reliable:
+            self._listen("idle", self._host.limits.idle_timeout / _IDLE_PARTS, _IDLE_PARTS, self._idle)
+        self._may_go_on.set()
+        if self.admin:
+            self._output.flush()
+
+    # Effects; `flush` follows when all of a transaction's have been taken.
+
+    def take(self, effect: ClientEffect) -> None:
+        """Turn an effect on this session's context into frames."""
+        if self.ended:
+            return
+        if isinstance(effect, Deliver):
+            self._output.add(frames.message(effect, self.reliable))
+            if effect.auto:
+                self._to_acknowledge[effect.subscription] = effect.ack_id
+        elif isinstance(effect, Done):
+            if effect.duplicate:
+                self._host.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
+            # There may be none: after a takeover come the outcomes of what the older session submitted.
+            if self._outstanding:
+                self._outstanding_bytes -= self._outstanding.popleft()
+            if effect.receipt is not None:
+                self._output.add(frames.receipt(effect.receipt, effect.headers))
+            self._may_go_on.set()
+        elif isinstance(effect, Opened):
+            headers = {"session": effect.conn}
+            if self.reliable:
+                headers |= {"x-connection-id": effect.conn, "x-received": str(effect.received)}
+            self._greet(headers)
+        elif isinstance(effect, Safe):
+            if self.reliable:
+                self._output.add(frames.safe(effect.seq))
+        elif isinstance(effect, Refused):
+            headers = {} if effect.receipt is None else {"receipt-id": effect.receipt}
+            if self.reliable:
+                headers["x-closed"] = "gap" if effect.reason == "gap" else "error"
+                if effect.received is not None:
+                    headers["x-received"] = str(effect.received)
+            self._context_gone(effect.reason, headers)
+        else:
+            self._closed(effect)
+
+    def flush(self) -> None:
+        """Write the frames of the effects taken."""
+        if not self.ended:
+            self._output.flush()
+
+    def _closed(self, effect: Closed) -> None:
+        if self._leaving:
+            self.ended = True
+            self.conn = None
+            self._output.finish(b"")
+        else:
+            headers = {} if effect.received is None else {"x-received": str(effect.received)}
+            self._context_gone("connection closed", {"x-closed": effect.reason, **headers})
+
+    def _context_gone(self, reason: str, headers: Mapping[str, str]) -> None:
+        self.conn = None
+        self.end(reason, headers)
+
+    def end(self, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        """Send ERROR and close; once."""
+        if self.ended:
+            return
+        self.ended = True
+        self._host.log("client ended", conn=self.conn or "", reason=reason)
+        self._output.finish(frames.error(reason, headers if headers is not None else {}))
+        self._host.leave(self)
+        self._may_go_on.set()
+
+    def depose(self, reason: str, headers: Mapping[str, str]) -> None:
+        """End it because this node no longer serves.
+
+        What was written may be waiting in this system for a network that is down, and could reach the client when
+        another node has long delivered the same to somebody else. So a client that has not taken everything gets no
+        ERROR but a reset, of which it can conclude no more than of any lost connection.
+        """
+        if not self.ended and self._output.unconfirmed():
+            self.ended = True
+            self._host.log("client reset", conn=self.conn or "", reason=reason)
+            self._host.leave(self)
+            self._may_go_on.set()
+            self._output.reset()
+        else:
+            self.end(reason, headers)
+
+    def _stuck(self, reason: str) -> None:
+        self.end(f"client does not read: {reason}")
+
+    def _all_written(self) -> None:
+        self._may_go_on.set()
+        if self._to_acknowledge and self.conn is not None and not self.ended and not self._leaving:
+            written, self._to_acknowledge = self._to_acknowledge, {}
+            for ack_id in written.values():
+                self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}))
+
+    # The administrator.
+
+    def _administer(self, frame: Frame) -> None:
+        if frame.command == "DISCONNECT":
+            self._leaving = True
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_STATUS:
+            headers = {"subscription": "admin", "message-id": "status", "destination": frames.ADMIN_STATUS,
+                       "content-type": "application/json"}
+            body = json.dumps(self._host.status()).encode()
+            self._output.add(stomp.encode(Frame("MESSAGE", headers, body)))
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_ADD_REPLICA:
+            try:
+                self._host.add_replica(*frames.new_replica(frame))
+            except ConfigError as error:
+                raise FrameError(str(error)) from error
+        else:
+            raise FrameError(
+                f"an administrator may SEND to {frames.ADMIN_STATUS} and {frames.ADMIN_ADD_REPLICA}, and DISCONNECT")
+        asked = frame.headers.get("receipt")
+        if asked is not None:
+            self._output.add(frames.receipt(asked))
+        if self._leaving:
+            self.ended = True
+            self._output.finish(b"")
+        else:
+            self._output.flush()
+
+    # Timers.
+
+    def _timer(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+        self._timers[name] = self._loop.call_later(seconds, action)
+
+    def _beat(self, interval: float) -> None:
+        """Send a heart-beat when nothing else was sent for most of the interval."""
+        idle = self._loop.time() - self._output.last_write
+        if idle >= interval * 0.75 and not self.ended and self._output.waiting() == 0:
+            self._output.add(stomp.EOL)
+            self._output.flush()
+            idle = 0.0
+        self._timer("beat", max(interval * 0.75 - idle, interval * 0.25), lambda: self._beat(interval))
+
+    def _listen(self, name: str, interval: float, most: int, silent: Callable[[], None]) -> None:
+        """Call ``silent`` after so many intervals in which nothing was read.
+
+        Intervals are counted, not time, because this process may have stood still: what came meanwhile gets
+        read before the next count.
+        """
+
+        def count(heard: float, missed: int) -> None:
+            if self._last_read != heard or not self._reading:
+                heard, missed = self._last_read, 0
+            elif missed + 1 == most:
+                silent()
+                return
+            else:
+                missed += 1
+            self._timer(name, interval, lambda: count(heard, missed))
+
+        count(0.0, 0)
+
+    def _idle(self) -> None:
+        """Nothing came, not even a heart-beat: the connection, not just its TCP connection, is closed (5.1.3)."""
+        if self.conn is not None and not self.ended:
+            self._host.log("idle connection closed", conn=self.conn)
+            self._host.submit(Command("close", self.conn, 0, {"reason": "idle"}))
+
+
+def master_header(admission: Admission) -> dict[str, str]:
+    """The header that tells a refused client where to go."""
+    return {} if admission.master is None else {"x-master": admission.master}
