@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from nodes.reference.server.frames import TOPIC_MANAGER
+from nodes.reference.engine.topics import TOPIC_MANAGER
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.timeouts import within
 from stormproof.contracts.cluster import NodeStatus

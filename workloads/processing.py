@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.reference.server.collocated import PREFIX
+from nodes.reference.engine.threads import PREFIX
 from nodes.reference.server.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
 from nodes.stomp import Frame
 from stormproof.contracts.client import Client

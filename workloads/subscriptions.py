@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nodes.reference.server.frames import TOPIC_MANAGER
+from nodes.reference.engine.topics import TOPIC_MANAGER
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster

@@ -15,10 +15,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from nodes.reference.engine.server_queues import ServerQueues
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -246,12 +243,7 @@ class Config:
 
 
 class Engine(Protocol):
-    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts.
-
-    ``server_queues`` is its part that knows of other servers and of the deployment of services.
-    """
-
-    server_queues: ServerQueues
+    """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
 
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
@@ -293,8 +285,12 @@ class Broker(Protocol):
 
     config: Config
     runtime: Runtime
-    engine: Engine
     database: sqlite3.Connection
+
+    @property
+    def engine(self) -> Engine:
+        """The state machine, which holds what ``database`` does."""
+        ...
 
     def transaction(self) -> AbstractContextManager[None]:
         """All that is written inside is committed together, and is on disk when the block has ended.

@@ -8,7 +8,7 @@ import pytest
 from engine_bench import Bench, bodies, deliveries
 
 from nodes.reference.api import Closed, Effect, Opened
-from nodes.reference.server.collocated import PREFIX
+from nodes.reference.engine.threads import PREFIX
 
 pytestmark = pytest.mark.requirement("J3", part=True)
 

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nodes.reference import wire
 from nodes.reference.api import Command, Deliver, Done, Effect, Refused
-from nodes.reference.engine.contexts import ACK_MODES
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.model import ACK_MODES
 
 QUEUES = ("red", "red", "red", "blue")
 TOPICS = ("t.a", "t.b")

@@ -11,7 +11,8 @@ import pytest
 from joram_servers import Servers, eventually
 
 from nodes.reference.api import Command, ConfigError, Done
-from nodes.reference.server.collocated import Channel, Connection, ConnectionLost, is_collocated
+from nodes.reference.engine.threads import is_collocated
+from nodes.reference.server.collocated import Channel, Connection, ConnectionLost
 from nodes.reference.server.reaction import DUPLICATE_OKAY, EXACTLY_ONCE, OUTPUT, QUALITIES, REACTION, compute
 from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services
 

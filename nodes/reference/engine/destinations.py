@@ -11,10 +11,21 @@ from typing import Any
 from nodes.reference.api import Deliver, Effect
 from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
 from nodes.reference.engine.clustered import Clustered
-from nodes.reference.engine.contexts import ACK_MODES, AUTO, Context, Subscription, Transaction
 from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.model import (
+    ACK_MODES,
+    AUTO,
+    DURABLE,
+    QUEUE_PREFIX,
+    TRANSIENT,
+    Context,
+    Message,
+    Queue,
+    Shared,
+    Subscription,
+    Transaction,
+)
 from nodes.reference.engine.notifications import LocalQueue
-from nodes.reference.engine.queues import DURABLE, QUEUE_PREFIX, TRANSIENT, Message, Queue, Shared
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.topics import TOPIC_PREFIX

@@ -21,15 +21,15 @@ from nodes.reference.bugs import (
     TRANSACTION_HALF_APPLIED,
 )
 from nodes.reference.engine.clustered import Clustered
-from nodes.reference.engine.contexts import AUTO, Context
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.model import AUTO, Context
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.store import no_progress
+from nodes.reference.engine.threads import PREFIX, thread_of
 from nodes.reference.engine.transactions import Transactions
-from nodes.reference.server.collocated import PREFIX, thread_of
 
 CLOSED_REMEMBERED = 1_000
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.engine.contexts import Context, Item, Subscription, Transaction
-from nodes.reference.engine.queues import (
+from nodes.reference.engine.model import (
     DURABLE,
     PLAIN,
+    Context,
+    Item,
     Message,
     Queue,
     Shared,
+    Subscription,
+    Transaction,
     content_bytes,
     restore_ready,
 )

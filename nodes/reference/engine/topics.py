@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from nodes.reference.engine.queues import Queue
+from nodes.reference.engine.model import Queue
 
 TOPIC_PREFIX = "/topic/"
+TOPIC_MANAGER = "/topic-manager"
+"""Where requests to the topic manager go, in designs that have one."""
 _MAX_KNOWN = 10_000
 
 

@@ -7,10 +7,9 @@ the login, not to the connection: nothing but its COMMIT or ABORT ends it, on wh
 from __future__ import annotations
 
 from nodes.reference.api import Command
-from nodes.reference.engine.contexts import Context, Item, Transaction, content_size
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.queues import Message
+from nodes.reference.engine.model import Context, Item, Message, Transaction, content_size
 from nodes.reference.engine.state import State
 
 COMMITTED, ABORTED = "committed", "aborted"

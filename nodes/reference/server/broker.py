@@ -20,7 +20,6 @@ from nodes.reference.api import (
     Deployed,
     Design,
     Effect,
-    Engine,
     Growing,
     Opened,
     Refused,
@@ -32,7 +31,8 @@ from nodes.reference.designs import make_design
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
-from nodes.reference.server.collocated import Channel, Thread, is_collocated, thread_of
+from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.reference.server.collocated import Channel, Thread
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
@@ -66,7 +66,7 @@ class ReferenceBroker:
         self.bugs = switched_on(config.options)
         if COMMIT_UNSYNCED in self.bugs:
             self.database.execute("PRAGMA synchronous=OFF")
-        self.engine: Engine = StoreEngine(self.database, self.limits, self.bugs, config)
+        self.engine = StoreEngine(self.database, self.limits, self.bugs, config)
         self.entry_open = False
         self._collocated: dict[str, tuple[Channel, Thread]] = {}
         self._threads: list[asyncio.Task[None]] = []

@@ -13,24 +13,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from nodes.reference.api import ClientEffect, Closed, Command, Config, Deliver, Done, Opened, Refused, Runtime
-from nodes.reference.engine.contexts import INDIVIDUAL
-
-PREFIX = "local:"
-"""Connection contexts of collocated clients are named ``local:THREAD:...``; the broker names those of others."""
+from nodes.reference.engine.model import INDIVIDUAL
+from nodes.reference.engine.threads import PREFIX
 
 
 class ConnectionLost(Exception):
     """The connection is over, and what was asked on it last may or may not have taken effect."""
-
-
-def is_collocated(conn: str) -> bool:
-    """Whether a connection context is that of a collocated client."""
-    return conn.startswith(PREFIX)
-
-
-def thread_of(conn: str) -> str:
-    """The name of the thread that a collocated client's context belongs to."""
-    return conn.removeprefix(PREFIX).partition(":")[0]
 
 
 class ChannelHost(Protocol):

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from nodes import stomp
 from nodes.reference.api import Command, Deliver
-from nodes.reference.engine.contexts import ACK_MODES, AUTO
-from nodes.reference.engine.queues import DURABLE, QUEUE_PREFIX
+from nodes.reference.engine.model import ACK_MODES, AUTO, DURABLE, QUEUE_PREFIX
 from nodes.reference.engine.server_queues import split
-from nodes.reference.engine.topics import TOPIC_PREFIX
+from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 from nodes.stomp import Frame
 
 VERSION = "1.2"
@@ -20,8 +19,6 @@ SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
 ADMIN_ADD_REPLICA = "/admin/add-replica"
-TOPIC_MANAGER = "/topic-manager"
-"""Where requests to the topic manager go, in designs that have one."""
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 

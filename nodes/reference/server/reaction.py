@@ -13,13 +13,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nodes.reference.api import Command, ConfigError, Deliver
 from nodes.reference.server.collocated import Channel, Connection, ConnectionLost, subscription
-
-if TYPE_CHECKING:
-    from nodes.reference.server.services import Host
+from nodes.reference.server.service import Host
 
 REACTION = "stormproof.Reaction"
 AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE = "at-most-once", "duplicate-okay", "exactly-once"

@@ -12,12 +12,11 @@ identifiers, the next attempt finds those that are there already, on the same di
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, NEW, Deployment
-from nodes.reference.server.collocated import Channel, Thread
 from nodes.reference.server.reaction import REACTION, Reaction
+from nodes.reference.server.service import Host, Service
 
 CONNECTION_MANAGER = "org.objectweb.joram.mom.proxies.ConnectionManager"
 TCP_PROXY = "org.objectweb.joram.mom.proxies.tcp.TcpProxyService"
@@ -32,33 +31,6 @@ RESERVED_EACH = 1000
 
 class DeploymentFailed(Exception):
     """The services were not initialised; all replicas have to be stopped and started again."""
-
-
-class Host(Protocol):
-    """What services are given of their broker."""
-
-    entry_open: bool
-    """Whether ordinary clients may come in."""
-
-    def submit(self, command: Command) -> None:
-        """Hand a command to the design."""
-
-    def log(self, event: str, **fields: object) -> None:
-        """One line in the node's log."""
-
-    def run_collocated(self, name: str, thread: Thread) -> Channel:
-        """Let a thread run on this replica, master or not, as long as the broker does; the channel it is given."""
-        ...
-
-
-class Service(Protocol):
-    """Something that runs on the master. It is made with a Host, its first reserved identifier and its arguments."""
-
-    def init(self, first_time: bool) -> None:
-        """Start. ``first_time``: no master of this group has completed its initialisation before."""
-
-    def stop(self) -> None:
-        """This replica is no longer master."""
 
 
 class ConnectionManager:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nodes.reference.server.frames import TOPIC_MANAGER
+from nodes.reference.engine.topics import TOPIC_MANAGER
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.asking import LOGIN_HINT, ask_status, connect
 from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand

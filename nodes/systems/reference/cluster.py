@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from nodes.reference.config import parse_config
-from nodes.reference.engine.queues import QUEUE_PREFIX
+from nodes.reference.engine.model import QUEUE_PREFIX
 from nodes.reference.engine.server_queues import MOVED, split
 from nodes.reference.server.process import BrokerProcess
 from nodes.reference.server.reaction import REACTION

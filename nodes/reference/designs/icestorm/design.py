@@ -20,8 +20,7 @@ from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.replication import Replication, Unavailable, Unknown
 from nodes.reference.designs.icestorm.requests import Request, answer_headers, answer_question, read_request
 from nodes.reference.designs.icestorm.topics import CommandError, Database, Subscriber
-from nodes.reference.engine.topics import TOPIC_PREFIX
-from nodes.reference.server.frames import TOPIC_MANAGER
+from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 
 _AGAIN = 0.05
 """Seconds until something is tried again that could not be asked for."""
