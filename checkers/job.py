@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.spark import SparkFailed
 from checkers.verdict import Verdict, write_verdict
-from stormproof.errors import HistoryError, StormproofError
+from stormproof.errors import HistoryError, SparkFailed, StormproofError
 from stormproof.run_folder import HISTORY, read_run
 
 VERDICTS_DIR = "verdicts"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import porcupine
 from porcupine.columns import ENQUEUE, NEVER
 
+from checkers.queue_columns import Columns
 from checkers.run import SECOND, Run
 from stormproof import vocabulary
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import FaultWindow
-
-if TYPE_CHECKING:
-    from checkers.checks.linearizable import Columns
 
 CONTEXT = 60
 """Messages shown besides those that prove it: the nearest in time."""

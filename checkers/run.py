@@ -106,12 +106,12 @@ class Run:
     @cached_property
     def topics(self) -> Topics:
         """The account of a run on topics; raises HistoryError as ``Topics.of`` does."""
-        return Topics.of(self)
+        return Topics.of(self.history)
 
     @cached_property
     def transactions(self) -> Transactions:
         """The account of a run of transactions; raises HistoryError as ``Transactions.of`` does."""
-        return Transactions.of(self)
+        return Transactions.of(self.history, self.empty)
 
     @cached_property
     def subjects(self) -> frozenset[str]:

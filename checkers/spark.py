@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from checkers.caches import cache_dir
 from checkers.java import Java, find_java
-from stormproof.errors import StormproofError
+from stormproof.errors import SparkFailed, StormproofError
 
 LOCAL_MASTER = "local[*]"
 _TASK_ATTEMPTS = 4
@@ -30,10 +30,6 @@ _LOG_TAIL = 2000
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 _start_lock = threading.Lock()
-
-
-class SparkFailed(StormproofError):
-    """Spark did not start or a job of it failed."""
 
 
 def archive_path(java: Java) -> Path | None:

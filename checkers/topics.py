@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,6 @@ from stormproof import vocabulary
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s
 from stormproof.history.schema import decode_pair
-
-if TYPE_CHECKING:
-    from checkers.run import Run
 
 Bools = NDArray[np.bool_]
 
@@ -79,14 +75,13 @@ class Topics:
     shown_by: Int64s
 
     @classmethod
-    def of(cls, run: Run) -> Topics:
-        """The account of a run.
+    def of(cls, h: HistoryColumns) -> Topics:
+        """The account of a history.
 
         Raises:
             HistoryError: a value was published twice, or a subscription was used by two processes at once, so that no
                 account can be given.
         """
-        h = run.history
         as_queue = _as_queue_roles(h.role)
         nowhere = np.zeros(h.rows, dtype=np.int32)
         of_row, _, value = kernels.number_messages(as_queue, h.kind, nowhere, h.value)

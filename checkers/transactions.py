@@ -10,19 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormproof import vocabulary
 from stormproof.errors import HistoryError
-from stormproof.history.columns import Int8s, Int64s
+from stormproof.history.columns import HistoryColumns, Int8s, Int64s
 from stormproof.history.schema import decode_pair
-
-if TYPE_CHECKING:
-    from checkers.run import Run
-    from stormproof.history.columns import HistoryColumns
 
 MAX_QUEUES = 30
 """Queues are bits of a key."""
@@ -60,13 +55,12 @@ class Transactions:
     empty: Bools
 
     @classmethod
-    def of(cls, run: Run) -> Transactions:
-        """The account of a run.
+    def of(cls, h: HistoryColumns, empty: Bools) -> Transactions:
+        """The account of a history; ``empty`` are the rows that found a queue empty.
 
         Raises:
             HistoryError: a transaction has no value, or two have the same, or a queue is no small number.
         """
-        h = run.history
         begun = np.isin(h.role, (*_SENDS, *MOVES)) & (h.kind == vocabulary.INVOKE)
         rows = np.flatnonzero(begun)
         rows = rows[np.argsort(h.value[rows], kind="stable")]
@@ -88,7 +82,7 @@ class Transactions:
         came = np.zeros(len(value), dtype=np.int64)
         np.bitwise_or.at(came, of_delivery[here], np.int64(1) << h.key[deliveries[here]].astype(np.int64))
         outcome, taken = _outcomes(h, value, rows, role)
-        return cls(h, value, rows, role, wanted, outcome, came, taken, deliveries, of_delivery, run.empty)
+        return cls(h, value, rows, role, wanted, outcome, came, taken, deliveries, of_delivery, empty)
 
     def name(self, number: int) -> str:
         """A transaction as people read it: ``process/number``."""

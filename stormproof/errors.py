@@ -24,5 +24,9 @@ class BackendError(StormproofError):
     """The machine or a node did not do what the backend asked of it."""
 
 
+class SparkFailed(StormproofError):
+    """Spark did not start or a job of it failed."""
+
+
 class HistoryError(StormproofError):
     """A stored history, ledger or run folder can't be read."""

@@ -7,22 +7,19 @@ one call of porcupine decides all queues of a run; only what it does not find in
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from porcupine import CheckResult, ColumnsResult, check_queue_columns
-from porcupine.columns import DEQUEUE, ENQUEUE, NEVER
+from porcupine.columns import NEVER
 
 # Loads what the call above needs, so that workers are forked with it and ``checkers.prepare`` compiles it.
 from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 
-from checkers import kernels
 from checkers.api import RunCheck
+from checkers.queue_columns import Columns, columns_of
 from checkers.run import Run
-from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
-from stormproof.history.columns import Bools, Int64s
 from stormproof.run_folder import picture_name
 from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES
@@ -37,34 +34,6 @@ MAX_PICTURES = 5
 """Queues of one run that get a page."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The operations of all queues as porcupine takes them; ``call`` and ``ret`` are rows of the history (``ret``
-    NEVER: it may have happened at any time after its call), ``value`` tells (queue, message) pairs apart."""
-
-    f: Int64s
-    value: Int64s
-    call: Int64s
-    ret: Int64s
-    key: Int64s
-
-    def of(self, mask: Bools) -> Columns:
-        """Some of the operations."""
-        return Columns(self.f[mask], self.value[mask], self.call[mask], self.ret[mask], self.key[mask])
-
-    def check(self, rows: int) -> ColumnsResult:
-        """Porcupine's verdict on a history of so many rows."""
-        used = np.zeros(rows, dtype=np.bool_)
-        used[self.call] = True
-        used[self.ret[self.ret != NEVER]] = True
-        # Positions without gaps save porcupine a sort.
-        place = np.cumsum(used) - 1
-        ret = np.where(self.ret == NEVER, NEVER, place[self.ret])
-        return check_queue_columns(
-            self.f, self.value, place[self.call], ret, unordered=True, timeout=QUEUE_SECONDS, max_memory=QUEUE_MEMORY
-        )
-
-
 def check(run: Run) -> CheckOutcome:
     """Whether each queue behaved as if every operation had happened at one instant, messages in any order.
 
@@ -77,7 +46,7 @@ def check(run: Run) -> CheckOutcome:
     figures: dict[str, object] = {"model": MODEL, "queues": len(queues), "operations": len(columns.f)}
     if not queues:
         return CheckOutcome(UNKNOWN, 0, "no operation put a message into a queue or took one out", (), figures)
-    whole = columns.check(run.history.rows)
+    whole = _decide(columns, run.history.rows)
     if whole.verdict is CheckResult.OK:
         text = f"{amount(len(queues), 'queue')} linearizable, messages in any order"
         return CheckOutcome(VALID, 0, text, (), figures)
@@ -98,23 +67,18 @@ def check(run: Run) -> CheckOutcome:
     return CheckOutcome(INVALID, len(illegal), text, examples, {**figures, "undecided": len(unknown)}, pages)
 
 
-def columns_of(run: Run) -> Columns:
-    """All sends that may have happened and all confirmed deliveries."""
-    h, messages = run.history, run.messages
-    put = np.flatnonzero((messages.sent >= 0) & (messages.state != kernels.FAILED))
-    sent = messages.sent[put]
-    sent_until = np.where(messages.state[put] == kernels.ACKED, h.partner[sent], NEVER)
-    taken = np.flatnonzero(((h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)) & (h.kind == vocabulary.OK))
-    value = messages.of_row[taken].astype(np.int64)
-    foreign = value < 0
-    value[foreign] = len(messages.key) + np.arange(np.count_nonzero(foreign))
-    return Columns(
-        f=np.repeat(np.asarray((ENQUEUE, DEQUEUE), dtype=np.int64), (len(put), len(taken))),
-        value=np.concatenate((put, value)) + 1,
-        call=np.concatenate((sent, h.partner[taken])),
-        ret=np.concatenate((sent_until, taken)),
-        key=np.concatenate((messages.key[put], h.key[taken])).astype(np.int64),
-    )
+def _decide(columns: Columns, rows: int) -> ColumnsResult:
+    """Porcupine's verdict on a history of so many rows."""
+    used = np.zeros(rows, dtype=np.bool_)
+    used[columns.call] = True
+    used[columns.ret[columns.ret != NEVER]] = True
+    # Positions without gaps save porcupine a sort.
+    place = np.cumsum(used) - 1
+    ret = np.where(columns.ret == NEVER, NEVER, place[columns.ret])
+    return check_queue_columns(
+        columns.f, columns.value, place[columns.call], ret, unordered=True, timeout=QUEUE_SECONDS,
+        max_memory=QUEUE_MEMORY,
+    )  # fmt: skip
 
 
 def _by_queue(
@@ -125,7 +89,7 @@ def _by_queue(
     illegal, unknown = [], []
     for key in queues:
         operations = columns.of(columns.key == key)
-        result = operations.check(run.history.rows) if time.monotonic() < deadline else None
+        result = _decide(operations, run.history.rows) if time.monotonic() < deadline else None
         if result is None or result.verdict is CheckResult.UNKNOWN:
             unknown.append(key)
         elif result.verdict is CheckResult.ILLEGAL:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.sim.latency import LatencyModel
 from harness.sim.loop import DEAD, Process, Resource, SimLoop
 from harness.sim.transport import Endpoint, Pipe, SimTransport
 from stormproof.contracts.backend import Link, LinkConditions
@@ -32,31 +33,6 @@ HEADERS = 66
 """Bytes of a packet besides its data (Ethernet, IP, TCP)."""
 CONNECT_RETRY = 1.0
 CONNECT_ATTEMPTS = 7
-
-
-@dataclass(frozen=True)
-class LatencyModel:
-    """How long packets take: ``base`` seconds on an idle link, more by ``jitter`` (its mean), and with the
-    probability ``spikes`` up to ``spike`` seconds more. ``slices`` is the probability that a read returns less
-    than there is."""
-
-    base: float
-    jitter: float
-    spikes: float
-    spike: float
-    slices: float
-
-    @classmethod
-    def draw(cls, rng: random.Random) -> LatencyModel:
-        """A network that suits the seed: from one rack to a slow campus."""
-        base = 10 ** rng.uniform(-4.3, -2.7)
-        return cls(
-            base=base,
-            jitter=base * rng.choice((0.1, 0.5, 2.0)),
-            spikes=rng.choice((0.0, 0.0005, 0.005)),
-            spike=rng.uniform(0.005, 0.1),
-            slices=rng.choice((0.0, 0.02, 0.2)),
-        )
 
 
 class Listener(Resource):

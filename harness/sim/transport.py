@@ -12,12 +12,12 @@ import contextvars
 from bisect import bisect, insort
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any, Protocol
 
-from harness.sim.loop import DEAD, Handle, Process, Resource, SimulationError
-
-if TYPE_CHECKING:
-    from harness.sim.network import Network
+from harness.sim.latency import LatencyModel
+from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop, SimulationError
+from stormproof.contracts.backend import Link
 
 WINDOW = 1 << 19
 """Bytes that the kernels of both sides hold for a reader that does not read."""
@@ -32,13 +32,39 @@ FIN = b""
 """In a pipe: nothing more will be sent."""
 
 
+class Carrier(Protocol):
+    """What connections need of the network that carries them (``harness.sim.network.Network``)."""
+
+    loop: SimLoop
+    rng: Random
+    latency: LatencyModel
+    calm: bool
+    """Whether every packet on every link arrives, after the usual delay."""
+
+    def passes(self, link: Link) -> bool:
+        """Whether a packet on the link arrives now; a lost one is counted."""
+        ...
+
+    def refuses(self, link: Link) -> bool:
+        """Whether a packet on the link is answered by a reset from somewhere between."""
+        ...
+
+    def delay(self, link: Link) -> float:
+        """How long the next packet on the link takes."""
+        ...
+
+    def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
+        """Whether the chunk has to wait for its turn on a slow link, which lets it depart then."""
+        ...
+
+
 class Pipe:
     """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
 
     __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_retry", "_sender", "_sent", "_timer",
                  "_waiting", "held", "target")
 
-    def __init__(self, network: Network, sender: Endpoint, target: Endpoint) -> None:
+    def __init__(self, network: Carrier, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
         self.held = 0
         """Bytes that were sent and not yet read."""
@@ -142,7 +168,7 @@ class Pipe:
 class Endpoint(Resource):
     """The kernel's half of a connection, at a host, for a process."""
 
-    def __init__(self, network: Network, host: str, owner: Process | None) -> None:
+    def __init__(self, network: Carrier, host: str, owner: Process | None) -> None:
         self.host = host
         self.owner = owner
         self.gone = False

@@ -20,7 +20,7 @@ def test_a_window_holds_back_what_the_client_has_no_room_for() -> None:
 
 
 def test_a_window_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.reference.engine.queues.MAX_WINDOW_BYTES", 10)
+    monkeypatch.setattr("nodes.reference.engine.model.MAX_WINDOW_BYTES", 10)
     bench = Bench()
     bench.open()
     for _ in range(4):

@@ -15,9 +15,9 @@ from checker_histories import drained, sent, store_old_run, store_run
 from checkers import job
 from checkers.job import VERDICTS_DIR, VERDICTS_FILE, check_and_store, check_runs, summarize
 from checkers.run_check import check_run
-from checkers.spark import SparkFailed, SparkWarmup
+from checkers.spark import SparkWarmup
 from checkers.synthetic import write_store
-from stormproof.errors import StormproofError
+from stormproof.errors import SparkFailed, StormproofError
 from stormproof.run_folder import read_verdict
 
 pytestmark = pytest.mark.requirement("H9", part=True)

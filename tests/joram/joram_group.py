@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.sim.backend import SimBackend
+from harness.sim.latency import LatencyModel
 from harness.sim.loop import RUNNING, Process, SimLoop, simulation
-from harness.sim.network import LatencyModel
 from harness.sim.runtime import SimRuntime
 from nodes.reference.api import Command, Config, Deliver, Done, Effect
 from nodes.reference.server.broker import ReferenceBroker

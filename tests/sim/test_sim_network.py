@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from simulated import N1, N2, World, in_world
 
+from harness.sim.latency import LatencyModel
 from harness.sim.loop import TURN
-from harness.sim.network import LatencyModel
 from harness.sim.transport import WINDOW, Endpoint
 from stormproof.contracts.backend import LinkConditions
 
