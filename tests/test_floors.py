@@ -1,0 +1,99 @@
+"""Who may import whom: floors of packages, no circle of files. Imports inside functions and for types count, too."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("stormproof", "nodes", "workloads", "nemesis", "checkers", "reports", "harness")
+
+# The public face reaches up when it is asked to: run(), check(), load() and the command are what the harness does.
+REACHES_UP = {
+    ("stormproof", "harness.api"), ("stormproof", "harness.dataframes"), ("stormproof.__main__", "harness.cli"),
+}  # fmt: skip
+
+# All import stormproof, and harness imports all. Besides that, what a package takes from its neighbours:
+NEIGHBOURS = {
+    ("workloads", "nodes.stomp"),  # their client speaks STOMP
+    ("workloads", "nodes.timeouts"),
+    # Names and values of the reference broker's extensions, which four workloads are about.
+    ("workloads", "nodes.reference.engine.topics"),
+    ("workloads", "nodes.reference.engine.threads"),
+    ("workloads", "nodes.reference.server.reaction"),
+    ("workloads", "nodes.reference.designs.icestorm.topics"),
+    # One check judges elections by what the reference broker's nodes log.
+    ("checkers", "nodes.systems.reference.log_events"),
+}
+
+# Within the reference broker, besides the modules at its top: what each folder imports of the others.
+REFERENCE = {
+    "replication": {"engine"},
+    "designs": {"engine", "replication"},
+    "server": {"engine", "replication", "designs"},
+    "storage": {"engine", "replication", "server"},
+}
+
+ON_NODES = ("nodes.reference", "nodes.stomp", "nodes.timeouts")
+
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "porcupine-py" not in path.parts
+}  # fmt: skip
+
+
+def imports(path: Path) -> Iterator[str]:
+    """All that a file imports, whenever that happens."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}: a relative import"
+            members = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (member if member in FILES else node.module for member in members)
+
+
+EVERYTHING = {(name, other) for name, path in FILES.items() for other in imports(path) if other != name}
+OURS = {(name, other) for name, other in EVERYTHING if other in FILES} - REACHES_UP
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def demand_no_circle(edges: set[tuple[str, str]]) -> None:
+    """Raises CycleError, which names the members of a circle."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, other in edges:
+        sorter.add(name, other)
+    sorter.prepare()
+
+
+def test_no_circles() -> None:
+    assert EVERYTHING >= REACHES_UP
+    demand_no_circle(OURS)
+    demand_no_circle({(top(name), top(other)) for name, other in OURS if top(name) != top(other)})
+
+
+def test_nobody_imports_upwards() -> None:
+    """Stormproof imports nobody, nobody imports harness, and what others take from each other is in the table."""
+    between = {(top(name), other) for name, other in OURS if top(name) not in (top(other), "harness")}
+    assert {(name, other) for name, other in between if top(other) != "stormproof"} == NEIGHBOURS
+
+
+def test_floors_of_the_reference_broker() -> None:
+    """Its engine knows neither designs nor server, its replication no design."""
+    inside = {(name.split(".")[2], other.split(".")[2]) for name, other in OURS
+              if name.startswith("nodes.reference.") and other.startswith("nodes.reference.")}  # fmt: skip
+    folders = {(name, other) for name, other in inside
+               if name != other and all((ROOT / "nodes/reference" / each).is_dir() for each in (name, other))}
+    assert folders <= {(name, other) for name, others in REFERENCE.items() for other in others}
+
+
+def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
+    foreign = {(name, other) for name, other in EVERYTHING if name.startswith(ON_NODES)
+               and not other.startswith(ON_NODES) and other != "nodes" and top(other) not in sys.stdlib_module_names}
+    assert not foreign
