@@ -169,7 +169,7 @@ async def described(cluster: ReferenceCluster, descriptor: str, folder: Path) ->
         assert ("promoted: serving as master" in log) == (replica in (first, second))
     states = [await replicas.stored(replica) for replica in range(3)]
     assert states[0] == states[1] == states[2]
-    assert [row[-1] for row in states[0] if row[0] == "messages"] == [b"2"]
+    assert [row[5] for row in states[0] if row[0] == "messages"] == [b"2"]
 
 
 async def idle(cluster: ReferenceCluster) -> None:

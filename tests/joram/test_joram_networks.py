@@ -283,7 +283,7 @@ async def test_messages_of_other_servers_take_their_place_among_those_of_clients
         return all(other == first for other in others)
 
     await eventually(same, "equal states")
-    bodies = [row[-1] for row in states()[0] if row[0] == "messages"]
+    bodies = [row[5] for row in states()[0] if row[0] == "messages"]
     assert sorted(bodies) == sorted(f"{number}".encode() for number in range(30) for _ in range(2))
 
 

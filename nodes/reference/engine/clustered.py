@@ -17,7 +17,7 @@ from nodes.reference.bugs import MOVED_AND_KEPT
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX, Queue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import State
-from nodes.reference.engine.store import Table, read_rows
+from nodes.reference.engine.store import Changes, Table, read_rows
 
 MOST_ASKED = 100
 
@@ -104,9 +104,9 @@ class Clustered:
 
     # Store.
 
-    def flush(self) -> None:
+    def flush(self, changes: Changes | None) -> None:
         """Write what has changed."""
-        self._table.flush(self._database)
+        self._table.flush(self._database, changes)
 
     def restore(self) -> None:
         """Take what the store holds; changes that were not written are dropped."""

@@ -7,7 +7,7 @@ one of them was restarted or loaded from a snapshot in between. Client mistakes 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
@@ -23,11 +23,12 @@ from nodes.reference.bugs import (
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, Context
+from nodes.reference.engine.model import AUTO, Context, Message
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.engine.state import State
-from nodes.reference.engine.store import no_progress
+from nodes.reference.engine.store import Changes, no_progress
+from nodes.reference.engine.tap import Enqueued, QueueTap
 from nodes.reference.engine.threads import PREFIX, thread_of
 from nodes.reference.engine.transactions import Transactions
 
@@ -37,11 +38,13 @@ CLOSED_REMEMBERED = 1_000
 class StoreEngine:
     """The Engine over one SQLite database; restores what the database holds when it is made.
 
-    ``local`` is the local queue of notifications, empty between commands.
+    ``local`` is the local queue of notifications, empty between commands. Whoever keeps the same rows elsewhere sets
+    ``changes``, to have them noted at each flush.
     """
 
     def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
                  bugs: frozenset[str] = frozenset(), config: Config | None = None) -> None:
+        self.changes: Changes | None = None
         self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
         self._state = State(database, self._limits.message_cache)
@@ -110,9 +113,27 @@ class StoreEngine:
     def flush(self) -> None:
         """Write what has changed to the store; ``Broker.transaction`` calls it before the commit."""
         if STATE_BEHIND_LOG not in self._bugs:
-            self._state.flush()
-            self.server_queues.flush()
-            self._clustered.flush()
+            self._state.flush(self.changes)
+            self.server_queues.flush(self.changes)
+            self._clustered.flush(self.changes)
+
+    def tap(self, tap: QueueTap | None) -> None:
+        """Tell ``tap`` of every message that is enqueued or dequeued from now on; None ends that."""
+        self._state.tap = tap
+
+    def browse(self, queue: str) -> Iterator[Enqueued]:
+        """The messages that a queue holds now, in order, delivered ones included, but for those that leave meanwhile.
+
+        What comes later is for the tap to tell.
+        """
+        held = self._state.queues.get(queue)
+        messages = [message for message in self._state.messages.values() if message.queue is held]
+        return (Enqueued(message.queue.kind, queue, message.sequence, *self._state.content(message))
+                for message in messages if message.id in self._state.messages)
+
+    def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
+        """Headers and body of a message that a tap was told of."""
+        return self._state.content(message)
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Output of a reliable connection beyond what the client says it received, oldest first."""
@@ -140,9 +161,9 @@ class StoreEngine:
 
     def dump(self) -> Iterable[list[Any]]:
         """The whole state as encodable rows; take them all before the next command is applied."""
-        self._state.flush()
-        self.server_queues.flush()
-        self._clustered.flush()
+        self._state.flush(self.changes)
+        self.server_queues.flush(self.changes)
+        self._clustered.flush(self.changes)
         return self._state.rows()
 
     def load(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:

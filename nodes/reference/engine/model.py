@@ -49,8 +49,8 @@ class Message:
     """A message in one queue, from SEND to its acknowledgement.
 
     ``size`` is that of its body; ``content`` is (headers, body) while memory holds it. A message of a topic has its
-    content in ``shared``. It is delivered to a subscription, or its acknowledgement is part of a prepared ``branch``,
-    or it waits.
+    content in ``shared``. ``sequence`` is its number in its queue. It is delivered to a subscription, or its
+    acknowledgement is part of a prepared ``branch``, or it waits.
     """
 
     id: int
@@ -62,6 +62,7 @@ class Message:
     out_seq: int = 0
     shared: Shared | None = None
     branch: Transaction | None = None
+    sequence: int = 0
 
     @property
     def ack_id(self) -> str:
@@ -76,7 +77,7 @@ class Queue:
     ``kind`` is ``queue``, ``durable`` or ``transient``.
     Messages are served by their ids, which is the order they were sent in. ``returned`` is a heap of those that
     have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
-    subscription served last.
+    subscription served last, ``enqueued`` the number of the last message, counted from 1.
     """
 
     id: int
@@ -84,6 +85,7 @@ class Queue:
     kind: str = PLAIN
     pattern: str = ""
     served: int = 0
+    enqueued: int = 0
     depth: int = 0
     fresh: deque[Message] = field(default_factory=deque)
     returned: list[tuple[int, Message]] = field(default_factory=list)

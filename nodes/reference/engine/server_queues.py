@@ -17,7 +17,7 @@ from typing import Any
 from nodes.reference import wire
 from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Waiting
 from nodes.reference.bugs import REEMISSION_TAKEN
-from nodes.reference.engine.store import Table, read_rows
+from nodes.reference.engine.store import Changes, Table, read_rows
 
 NEW, BEGUN, FAILED, DONE = range(4)
 """Phases of the deployment: nothing yet; the first master initialises its services; it failed; all is deployed."""
@@ -213,11 +213,11 @@ class ServerQueues:
 
     # Store.
 
-    def flush(self) -> None:
+    def flush(self, changes: Changes | None) -> None:
         """Write what has changed."""
-        self._table.flush(self._database)
-        self._deployment.flush(self._database)
-        for message in self._outgoing.flush(self._database):
+        self._table.flush(self._database, changes)
+        self._deployment.flush(self._database, changes)
+        for message in self._outgoing.flush(self._database, changes):
             if self._cached > _CACHE_BYTES and message.content is not None:
                 self._cached -= message.size
                 message.content = None

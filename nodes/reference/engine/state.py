@@ -22,6 +22,7 @@ from nodes.reference.engine.model import (
     restore_ready,
 )
 from nodes.reference.engine.store import (
+    Changes,
     Row,
     Table,
     create_tables,
@@ -31,6 +32,7 @@ from nodes.reference.engine.store import (
     replace_all,
     with_progress,
 )
+from nodes.reference.engine.tap import QueueTap
 from nodes.reference.engine.topics import Routes
 
 
@@ -55,6 +57,7 @@ class State:
         self._database = database
         self._cache = cache
         self._cached = 0
+        self.tap: QueueTap | None = None
         self.counters = Counters()
         self.queues: dict[str, Queue] = {}
         self.durables: dict[str, Queue] = {}
@@ -69,7 +72,8 @@ class State:
         self.outcomes: dict[tuple[str, str], str] = {}
         self._outcome_ids: dict[tuple[str, str], int] = {}
         self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
-        self.queue_table: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served))
+        self.queue_table: Table[Queue] = Table(
+            "queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served, q.enqueued))
         self.context_table: Table[Context] = Table("contexts", _context_row)
         self._subscription_table: Table[Subscription] = Table(
             "subscriptions", lambda s: (s.id, s.context.id, s.name, s.queue.id, s.ack, s.prefetch))
@@ -91,16 +95,16 @@ class State:
         create_tables(database)
         self._restore()
 
-    def flush(self) -> None:
+    def flush(self, changes: Changes | None) -> None:
         """Write all that changed, in the open transaction."""
         for table in self._tables:
             if table.changed or table.removed:
-                table.flush(self._database)
-        for message in self._message_table.flush(self._database):
+                table.flush(self._database, changes)
+        for message in self._message_table.flush(self._database, changes):
             if message.subscription is not None or self._cached > self._cache:
                 self._drop_content(message)
         # Other subscriptions will ask for the same content: it stays while there is room.
-        for shared in self._shared_table.flush(self._database):
+        for shared in self._shared_table.flush(self._database, changes):
             if self._cached > self._cache:
                 self._drop_content(shared)
 
@@ -164,12 +168,20 @@ class State:
         self._append(Message(self._next_message(), queue, shared.size, shared=shared))
 
     def _append(self, message: Message) -> None:
+        queue = message.queue
+        queue.enqueued += 1
+        message.sequence = queue.enqueued
+        self.queue_table.update(queue.id, queue)
         self.messages[message.id] = message
         self._message_table.insert(message.id, message)
-        message.queue.add(message)
+        queue.add(message)
+        if self.tap is not None:
+            self.tap.enqueued(message)
 
     def remove_message(self, message: Message) -> None:
         """The message has been consumed."""
+        if self.tap is not None:
+            self.tap.dequeued(message)
         shared = message.shared
         if shared is not None:
             shared.copies -= 1
@@ -364,9 +376,9 @@ class State:
         contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
                     in read_rows(self._database, "shared", "id, topic, length(body)")}
         self.messages = {}
-        rows = read_rows(self._database, "messages", "id, queue, shared, length(body)")
-        for identity, queue, content, size in with_progress(rows, on_progress):
-            message = self.messages[identity] = Message(identity, queues[queue], size)
+        rows = read_rows(self._database, "messages", "id, queue, shared, length(body), sequence")
+        for identity, queue, content, size, sequence in with_progress(rows, on_progress):
+            message = self.messages[identity] = Message(identity, queues[queue], size, sequence=sequence)
             if content:
                 shared = message.shared = contents[content]
                 message.size = shared.size
@@ -422,11 +434,11 @@ def _shared_row(shared: Shared) -> Row:
 
 def _message_row(message: Message) -> Row:
     if message.shared is not None:
-        return (message.id, message.queue.id, message.shared.id, b"", b"")
+        return (message.id, message.queue.id, message.shared.id, b"", b"", message.sequence)
     if message.content is None:
         raise ValueError(f"message {message.id} has no content to store")
     headers, body = message.content
-    return (message.id, message.queue.id, 0, wire.encode(headers), body)
+    return (message.id, message.queue.id, 0, wire.encode(headers), body, message.sequence)
 
 
 def _delivery_row(message: Message) -> Row:

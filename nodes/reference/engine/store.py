@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 _SCHEMA: dict[str, tuple[str, ...]] = {
     "counters": ("id INTEGER PRIMARY KEY", "next_id INTEGER NOT NULL", "next_message INTEGER NOT NULL"),
     "queues": ("id INTEGER PRIMARY KEY", "name TEXT NOT NULL", "kind TEXT NOT NULL", "pattern TEXT NOT NULL",
-               "served INTEGER NOT NULL"),
+               "served INTEGER NOT NULL", "enqueued INTEGER NOT NULL"),
     "contexts": (
         "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reliable INTEGER NOT NULL", "login TEXT NOT NULL",
         "in_seq INTEGER NOT NULL", "out_seq INTEGER NOT NULL", "received INTEGER NOT NULL",
@@ -29,7 +29,7 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     ),
     "shared": ("id INTEGER PRIMARY KEY", "topic TEXT NOT NULL", "headers BLOB NOT NULL", "body BLOB NOT NULL"),
     "messages": ("id INTEGER PRIMARY KEY", "queue INTEGER NOT NULL", "shared INTEGER NOT NULL",
-                 "headers BLOB NOT NULL", "body BLOB NOT NULL"),
+                 "headers BLOB NOT NULL", "body BLOB NOT NULL", "sequence INTEGER NOT NULL"),
     "deliveries": ("id INTEGER PRIMARY KEY", "subscription INTEGER NOT NULL", "out_seq INTEGER NOT NULL",
                    "redeliveries INTEGER NOT NULL", "branch INTEGER NOT NULL"),
     "transactions": ("id INTEGER PRIMARY KEY", "context INTEGER NOT NULL", "name TEXT NOT NULL",
@@ -68,6 +68,29 @@ def with_progress(items: Iterable[T], on_progress: Callable[[], None]) -> Iterat
         yield item
 
 
+class Changes:
+    """What flushes have written to the tables, for somebody who keeps the same rows elsewhere."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[int, Row | None]] = {}
+
+    def add(self, table: str, rows: Iterable[Row], removed: Iterable[int]) -> None:
+        """Rows that were written, and keys of rows that were deleted before."""
+        known = self._rows.setdefault(table, {})
+        known.update(dict.fromkeys(removed))
+        known.update((row[0], row) for row in rows)
+
+    def take(self) -> list[tuple[str, list[Row], list[int]]]:
+        """(table, rows, removed keys) since the last call; of a row that changed twice, how it is now."""
+        taken, self._rows = self._rows, {}
+        return [(name, [row for row in rows.values() if row is not None],
+                 [key for key, row in rows.items() if row is None]) for name, rows in taken.items()]
+
+    def clear(self) -> None:
+        """Forget what was written."""
+        self._rows = {}
+
+
 class Table(Generic[T]):
     """The unsaved changes of one table; ``row`` makes the row of an object when it is written.
 
@@ -76,6 +99,7 @@ class Table(Generic[T]):
 
     def __init__(self, name: str, row: Callable[[T], Row]) -> None:
         marks = ", ".join("?" * len(_SCHEMA[name]))
+        self._name = name
         self._upsert = f"INSERT OR REPLACE INTO {name} VALUES ({marks})"
         self._delete = f"DELETE FROM {name} WHERE id = ?"
         self._row = row
@@ -104,15 +128,22 @@ class Table(Generic[T]):
         """Whether the row was inserted since the last flush."""
         return key in self._unsaved
 
-    def flush(self, database: sqlite3.Connection) -> list[T]:
-        """Write the changes; returns the objects that were written."""
+    def flush(self, database: sqlite3.Connection, changes: Changes | None = None) -> list[T]:
+        """Write the changes, and note them in ``changes`` if that is given; returns the objects that were written."""
         if self.removed:
             database.executemany(self._delete, self.removed)
+            if changes is not None:
+                changes.add(self._name, (), (key for key, in self.removed))
             self.removed = []
         if not self.changed:
             return []
         written = list(self.changed.values())
-        database.executemany(self._upsert, map(self._row, written))
+        if changes is None:
+            database.executemany(self._upsert, map(self._row, written))
+        else:
+            rows = list(map(self._row, written))
+            database.executemany(self._upsert, rows)
+            changes.add(self._name, rows, ())
         self.changed = {}
         self._unsaved = set()
         return written
@@ -123,9 +154,18 @@ class Table(Generic[T]):
 
 
 def create_tables(database: sqlite3.Connection) -> None:
-    """Make the tables that are missing."""
+    """Make the tables that are missing, and bring those of an older version up to date."""
     for name, columns in _SCHEMA.items():
         database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)})")
+    columns_of = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")] for name in _SCHEMA}
+    if "stamp" in columns_of["outgoing"]:
+        database.execute("ALTER TABLE outgoing RENAME COLUMN stamp TO sequence")
+    if "sequence" not in columns_of["messages"]:
+        # Ids grow in the order of sending, so they can stand for the numbers that these messages never got.
+        database.execute("ALTER TABLE messages ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
+        database.execute("UPDATE messages SET sequence = id")
+        database.execute("ALTER TABLE queues ADD COLUMN enqueued INTEGER NOT NULL DEFAULT 0")
+        database.execute("UPDATE queues SET enqueued = (SELECT coalesce(max(id), 0) FROM messages)")
 
 
 def read_rows(database: sqlite3.Connection, table: str, columns: str = "*") -> Iterator[Row]:

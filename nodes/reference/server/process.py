@@ -1,4 +1,4 @@
-"""The broker as an operating-system process, or as a task in somebody else's event loop."""
+"""A broker, or another program of a node, as an operating-system process or as a task in somebody's event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from nodes.reference.api import Config, ConfigError, Runtime
 from nodes.reference.server.broker import ReferenceBroker
@@ -44,8 +45,13 @@ def serve(config: Config) -> int:
     0 after an orderly stop, 3 when the configuration can't be used (one line on standard error tells why),
     1 when the broker failed (its log tells why).
     """
+    return serve_process(lambda: BrokerProcess(config, RealRuntime(config)))
+
+
+def serve_process(make: Callable[[], NodeProcess]) -> int:
+    """Run a program in this process as ``serve`` runs a broker; ``make`` is called in the event loop."""
     try:
-        return asyncio.run(_serve(config))
+        return asyncio.run(_serve(make))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_CONFIG
@@ -57,21 +63,24 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(config: Config) -> int:
+async def _serve(make: Callable[[], NodeProcess]) -> int:
     _allow_many_files()
-    process = BrokerProcess(config, RealRuntime(config))
+    process = make()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stop)
     return await process.run()
 
 
-class BrokerProcess:
-    """A broker from its start to its exit status, in a running event loop; ``stop`` ends it in order."""
+class NodeProcess:
+    """A program from its start to its exit status, in a running event loop; ``stop`` ends it in order.
 
-    def __init__(self, config: Config, runtime: LoopRuntime) -> None:
-        self._runtime = runtime
-        self._main = asyncio.ensure_future(run_broker(config, runtime))
+    ``main`` runs until it is cancelled; ``name`` is what the log calls the program.
+    """
+
+    def __init__(self, main: Coroutine[Any, Any, None], runtime: LoopRuntime, name: str) -> None:
+        self._runtime, self._name = runtime, name
+        self._main = asyncio.ensure_future(main)
         self._stopping = False
 
     def stop(self) -> None:
@@ -92,6 +101,13 @@ class BrokerProcess:
         except ConfigError:
             raise
         except Exception as error:
-            self._runtime.log("broker failed", level="error", error=repr(error))
+            self._runtime.log(f"{self._name} failed", level="error", error=repr(error))
             return EXIT_FAILED
         return EXIT_OK
+
+
+class BrokerProcess(NodeProcess):
+    """A broker from its start to its exit status."""
+
+    def __init__(self, config: Config, runtime: LoopRuntime) -> None:
+        super().__init__(run_broker(config, runtime), runtime, "broker")

@@ -10,12 +10,12 @@ import sqlite3
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from nodes.reference.api import Config, ConfigError, Handler
+from nodes.reference.api import ConfigError, Handler
 
 DATABASE_SETTINGS = (
     # One process owns the file, which also keeps a second broker from using the same data folder.
@@ -147,14 +147,28 @@ class LoopRuntime(ABC):
             self._failure.set_exception(error)
 
 
+class ProgramConfig(Protocol):
+    """What a program's configuration tells of the world outside."""
+
+    @property
+    def data(self) -> str:
+        """The folder for its data."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What else can be set."""
+        ...
+
+
 class RealRuntime(LoopRuntime):
-    """The Runtime of a broker that runs as an operating-system process; needs a running event loop.
+    """The Runtime of a program that runs as an operating-system process; needs a running event loop.
 
     Its randomness is the operating system's, as nobody may foresee the numbers of a handshake. Option ``seed`` of the
     configuration makes it repeatable instead, for tests.
     """
 
-    def __init__(self, config: Config, output: TextIO | None = None) -> None:
+    def __init__(self, config: ProgramConfig, output: TextIO | None = None) -> None:
         super().__init__()
         seed = config.options.get("seed")
         self.random = random.SystemRandom() if seed is None else random.Random(seed)

@@ -1,0 +1,47 @@
+"""What happens to queues, for somebody who copies them: each message by the number that its queue gave it.
+
+A queue numbers its messages 1, 2, ... as they are enqueued, for as long as it exists; restarts and state transfers keep
+the count. A message is enqueued once and dequeued once, whatever happens to it in between: deliveries, returns, a
+rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from nodes.reference.engine.model import Message
+
+
+class QueueTap(Protocol):
+    """Told of every message of every queue, a subscription's included, at the moment in which a command is applied."""
+
+    def enqueued(self, message: Message) -> None:
+        """The message is at the end of its queue now."""
+
+    def dequeued(self, message: Message) -> None:
+        """The message is gone: acknowledged, expired, moved to another server, or its queue was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A message came into a queue; ``kind`` tells queues of that name from durable and transient subscriptions."""
+
+    kind: str
+    queue: str
+    sequence: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeued:
+    """A message left its queue."""
+
+    kind: str
+    queue: str
+    sequence: int
+
+
+QueueEvent = Enqueued | Dequeued

@@ -1,0 +1,158 @@
+"""A broker's side of the storage service: requests with a deadline each, over one connection that is made when needed.
+
+A service that is out of reach costs a caller no more than the deadline, and holds up nothing else: the connection is
+aborted rather than closed, since closing would wait for a peer that does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from nodes.reference.api import Runtime
+from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.storage.protocol import (
+    PROTOCOL,
+    SERVICE,
+    Change,
+    FencedError,
+    OutOfOrderError,
+    StorageError,
+    StorageUnavailableError,
+    StoreState,
+)
+from nodes.timeouts import within
+
+_CHUNK = 1 << 16
+
+
+class StorageClient:
+    """The connection of the broker ``name`` to the storage service at ``address`` (host, port).
+
+    Every method takes at most ``deadline`` seconds, to connect included, and may raise
+
+    * StorageUnavailableError: there was no answer by then, or no connection;
+    * StorageError: the service refused the connection or the request.
+
+    Requests may be under way at the same time; they are done in the order in which they were made.
+    """
+
+    def __init__(self, runtime: Runtime, name: str, address: tuple[str, int], cluster: str = "storage",
+                 secret: str = "", deadline: float = 1.0) -> None:
+        self._runtime, self._address, self._deadline = runtime, address, deadline
+        self._handshake = Handshake(PROTOCOL, cluster, name, secret, runtime.random)
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._answers: dict[int, asyncio.Future[list[Any]]] = {}
+        self._number = 0
+
+    async def claim(self, epoch: int) -> int:
+        """Let this broker write in ``epoch`` and nobody in an older one; how many of its commits are applied.
+
+        Raises:
+            FencedError: a newer epoch holds the store, or this one belongs to another broker.
+        """
+        (applied,) = await self._ask("claim", epoch)
+        return int(applied)
+
+    async def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
+        """Write changes durably; ``sequence`` counts the commits of the epoch from 1.
+
+        Raises:
+            FencedError: another epoch holds the store.
+            OutOfOrderError: a commit before this one is missing.
+        """
+        await self._ask("commit", epoch, sequence, [[name, list(map(list, rows)), list(removed)]
+                                                   for name, rows, removed in changes])
+
+    async def read(self, epoch: int, table: str) -> AsyncIterator[list[list[Any]]]:
+        """All rows of a table, page by page, in order of their keys.
+
+        Raises:
+            FencedError: another epoch holds the store.
+        """
+        after: int | None = None
+        more = True
+        while more:
+            rows, more = await self._ask("read", epoch, table, after)
+            if rows:
+                after = rows[-1][0]
+                yield rows
+
+    async def state(self) -> StoreState:
+        """Who holds the store."""
+        return StoreState(*await self._ask("state"))
+
+    def close(self) -> None:
+        """End the connection; whoever waits for an answer gets StorageUnavailableError."""
+        self._lose("the connection was closed")
+
+    async def _ask(self, *request: Any) -> list[Any]:
+        try:
+            async with within(self._deadline):
+                writer = await self._connected()
+                self._number += 1
+                number = self._number
+                answer = self._answers[number] = asyncio.get_running_loop().create_future()
+                try:
+                    writer.write(encode_frame([number, *request]))
+                    answered: list[Any] = await answer
+                finally:
+                    self._answers.pop(number, None)
+        except TimeoutError as error:
+            self._lose("no answer in time")
+            raise StorageUnavailableError(f"no answer within {self._deadline:g} s") from error
+        except (OSError, asyncio.IncompleteReadError) as error:
+            self._lose("the connection failed")
+            raise StorageUnavailableError(f"no connection: {error or type(error).__name__}") from error
+        except LinkError as error:
+            self._lose("the connection failed")
+            raise StorageError(str(error)) from error
+        status, *content = answered
+        if status == "fenced":
+            raise FencedError(content[0])
+        if status == "order":
+            raise OutOfOrderError(content[0])
+        if status != "ok":
+            raise StorageError(" ".join(map(str, content)))
+        return content
+
+    async def _connected(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is None:
+                reader, writer = await self._runtime.connect(*self._address)
+                try:
+                    await self._handshake.dial(reader, writer, SERVICE)
+                except BaseException:
+                    writer.transport.abort()
+                    raise
+                self._writer = writer
+                self._reading = self._runtime.spawn(self._read(reader, writer), "storage answers")
+            return self._writer
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = FrameParser()
+        try:
+            while data := await reader.read(_CHUNK):
+                for number, *answer in parser.feed(data):
+                    waiting = self._answers.get(number)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(answer)
+        except (OSError, LinkError, TypeError, ValueError):
+            pass  # whatever came, it was no answer
+        if self._writer is writer:
+            self._reading = None
+            self._lose("the connection ended")
+
+    def _lose(self, reason: str) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.transport.abort()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionAbortedError(reason))

@@ -1,0 +1,72 @@
+"""The configuration of a storage service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodes.reference.api import ConfigError
+
+_KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list}
+_WORDS = {str: "a text", int: "a whole number", list: "a list of names"}
+_NEEDED = ("data", "host", "port", "clients")
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """Where the service listens, where it keeps its data, and who may use it.
+
+    ``clients`` are the names of the brokers; ``cluster`` and ``secret`` are what they share with the service.
+    """
+
+    data: str
+    host: str
+    port: int
+    clients: tuple[str, ...]
+    cluster: str = "storage"
+    secret: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_storage_config(path: str | Path) -> StorageConfig:
+    """The configuration in a JSON file.
+
+    Raises:
+        ConfigError: the file can't be read, is no JSON object, or holds a setting that can't be used.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not JSON ({error})") from error
+    try:
+        return parse_storage_config(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_storage_config(content: Any) -> StorageConfig:
+    """The configuration in a decoded JSON object.
+
+    Raises:
+        ConfigError: a setting is missing, unknown, or can't be used.
+    """
+    if not isinstance(content, dict):
+        raise ConfigError("the configuration is not a JSON object")
+    for name, value in content.items():
+        if name not in _KINDS:
+            raise ConfigError(f"{name}: there is no such setting (there are: {', '.join(_KINDS)})")
+        if type(value) is not _KINDS[name]:
+            raise ConfigError(f"{name}: is not {_WORDS[_KINDS[name]]}")
+    missing = [name for name in _NEEDED if not content.get(name)]
+    if missing:
+        raise ConfigError(f"{missing[0]}: is missing")
+    if not 0 < content["port"] < 65536:
+        raise ConfigError(f"port: {content['port']} is not between 1 and 65535")
+    if not all(isinstance(name, str) and name for name in content["clients"]):
+        raise ConfigError("clients: is not a list of names")
+    return StorageConfig(**{**content, "clients": tuple(content["clients"])})

@@ -1,0 +1,99 @@
+"""The database of the storage service: rows by table and key, and the fence that every change passes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from nodes.reference import wire
+from nodes.reference.storage.protocol import PAGE_BYTES, Change, FencedError, OutOfOrderError
+
+_PAGE_ROWS = 1000
+
+
+class StoredRows:
+    """Rows of whatever tables its users have; a change is made by ``claim`` or ``commit``, inside ``transaction``.
+
+    The fence (epoch, holder, commits applied) is written in the same transaction as the rows, so that a service that
+    was killed knows exactly what it has confirmed.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        run = database.execute
+        run("CREATE TABLE IF NOT EXISTS stored (name TEXT NOT NULL, id INTEGER NOT NULL, columns BLOB NOT NULL,"
+            " PRIMARY KEY (name, id)) WITHOUT ROWID")
+        run("CREATE TABLE IF NOT EXISTS fence (id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, holder TEXT NOT NULL,"
+            " applied INTEGER NOT NULL)")
+        self.epoch, self.holder, self.applied = 0, "", 0
+        for epoch, holder, applied in run("SELECT epoch, holder, applied FROM fence"):
+            self.epoch, self.holder, self.applied = int(epoch), str(holder), int(applied)
+        self._written = (self.epoch, self.holder, self.applied)
+
+    def begin(self) -> None:
+        """What follows is written together."""
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def end(self) -> None:
+        """Write all that was changed since ``begin`` to disk."""
+        fence = (self.epoch, self.holder, self.applied)
+        if fence != self._written:
+            self._database.execute("INSERT OR REPLACE INTO fence VALUES (0, ?, ?, ?)", fence)
+            self._written = fence
+        self._database.execute("COMMIT")
+
+    def claim(self, epoch: int, holder: str) -> int:
+        """Let this epoch write, and no older one; the number of its commits that are applied already.
+
+        Raises:
+            FencedError: a newer epoch holds the store, or this one belongs to another holder.
+        """
+        if epoch < self.epoch or (epoch == self.epoch and holder != self.holder):
+            raise FencedError(self.epoch)
+        if epoch > self.epoch:
+            self.epoch, self.holder, self.applied = epoch, holder, 0
+        return self.applied
+
+    def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
+        """Write the changes, unless they are there already.
+
+        Raises:
+            FencedError: another epoch holds the store.
+            OutOfOrderError: commits before this one are missing.
+        """
+        self.check(epoch)
+        if sequence > self.applied + 1:
+            raise OutOfOrderError(self.applied)
+        if sequence <= self.applied:
+            return
+        for name, rows, removed in changes:
+            self._database.executemany("DELETE FROM stored WHERE name = ? AND id = ?", [(name, key) for key in removed])
+            self._database.executemany(
+                "INSERT OR REPLACE INTO stored VALUES (?, ?, ?)",
+                [(name, row[0], wire.encode(list(row[1:]))) for row in rows])
+        self.applied = sequence
+
+    def check(self, epoch: int) -> None:
+        """Raises FencedError unless this epoch holds the store."""
+        if epoch != self.epoch:
+            raise FencedError(self.epoch)
+
+    def read(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
+        """Rows of a table in order of their keys, from the first above ``after``, and whether there are more.
+
+        Raises:
+            FencedError: another epoch holds the store.
+        """
+        self.check(epoch)
+        lowest = -(1 << 63) if after is None else after + 1
+        found: list[list[Any]] = []
+        size = 0
+        for key, columns in self._database.execute(
+            "SELECT id, columns FROM stored WHERE name = ? AND id >= ? ORDER BY id", (table, lowest)
+        ):
+            if found and (size + len(columns) > PAGE_BYTES or len(found) >= _PAGE_ROWS):
+                return found, True
+            size += len(columns)
+            found.append([key, *wire.decode(columns)])
+        return found, False

@@ -1,0 +1,20 @@
+"""The storage service as a program."""
+
+from __future__ import annotations
+
+from nodes.reference.server.process import NodeProcess, serve_process
+from nodes.reference.server.runtime import LoopRuntime, RealRuntime
+from nodes.reference.storage.config import StorageConfig
+from nodes.reference.storage.service import StorageService
+
+
+class StorageProcess(NodeProcess):
+    """A storage service from its start to its exit status."""
+
+    def __init__(self, config: StorageConfig, runtime: LoopRuntime) -> None:
+        super().__init__(StorageService(config, runtime).run(), runtime, "storage service")
+
+
+def serve_storage(config: StorageConfig) -> int:
+    """Run the service in this process until SIGTERM or SIGINT; returns the exit status, as ``process.serve`` does."""
+    return serve_process(lambda: StorageProcess(config, RealRuntime(config)))

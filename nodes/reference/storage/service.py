@@ -1,0 +1,144 @@
+"""The storage service itself: requests of several brokers, done in the order in which they arrive, in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from nodes.reference.api import Runtime
+from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.storage.config import StorageConfig
+from nodes.reference.storage.database import StoredRows
+from nodes.reference.storage.protocol import (
+    PROTOCOL,
+    SERVICE,
+    FencedError,
+    MalformedRequestError,
+    OutOfOrderError,
+    changes_of,
+)
+from nodes.timeouts import within
+
+_CHUNK = 1 << 16
+_HANDSHAKE_SECONDS = 2.0
+_MOST_WAITING = 10_000
+"""Requests that may wait; whoever sends more is not read until they are done."""
+
+
+class _Request(NamedTuple):
+    client: str
+    writer: asyncio.StreamWriter
+    content: Any
+
+
+class StorageService:
+    """Keeps one database for the brokers that its configuration names.
+
+    All requests that have arrived are done in one transaction, and answered when it is on disk.
+    """
+
+    def __init__(self, config: StorageConfig, runtime: Runtime) -> None:
+        self._config, self._runtime = config, runtime
+        self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
+        self._complaints = Complaints(runtime, "connection refused")
+        self._rows = StoredRows(runtime.open_database(SERVICE))
+        self._heard = runtime.now()
+        self._waiting: list[_Request] = []
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def run(self) -> None:
+        """Serve until the task is cancelled.
+
+        Raises:
+            OSError: the service can't listen.
+        """
+        server = await self._runtime.serve(self._serve, self._config.host, self._config.port)
+        self._runtime.log("listening", epoch=self._rows.epoch, holder=self._rows.holder, applied=self._rows.applied)
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._do_all()
+                await asyncio.sleep(0)
+        finally:
+            server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            async with within(_HANDSHAKE_SECONDS):
+                client = await self._handshake.accept(reader, writer, self._config.clients)
+            self._complaints.forget(client)
+            await self._read(client, reader, writer)
+        except LinkError as error:
+            self._complaints.tell("", str(error))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # a client that has gone will ask again
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _read(self, client: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = FrameParser()
+        while data := await reader.read(_CHUNK):
+            for content in parser.feed(data):
+                self._waiting.append(_Request(client, writer, content))
+            self._wake.set()
+            if len(self._waiting) > _MOST_WAITING:
+                self._room.clear()
+            await self._room.wait()
+
+    def _do_all(self) -> None:
+        requests, self._waiting = self._waiting, []
+        self._room.set()
+        self._rows.begin()
+        answers = [(request, self._do(request)) for request in requests]
+        self._rows.end()
+        for request, answer in answers:
+            if answer is None:
+                request.writer.transport.abort()
+            elif not request.writer.transport.is_closing():
+                request.writer.write(encode_frame(answer))
+
+    def _do(self, request: _Request) -> list[Any] | None:
+        """Do what is asked; the answer, None for somebody who doesn't speak the protocol."""
+        content = request.content
+        if not (isinstance(content, list) and len(content) >= 2 and type(content[0]) is int):
+            self._complaints.tell(request.client, "a request is malformed")
+            return None
+        number, asked, *arguments = content
+        try:
+            return [number, "ok", *self._answer(request.client, asked, arguments)]
+        except FencedError as error:
+            return [number, "fenced", error.epoch]
+        except OutOfOrderError as error:
+            return [number, "order", error.applied]
+        except MalformedRequestError as error:
+            self._complaints.tell(request.client, str(error))
+            return [number, "refused", str(error)]
+
+    def _answer(self, client: str, asked: Any, arguments: list[Any]) -> list[Any]:
+        rows = self._rows
+        if any(isinstance(argument, bool) for argument in arguments):
+            arguments = []
+        match asked, arguments:
+            case "claim", [int(epoch)] if epoch > 0:
+                before = rows.epoch
+                applied = rows.claim(epoch, client)
+                self._heard = self._runtime.now()
+                if epoch != before:
+                    self._runtime.log("store claimed", epoch=epoch, holder=client)
+                return [applied]
+            case "commit", [int(epoch), int(sequence), changes] if sequence > 0:
+                rows.commit(epoch, sequence, changes_of(changes))
+                self._heard = self._runtime.now()
+                return []
+            case "read", [int(epoch), str(table), after] if after is None or type(after) is int:
+                return list(rows.read(epoch, table, after))
+            case "state", []:
+                return [rows.epoch, rows.holder, rows.applied, self._runtime.now() - self._heard]
+        raise MalformedRequestError(f"there is no such request: {str(asked)[:40]!r}")

@@ -1,0 +1,97 @@
+"""An engine whose state is kept by the storage service; the engine's own database is only a working copy.
+
+A command is applied, its changes are written to the working copy and sent to the service; its effects may go out when
+the service has them on disk. So a commit costs a round trip, and many may be under way. Whoever takes the store over
+claims a newer epoch, which fences the holder before, and loads all that it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.store import TABLES, Changes
+from nodes.reference.storage.client import StorageClient
+from nodes.reference.storage.protocol import Change, StorageError
+
+
+class SharedState:
+    """Keeps what ``engine`` holds in the store that ``client`` reaches.
+
+    ``transaction`` opens a transaction of the working copy, as ``Broker.transaction`` does. ``epoch`` is the epoch in
+    which this broker holds the store, 0 when it does not: before ``take_over``, and after any commit that failed,
+    since memory is ahead of the store then.
+    """
+
+    def __init__(self, client: StorageClient, engine: StoreEngine,
+                 transaction: Callable[[], AbstractContextManager[None]]) -> None:
+        self._client, self._engine, self._transaction = client, engine, transaction
+        self._changes = Changes()
+        self._sequence = 0
+        self.epoch = 0
+
+    async def take_over(self, epoch: int, on_progress: Callable[[], None] = lambda: None) -> None:
+        """Hold the store from now on, with all that it holds as the engine's state.
+
+        Raises:
+            FencedError: another broker holds this epoch or a newer one.
+            StorageError: the service can't be reached, or refuses.
+        """
+        self.let_go()
+        self._sequence = await self._client.claim(epoch)
+        rows: list[list[Any]] = []
+        for table in TABLES:
+            async for page in self._client.read(epoch, table):
+                rows += ([table, *row] for row in page)
+                on_progress()
+        with self._transaction():
+            self._engine.load(rows, on_progress)
+        self._engine.changes = self._changes
+        self._changes.clear()
+        self.epoch = epoch
+
+    def let_go(self) -> None:
+        """Hold the store no longer; what follows is written nowhere but to the working copy."""
+        self.epoch = 0
+        self._engine.changes = None
+
+    def commit(self) -> asyncio.Task[None]:
+        """Send what has changed since the last call; the task ends when that is durable.
+
+        Tasks end in the order of the calls. After one has failed all that follow do.
+
+        Raises:
+            StorageError: the store is not held.
+        """
+        if not self.epoch:
+            raise StorageError("this broker does not hold the store")
+        self._sequence += 1
+        return asyncio.get_running_loop().create_task(
+            self._commit(self.epoch, self._sequence, [Change(*each) for each in self._changes.take()]),
+            name=f"commit {self._sequence}")
+
+    async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
+        try:
+            await self._client.commit(epoch, sequence, changes)
+        except StorageError:
+            if self.epoch == epoch:
+                self.let_go()
+            raise
+
+    async def renew(self) -> None:
+        """Tell the service that the holder lives.
+
+        Raises:
+            FencedError: another broker holds the store now; this one has let go.
+            StorageError: the service can't be reached.
+        """
+        if not self.epoch:
+            raise StorageError("this broker does not hold the store")
+        try:
+            await self._client.claim(self.epoch)
+        except StorageError:
+            self.let_go()
+            raise
