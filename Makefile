@@ -28,6 +28,7 @@ lint: ## ruff and mypy (strict)
 	@cd checkers/porcupine-py && $(abspath $(PY)) -m mypy
 
 wheel: setup ## both distributions, stormproof and porcupine-py, in dist/
+	@rm -rf build checkers/porcupine-py/build # else modules that were removed would come along
 	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . checkers/porcupine-py
 	@ls dist
 

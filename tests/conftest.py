@@ -22,6 +22,8 @@ TOGETHER = {
     "tests/backends/test_backends_real.py::test_owner": "clusters",
     "tests/backends/test_backends_real": "hosts",
     "tests/e2e/": "clusters",
+    "tests/systems/": "clusters",
+    "tests/test_wheel": "clusters",
     "tests/ssh/test_ssh_backend": "hosts",
     "tests/checkers/test_check_spark": "spark",
     "tests/checkers/test_linearizable.py::test_spark": "spark",
