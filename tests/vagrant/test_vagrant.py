@@ -59,6 +59,28 @@ def test_a_wrong_number_of_machines_is_refused(project: Path, nodes: str) -> Non
 
 
 @needs_vagrant
+@pytest.mark.parametrize(("box", "provider", "told"), [
+    (OWN_BOX, "libvirt", "stormproof-host is not on this machine; make it: sudo nodes/image/vagrant/build libvirt"),
+    (OWN_BOX, "docker", "stormproof-host is not on this machine; make it: nodes/image/vagrant/build docker"),
+    (None, "libvirt", "if it can't be downloaded, make one: sudo nodes/image/vagrant/build libvirt"),
+    (None, "docker", "if it can't be downloaded, make one: nodes/image/vagrant/build docker"),
+])  # fmt: skip
+def test_up_without_its_box_tells_the_command_that_makes_it(
+    project: Path, box: str | None, provider: str, told: str
+) -> None:
+    docker = project.parent / "docker"
+    docker.write_text('#!/bin/sh\n[ "$1" = version ]\n')
+    docker.chmod(0o755)
+    variables = {"PATH": f"{docker.parent}:{os.environ['PATH']}"} | ({"STORMPROOF_BOX": box} if box else {})
+    up = vagrant(project, "up", f"--provider={provider}", **variables)
+    first = up.stderr.splitlines()[0]
+    assert up.returncode != 0 and told in first
+    assert first.endswith(f"STORMPROOF_BOX={OWN_BOX} vagrant up --provider={provider}")
+    assert box is None or len(up.stderr.splitlines()) == 1
+    assert "is not on this machine" not in vagrant(project, "validate", **variables).stderr
+
+
+@needs_vagrant
 def test_a_broken_file_is_not_taken(project: Path) -> None:
     file = project / "Vagrantfile"
     file.write_text(file.read_text().replace("container.has_ssh", "container.has_shh"))
