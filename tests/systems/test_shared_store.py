@@ -1,0 +1,35 @@
+"""The storage service on a helper node: brokers that share its database lose nothing, on every backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from runs import HERE, backends, run_of, simulated
+
+SHARED_STORE = f"{HERE / 'shared_store.py'}:SharedStore"
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
+    """Brokers are killed, paused and cut off from the store, and the store is killed: what was confirmed is there."""
+    words = {"fault_duration": "3", "min_ok": "20", "partition_kind": "one", "fault_network": "behind"}
+    faults = "partition,kill,pause"
+    if backend == "sim":
+        ran = simulated(SHARED_STORE, tmp_path / "runs", faults, nodes=2, time_limit=15, **words)
+    else:
+        ran = run_of(SHARED_STORE, tmp_path / "runs", backend, "--nodes", "2", "--nemesis", faults, "--time-limit", "15",
+                     "--rate", "60", **words)  # fmt: skip
+    assert (ran.status, ran.verdict["verdict"]) == (0, "valid"), ran.out + ran.err
+    assert ran.run is not None
+    events = [json.loads(line) for line in (ran.run / "log-events.jsonl").read_text().splitlines()]
+    assert len({event["node"] for event in events if event["role"] == "active"}) == 2, "the store was taken over"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_faults(tmp_path: Path, seed: int) -> None:
+    """The store's machine is hit too: killed, and its power cut."""
+    ran = simulated(SHARED_STORE, tmp_path / "runs", "partition,kill,pause,power", nodes=3, seed=seed, time_limit=20,
+                    fault_duration="2", kill_kind="store", power_kind="store", fault_network="behind")  # fmt: skip
+    assert ran.verdict["verdict"] in ("valid", "unknown"), ran.out
