@@ -6,6 +6,7 @@ The engine under test commits only now and then, so that its gathered changes me
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,8 @@ from nodes.reference import wire
 from nodes.reference.api import Command, Deliver, Done, Effect, Refused
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import ACK_MODES
+from nodes.reference.engine.model import ACK_MODES, Message
+from nodes.reference.engine.store import Changes, Row
 
 QUEUES = ("red", "red", "red", "blue")
 TOPICS = ("t.a", "t.b")
@@ -30,13 +32,36 @@ Key = tuple[str, ...]
 LIMITS = Limits(message_cache=20)
 
 
+class Copy:
+    """What a tap tells makes: for each queue, by its identity, bodies by sequence number."""
+
+    def __init__(self) -> None:
+        self.queues: dict[int, dict[int, bytes]] = {}
+        self.last: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.engine: StoreEngine
+
+    def enqueued(self, message: Message) -> None:
+        queue = message.queue
+        assert message.sequence == self.last.get(queue.id, 0) + 1, "each queue counts its messages without a gap"
+        self.last[queue.id], self.names[queue.id] = message.sequence, queue.name
+        self.queues.setdefault(queue.id, {})[message.sequence] = self.engine.content(message)[1]
+
+    def dequeued(self, message: Message) -> None:
+        del self.queues[message.queue.id][message.sequence]
+
+
 class Node:
     def __init__(self) -> None:
         self.database = sqlite3.connect(":memory:", isolation_level=None)
+        self.copy = Copy()
+        self.rows: dict[str, dict[int, Row]] = {}
         self.restart()
 
     def restart(self) -> None:
-        self.engine = StoreEngine(self.database, LIMITS)
+        self.engine = self.copy.engine = StoreEngine(self.database, LIMITS)
+        self.engine.tap(self.copy)
+        self.engine.changes = Changes()
 
     def apply(self, command: Command) -> list[Effect]:
         if not self.database.in_transaction:
@@ -47,6 +72,12 @@ class Node:
         if self.database.in_transaction:
             self.engine.flush()
             self.database.execute("COMMIT")
+            assert self.engine.changes is not None
+            for table, rows, removed in self.engine.changes.take():
+                kept = self.rows.setdefault(table, {})
+                for key in removed:
+                    kept.pop(key, None)
+                kept.update((row[0], row) for row in rows)
 
 
 @dataclass
@@ -517,6 +548,26 @@ class BrokerMachine(RuleBasedStateMachine):
         assert self.node.engine.depths() == self.twin.engine.depths() == expected
         durables = {f"durable:g:{key[1]}" for key in self.patterns if key[0] == "durable"}
         assert {name for name in expected if name.startswith("durable:")} == durables
+
+    @invariant()
+    def taps_tell_what_is_there(self) -> None:
+        expected = Counter(key[1] if key[0] == "queue" else f"durable:g:{key[1]}" if key[0] == "durable" else ""
+                           for key, _ in self.live)
+        for node in (self.node, self.twin):
+            copied = Counter(node.copy.names[queue] for queue, held in node.copy.queues.items() for _ in held)
+            assert copied == expected
+            assert sorted(body for held in node.copy.queues.values() for body in held.values()) == sorted(
+                body for _, body in self.live)
+            for name in ("red", "blue"):
+                browsed = [(each.sequence, each.body) for each in node.engine.browse(name)]
+                held = [item for queue, bodies in node.copy.queues.items() if node.copy.names[queue] == name
+                        for item in bodies.items()]
+                assert browsed == sorted(held)
+
+    @invariant()
+    def changes_make_the_same_rows(self) -> None:
+        noted = ([table, *row] for table, rows in self.twin.rows.items() for row in rows.values())
+        assert sorted(noted, key=repr) == sorted(self.twin.engine.dump(), key=repr)
 
     @invariant()
     def nothing_waits_for_a_consumer_with_room(self) -> None:

@@ -29,9 +29,11 @@ def test_beanstalkd(tmp_path: Path, backend: str) -> None:
     if backend == "local" and not shutil.which("beanstalkd"):
         pytest.skip("beanstalkd is not installed (apt-get install beanstalkd)")
 
+    file = shutil.copy(EXAMPLE, tmp_path / "mine.py")  # as it would lie outside the repository
+
     def run(durability: str) -> Ran:
         # More senders than takers, so that there is something to lose.
-        return run_of(f"{EXAMPLE}:Beanstalkd", tmp_path / durability, backend, "--nemesis", "kill", "--time-limit", "5",
+        return run_of(f"{file}:Beanstalkd", tmp_path / durability, backend, "--nemesis", "kill", "--time-limit", "5",
                       "--rate", "100", fault_duration=1, producers=4, consumers=1, durability=durability)  # fmt: skip
 
     with ThreadPoolExecutor() as pool:

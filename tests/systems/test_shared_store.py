@@ -13,7 +13,7 @@ SHARED_STORE = f"{HERE / 'shared_store.py'}:SharedStore"
 
 @pytest.mark.parametrize("backend", backends())
 def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
-    """Brokers are killed, paused and cut off from the store, and the store is killed: what was confirmed is there."""
+    """Brokers and the store are killed, paused and cut off from each other: what was confirmed is there."""
     words = {"fault_duration": "3", "min_ok": "20", "partition_kind": "one", "fault_network": "behind"}
     faults = "partition,kill,pause"
     if backend == "sim":
