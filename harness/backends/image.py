@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -163,5 +164,23 @@ def _one_line(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else "..." + line[-limit:]
 
 
+def main(packages: Sequence[str]) -> int:
+    """``python -m harness.backends.image [PACKAGE...]``: make the image before somebody waits for it."""
+    try:
+        client = docker.from_env(timeout=BUILD_LIMIT_S)
+        if has_image(client, packages):
+            return 0
+        print(f"building the image of nodes {image_tag(packages)} (minutes, once)", file=sys.stderr)
+        ensure_image(client, packages)
+    except (DockerException, BackendError) as error:
+        print(_one_line(str(error)), file=sys.stderr)
+        return 1
+    return 0
+
+
 __all__: Sequence[str] = ("BASE", "AptSource", "apt_source", "ensure_image", "has_image", "image_tag",
                           "registry_answers")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
