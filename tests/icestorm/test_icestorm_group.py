@@ -269,8 +269,8 @@ class Stub:
 def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
     broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1)))
-    peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question))
-    peers._links = stub = Stub()  # type: ignore[assignment]
+    stub: Any = Stub()
+    peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question), lambda *_, **__: stub)
     return peers, stub
 
 

@@ -21,7 +21,7 @@ from joram_group import Group, simulate
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
-from nodes.reference.api import Command, Config, ConfigError
+from nodes.reference.api import Command, Config, ConfigError, Runtime
 from nodes.reference.designs.joram.decisions import make_epoch
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import Leader
@@ -280,9 +280,9 @@ def test_the_group_is_read_from_the_log_and_goes_back_with_it():
     assert again.group == first
 
 
-def unlinked(config: Config) -> Joram:
+def unlinked(config: Config, runtime: Runtime | None = None) -> Joram:
     """A replica whose links are never opened."""
-    design = ReferenceBroker(config, RealRuntime(config, io.StringIO())).design
+    design = ReferenceBroker(config, runtime or RealRuntime(config, io.StringIO())).design
     assert isinstance(design, Joram)
     return design
 
@@ -461,30 +461,45 @@ def test_a_newcomer_that_is_master_finds_one_for_whom_it_would_wait_by_its_confi
     simulate(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n5", "n4"], "n5": [*FOUNDERS, "n4", "n5"]}))
 
 
+class Clock(RealRuntime):
+    """Reads ``ahead`` seconds later than it is."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
 class Alone:
     """A newcomer that only its own log, which ends with an uncommitted growth, takes for one of the group."""
 
     def __init__(self, folder: Path) -> None:
         peers = {name: (name, 1) for name in (*FOUNDERS, "n4")}
-        self.design = unlinked(Config("n4", "joram", str(folder), peers=peers, options={"join": True}))
+        config = Config("n4", "joram", str(folder), peers=peers, options={"join": True})
+        self.clock = Clock(config, io.StringIO())
+        self.design = unlinked(config, self.clock)
         self.replica, self.election = self.design._replica, self.design._election
         self.replica.log.append(make_epoch(1, 0), encode_view(FOUNDERS))
         self.replica.log.append(make_epoch(1, 0), encode_group([Member(n, n, 1, "") for n in (*FOUNDERS, "n4")]))
         self.replica.persist()
-        self.replica.links._heard |= dict.fromkeys(FOUNDERS, self.replica.now())
         self.said: list[tuple[str, Message]] = []
         self.replica.send = lambda peer, message: self.said.append((peer, message))  # type: ignore[method-assign]
+        self.later(0)
+
+    def later(self, seconds: float) -> None:
+        """Time passes, and all founders are heard of."""
+        self.clock.ahead += seconds
+        self.replica.links._heard |= dict.fromkeys(FOUNDERS, self.replica.now())
 
 
 @pytest.mark.requirement("J9")
 async def test_an_epoch_is_promised_to_one_candidate_only(tmp_path: Path):
     """Two that the log of each takes for the fourth of the group open the same epochs."""
     alone = Alone(tmp_path)
-    alone.election._rests_until = 0.0
     for peer in ("n1", "n2"):
+        alone.later(10)  # it no longer rests after its start, nor supports whom it has answered last
         alone.election.pre_vote_requested(peer, PreVoteRequest(make_epoch(2, 3), False))
         alone.election.proposed(peer, Propose(make_epoch(2, 3), False))
-        alone.election._favoured = ""
     answers = [(peer, type(message)) for peer, message in alone.said]
     assert answers == [("n1", PreVoteReply), ("n1", PrepareReply), ("n2", PreVoteReply), ("n2", PreVoteReply)]
 

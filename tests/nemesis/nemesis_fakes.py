@@ -61,7 +61,7 @@ class FakeBackend:
         self._do("start", node, {"dead"}, "running")
 
     async def set_network(self, cut: frozenset[Link]) -> None:
-        self._check("network")
+        self.before("network")
         self.log.append("cut" if cut else "uncut")
         self.cut = cut
 
@@ -72,12 +72,13 @@ class FakeBackend:
         return sum(state != "running" for state in self.states.values())
 
     def _do(self, what: str, node: str, allowed: set[str], state: str) -> None:
-        self._check(what)
+        self.before(what)
         assert self.states[node] in allowed, f"{what} {node}, which is {self.states[node]}"
         self.log.append(f"{what} {node}")
         self.states[node] = state
 
-    def _check(self, what: str) -> None:
+    def before(self, what: str) -> None:
+        """Called before anything is done."""
         if what in self.fail:
             raise BackendError(f"{what} did not work")
 

@@ -226,7 +226,7 @@ async def test_an_undo_is_on_disk_before_its_fault_is_applied(tmp_path: Path) ->
     def watch(what: str) -> None:
         seen.append([undo.undo for undo in pending_undos(tmp_path)])
 
-    rig.backend._check = watch  # type: ignore[method-assign]
+    rig.backend.before = watch  # type: ignore[method-assign]
     await rig.step("kill.inject", 0)
     await rig.step("partition.inject", 1)
     await rig.step("pause.inject", 2, seed=5)

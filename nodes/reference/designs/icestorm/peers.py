@@ -81,9 +81,11 @@ class PeerFailed(Exception):
 
 
 class Peers:
-    """The other replicas. ``answer`` is called with (peer, question, arguments) of each that arrives."""
+    """The other replicas. ``answer`` is called with (peer, question, arguments) of each that arrives; ``links`` makes
+    what connects them."""
 
-    def __init__(self, broker: Broker, options: Options, answer: Answerer) -> None:
+    def __init__(self, broker: Broker, options: Options, answer: Answerer,
+                 links: Callable[..., Links] = Links) -> None:
         config = broker.config
         self.names = [name for name in config.peers if name != config.node]
         self._answer = answer
@@ -91,7 +93,7 @@ class Peers:
         self._number = 0
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
         # Silence proves nothing here: a replica is asked, and has failed when it does not answer.
-        self._links = Links(broker.runtime, self, config.node, config.peers, options.cluster,
+        self._links = links(broker.runtime, self, config.node, config.peers, options.cluster,
                             silence=2 * options.response_timeout, retry=options.response_timeout / 4,
                             secret=str(config.options.get("secret", "")))
 
