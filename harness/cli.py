@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import signal
 import sys
 import traceback
@@ -15,10 +17,11 @@ from harness.commands import judging, machines, testing
 from harness.commands.admin import HELP as ADMIN_HELP
 from harness.commands.admin import admin_app, rewritten
 from harness.commands.old_names import tell_old_names
-from harness.output import json_printed, print_json
+from harness.output import begin_output, json_missing, print_json
 from stormproof.errors import EXIT_ERROR, StormproofError
 
 EXIT_INTERRUPTED = 130
+_CLOSED = "standard output was closed before the end"
 
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
@@ -74,7 +77,8 @@ def main() -> NoReturn:
 def _whole(**settings: Any) -> Any:
     sys.argv[1:] = rewritten(sys.argv[1:])
     tell_old_names(sys.argv[1:])
-    app.add_typer(admin_app(complete=sys.argv[1:2] == ["admin"]), name="admin", short_help=ADMIN_HELP)
+    words = os.environ["COMP_WORDS"].split() if "COMP_WORDS" in os.environ else sys.argv  # a shell completes a line
+    app.add_typer(admin_app(complete=words[1:2] == ["admin"]), name="admin", short_help=ADMIN_HELP)
     return app(**settings)
 
 
@@ -88,16 +92,24 @@ def run_app(application: Callable[..., Any]) -> NoReturn:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, terminate)
+    begin_output("--json" in sys.argv[1:])
     code, why = _status_of(application)
-    if why and "--json" in sys.argv[1:] and not json_printed():
-        print_json({"verdict": None, "status": code, "error": why})
+    try:
+        if why and json_missing():
+            print_json({"verdict": None, "status": code, "error": why})
+        sys.stdout.flush()
+    except OSError:
+        _told(_CLOSED)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would change the status
+        code = EXIT_ERROR
     sys.exit(code)
 
 
 def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
     """The exit status, and why it is none of a verdict, which has been told."""
     try:
-        return application(standalone_mode=False) or 0, ""
+        code = application(standalone_mode=False) or 0
+        return code, _told("interrupted") if code == EXIT_INTERRUPTED else ""
     except typer.Exit as stop:
         return stop.exit_code, ""
     except StormproofError as error:
@@ -105,9 +117,10 @@ def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, _told("interrupted")
     except SystemExit as stop:
-        if stop.code != EXIT_ERROR:  # click's and rich's answer to EPIPE is status 1, which would read as "invalid"
-            print("stormproof: standard output was closed before the end", file=sys.stderr)
-        return EXIT_ERROR, ""
+        if not stop.code:  # typer has printed what a shell asked for
+            return 0, ""
+        # Click's and rich's answer to EPIPE is status 1, which would read as "invalid".
+        return EXIT_ERROR, "" if stop.code == EXIT_ERROR else _told(_CLOSED)
     except typer.Abort:
         return EXIT_ERROR, ""
     except Exception as error:
@@ -124,7 +137,9 @@ def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
 
 
 def _told(why: str) -> str:
-    print(f"stormproof: {why}", file=sys.stderr)
+    """Tell why; whoever reads may be gone."""
+    with contextlib.suppress(OSError):
+        print(f"stormproof: {why}", file=sys.stderr, flush=True)
     return why
 
 

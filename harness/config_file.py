@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,8 @@ from typing import Any
 
 from stormproof.errors import UsageError
 
-STRING, INTEGER, NUMBER, BOOLEAN, TABLE = "a string", "an integer", "a number", "a boolean", "a table"
+STRING, INTEGER, FLOAT, NUMBER, BOOLEAN = "a string", "an integer", "a float", "a number", "a boolean"
+TABLE, ARRAY = "a table", "an array"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -48,18 +50,22 @@ def read_config(path: Path, keys: Mapping[str, Key], renamed: Mapping[str, str] 
         if name not in keys:
             raise UsageError(f"{path}: unknown key {name!r}{near(name, keys)} (there are: {', '.join(keys)})")
         key = keys[name]
-        fine = all(_fits(key.kind, each) for each in value) if key.several and isinstance(value, list) else (
-            _fits(key.kind, value))  # fmt: skip
-        if not fine:
-            wanted = f"{key.kind} or an array of these" if key.several else key.kind
-            raise UsageError(f"{path}: {name} must be {wanted}, not {toml_type(value)} ({_shown(value)})")
+        wanted = f"{key.kind} or an array of these" if key.several else key.kind
+        for each in value if key.several and isinstance(value, list) else [value]:
+            if not _fits(key.kind, each):
+                found = f"an array with {toml_type(each)}" if each is not value else toml_type(each)
+                raise UsageError(f"{path}: {name} must be {wanted}, not {found}{_shown(each)}")
+        for setting, each in value.items() if key.kind == TABLE else ():
+            if toml_type(each) not in (STRING, INTEGER, FLOAT, BOOLEAN):
+                wanted = "a string, a number or a boolean"
+                raise UsageError(f"{path}: {name}.{setting} must be {wanted}, not {toml_type(each)}{_shown(each)}")
     return data
 
 
 def toml_type(value: object) -> str:
     """What TOML calls a value's type."""
     kinds: tuple[tuple[type, str], ...] = (
-        (bool, BOOLEAN), (int, INTEGER), (float, "a float"), (str, STRING), (dict, TABLE), (list, "an array"),
+        (bool, BOOLEAN), (int, INTEGER), (float, FLOAT), (str, STRING), (dict, TABLE), (list, ARRAY),
         (datetime, "a date-time"), (date, "a date"), (time, "a time"),
     )  # fmt: skip
     return next((name for kind, name in kinds if isinstance(value, kind)), "something else")
@@ -73,9 +79,12 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def _fits(kind: str, value: object) -> bool:
     actual = toml_type(value)
-    return actual == kind or (kind == NUMBER and actual in (INTEGER, "a float"))
+    return actual == kind or (kind == NUMBER and actual in (INTEGER, FLOAT))
 
 
 def _shown(value: object) -> str:
-    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    """A single value as TOML writes it, in brackets."""
+    if isinstance(value, dict | list):
+        return ""
+    text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, bool | str) else str(value)
+    return f" ({text if len(text) <= 60 else text[:57] + '...'})"

@@ -22,6 +22,7 @@ from typing import Any
 
 from checkers.spark import SparkWarmup
 from harness.backends.probe import choose_backend
+from harness.progress import Queue
 from harness.run import RunResult, run_test
 from harness.settings import make_test
 from stormproof.contracts.check import INVALID, VALID
@@ -101,15 +102,18 @@ class Twin:
 
 def run_twins(
     demo: Demo, seed: int, backend: str, why: str, store: Path, spark: SparkWarmup, given: Mapping[str, Any],
-    slower: float,
+    slower: float, queue: Queue | None = None, done: int = 0,
 ) -> list[Twin]:  # fmt: skip
-    """Run both halves, the unsafe one first."""
+    """Run both halves, the unsafe one first; ``queue`` is of all runs, of which so many are ``done``."""
+    queue = queue or Queue(2)
     twins = []
-    for number, half in enumerate((UNSAFE, SAFE), 1):
+    for number, half in enumerate((UNSAFE, SAFE), done + 1):
         value = demo.values[half]
-        print(f"\nrun {number} of 2: {demo.setting}={value}, seed {seed}: expected {EXPECTED[half]}", flush=True)
+        expected = f"{demo.setting}={value}, seed {seed}: expected {EXPECTED[half]}"
+        print(f"\n{queue.line(number)}: {expected}", flush=True)
         start = time.monotonic()
-        result = run_test(demo.test(half, seed, backend, given, slower), why, store, spark=spark)
+        test = demo.test(half, seed, backend, given, slower)
+        result = run_test(test, why, store, spark=spark, place=queue.place(number))
         twins.append(Twin(half, value, result, time.monotonic() - start))
         print(result.verdict["sentence"], flush=True)
     return twins
@@ -124,10 +128,13 @@ def run_demo(
     chosen, why = choose_backend(backend)
     print(f"backend {chosen}: {why}", flush=True)
     spark = SparkWarmup()
-    pairs = []
+    pairs: list[tuple[int, list[Twin]]] = []
+    queue = Queue(2 * seeds)
     try:
         for number in range(seed, seed + seeds):
-            pairs.append((number, run_twins(demo, number, chosen, why, store, spark, given, slower)))
+            done = 2 * len(pairs)
+            twins = run_twins(demo, number, chosen, why, store, spark, given, slower, queue, done)
+            pairs.append((number, twins))
     finally:
         spark.stop()
         if summary and pairs:

@@ -17,10 +17,11 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import KnownBug
 from stormproof.errors import UsageError
 from stormproof.registry import Registry
+from workloads.catalog import ALIASES as WORKLOAD_ALIASES
 from workloads.catalog import WORKLOADS
 
 KINDS = ("systems", "workloads", "nemeses", "backends", "tests", "checks", "bugs", "states")
-_ALIASES = {"designs": "systems", "faults": "nemeses"}
+_ALIASES = {"designs": "systems", "faults": "nemeses", **WORKLOAD_ALIASES}
 
 
 def listing(what: str) -> dict[str, list[dict[str, Any]]]:
@@ -36,8 +37,8 @@ def listing(what: str) -> dict[str, list[dict[str, Any]]]:
     found = {kind: entries for kind, entries in named.items() if entries}
     if not found:
         known = [*KINDS, *(str(entry["name"]) for kind in KINDS for entry in _entries(kind))]
-        near = difflib.get_close_matches(what, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(what, dict.fromkeys(known), n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"list {what}: there are {', '.join(KINDS)}, all, and what these list{hint}")
     return found
 

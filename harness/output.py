@@ -6,6 +6,24 @@ import json
 from typing import Any
 
 _printed = False
+_wanted = False
+
+
+def begin_output(json_wanted: bool) -> None:
+    """Begin a command, which is asked for a JSON object or not, as far as its arguments tell."""
+    global _printed, _wanted
+    _printed, _wanted = False, json_wanted
+
+
+def want_json() -> None:
+    """Note that the command is asked for a JSON object by its configuration file."""
+    global _wanted
+    _wanted = True
+
+
+def json_missing() -> bool:
+    """Whether the command was asked for a JSON object and has not printed it."""
+    return _wanted and not _printed
 
 
 def print_json(data: Any) -> None:
@@ -13,8 +31,3 @@ def print_json(data: Any) -> None:
     global _printed
     _printed = True
     print(json.dumps(data), flush=True)
-
-
-def json_printed() -> bool:
-    """Whether the command has printed its JSON object."""
-    return _printed

@@ -57,7 +57,10 @@ def resolve(kind: str, text: str) -> str:
     """
     file, colon, attribute = text.rpartition(":")
     if not colon or not file.endswith(".py"):
-        return _installed(kind, text)
+        name = _installed(kind, text)
+        if kind == CHECK:
+            _registry(kind).entry(name)  # nobody else looks it up
+        return name
     return _load_file(kind, Path(file), attribute)
 
 

@@ -26,6 +26,8 @@ PHASES = {
     "teardown": "tearing down",
     "report": "writing the report",
 }
+_TIMED = "main"
+"""The phase whose length is known."""
 _LOG_INTERVAL = 5.0
 _PIPE_WIDTH = 250
 
@@ -36,41 +38,73 @@ def console(errors: bool = False) -> Console:
     return Console(stderr=errors, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
+class Queue:
+    """Several runs, one after the other: which is under way, and how long the rest will take, judged by those done."""
+
+    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count = count
+        self._clock = clock
+        self._start = clock()
+
+    def place(self, number: int) -> str:
+        """``run 3 of 20``."""
+        return f"run {number} of {self._count}"
+
+    def line(self, number: int) -> str:
+        """``run 3 of 20, about 12 min left``, as it begins; nothing is known of the first."""
+        done = number - 1
+        left = (self._clock() - self._start) / done * (self._count - done) if done else None
+        return self.place(number) + (f", about {duration(left)} left" if left is not None else "")
+
+
+def duration(seconds: float) -> str:
+    """A span for a person: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 99.5:
+        return f"{max(seconds, 0.0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
 @contextlib.contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[Event], None]]:
-    """A function that shows the lab's events; ``quiet`` keeps standard output free for a result."""
+def progress(quiet: bool, time_limit: float, place: str = "") -> Iterator[Callable[[Event], None]]:
+    """A function that shows the test runner's events; ``quiet`` keeps standard output free for a result.
+
+    ``time_limit`` is how many seconds load and faults last; ``place`` says which of several runs this is.
+    """
     to = console(quiet)
     if not to.is_terminal:
-        yield _plain(sys.stderr if quiet else sys.stdout)
+        yield _plain(sys.stderr if quiet else sys.stdout, time_limit)
         return
     with to.status("", spinner="dots") as status:
-        yield _live(status)
+        yield _live(status, time_limit, place)
 
 
-def _plain(file: Any) -> Callable[[Event], None]:
+def _plain(file: Any, time_limit: float) -> Callable[[Event], None]:
     last = 0.0
+    text_of = _texts(time_limit)
 
     def show(event: Event) -> None:
         nonlocal last
+        text = text_of(event)
         if event["event"] == "progress":
             if time.monotonic() - last < _LOG_INTERVAL:
                 return
             last = time.monotonic()
-        text = _text(event)
         if text:
             print(text, file=file, flush=True)
 
     return show
 
 
-def _live(status: Status) -> Callable[[Event], None]:
-    phase = ""
+def _live(status: Status, time_limit: float, place: str) -> Callable[[Event], None]:
+    before = f"{place}: " if place else ""
+    phase = before
+    text_of = _texts(time_limit)
 
     def show(event: Event) -> None:
         nonlocal phase
-        text = _text(event)
+        text = text_of(event)
         if event["event"] == "phase":
-            phase = text
+            phase = text = f"{before}{text}"
         elif event["event"] == "progress":
             text = f"{phase}  {text}"
         elif text:
@@ -81,15 +115,24 @@ def _live(status: Status) -> Callable[[Event], None]:
     return show
 
 
-def _text(event: Event) -> str:
-    match event["event"]:
-        case "phase":
-            return PHASES.get(event["name"], str(event["name"]))
-        case "progress":
-            seconds = event["time"] / 1e9
-            return f"{seconds:5.1f} s  {event['ok']} ok, {event['fail']} fail, {event['info']} unknown"
-        case "fault":
-            return f"{event['time'] / 1e9:5.1f} s  {event['text']}"
-        case "warning":
-            return f"warning: {event['text']}"
-    return ""
+def _texts(time_limit: float) -> Callable[[Event], str]:
+    """A function that puts the events of one run into words, one after the other."""
+    end: float | None = None
+
+    def text(event: Event) -> str:
+        nonlocal end
+        match event["event"]:
+            case "phase":
+                end = event["time"] / 1e9 + time_limit if event["name"] == _TIMED else None
+                return PHASES.get(event["name"], str(event["name"]))
+            case "progress":
+                seconds = event["time"] / 1e9
+                left = f"{duration(end - seconds)} left  " if end is not None else ""
+                return f"{seconds:5.1f} s  {left}{event['ok']} ok, {event['fail']} fail, {event['info']} unknown"
+            case "fault":
+                return f"{event['time'] / 1e9:5.1f} s  {event['text']}"
+            case "warning":
+                return f"warning: {event['text']}"
+        return ""
+
+    return text

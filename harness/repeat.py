@@ -11,6 +11,7 @@ from typing import Any
 from checkers.spark import SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.output import print_json
+from harness.progress import Queue
 from harness.run import RunResult, run_test
 from stormproof.contracts.check import INVALID, UNKNOWN, worst
 from stormproof.errors import EXIT_OF, UsageError
@@ -38,10 +39,11 @@ def repeat_test(test: Test, why: str, store: Path, count: int, *, as_json: bool)
     """
     warm = SparkWarmup()
     results: list[RunResult] = []
+    queue = Queue(count)
     try:
         for number in range(1, count + 1):
-            print(f"run {number} of {count}", file=sys.stderr if as_json else sys.stdout, flush=True)
-            results.append(run_test(test, why, store, quiet=as_json, spark=warm))
+            print(queue.line(number), file=sys.stderr if as_json else sys.stdout, flush=True)
+            results.append(run_test(test, why, store, quiet=as_json, spark=warm, place=queue.place(number)))
             if not as_json:
                 print("\n".join(results[-1].lines()), flush=True)
     finally:
@@ -66,10 +68,12 @@ def sentence(results: Sequence[RunResult], count: int) -> str:
 
 
 def to_json(results: Sequence[RunResult], count: int) -> dict[str, Any]:
-    """What ``--json`` prints; ``checks`` tells in how many runs each was violated."""
+    """What ``--json`` prints; ``checks`` tells in how many runs each was violated. There is no verdict where runs are
+    missing, unless one was invalid."""
     verdicts = [result.verdict["verdict"] for result in results]
+    known = len(results) == count or INVALID in verdicts
     return {
-        "verdict": worst(verdicts),
+        "verdict": worst(verdicts) if known else None,
         "asked": count,
         "done": len(results),
         "invalid": verdicts.count(INVALID),

@@ -81,12 +81,13 @@ class RunResult:
 
 
 def run_test(
-    test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None
-) -> RunResult:
+    test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None,
+    place: str = "",
+) -> RunResult:  # fmt: skip
     """Run a test to its stored verdict and report.
 
     ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
-    error); ``spark`` reuses a session that is (being) started.
+    error); ``spark`` reuses a session that is (being) started; ``place`` says which of several runs it is.
 
     Raises:
         StormproofError: the run broke; what it recorded is kept and sealed.
@@ -94,7 +95,7 @@ def run_test(
     """
     warm = spark or SparkWarmup()  # complains about a missing Java before anything is made
     try:
-        outcome = _run(test, why, Store(store_dir), quiet, warm)
+        outcome = _run(test, why, Store(store_dir), quiet, warm, place)
     except BaseException:
         if spark is None:
             warm.abandon()
@@ -104,10 +105,10 @@ def run_test(
     return outcome
 
 
-def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup) -> RunResult:
+def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, place: str) -> RunResult:
     run_dir = create_run(test, why, store.path)
     lock = Lock(run_dir)
-    with progress(quiet) as show:
+    with progress(quiet, test.time_limit, place) as show:
         try:
             _record_and_check(test, run_dir, lock, show, warm)
         except BaseException as error:

@@ -190,8 +190,8 @@ class TestRunner:
         await self.nemesis.close()
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        self._tell("phase", name=name)
         start = self.clock()
+        self._tell("phase", name=name, time=start)
         try:
             await work
         finally:

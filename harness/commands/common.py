@@ -25,6 +25,7 @@ RunsArgument = Annotated[
 SET_HELP = "name=value of system, workload or nemesis; `stormproof list` shows them"
 FILE_HELP = "or FILE.py:CLASS"
 
+
 def choices(registry: Registry[Any]) -> str:
     """The names of a registry, for a help text."""
     return ", ".join(registry.names())

@@ -12,11 +12,14 @@ import typer
 from harness.commands import old_names
 from harness.commands.common import SET_HELP
 from harness.config_file import BOOLEAN, INTEGER, NUMBER, STRING, TABLE, Key, read_config
+from harness.output import want_json
 
 _TYPES = {bool: BOOLEAN, int: INTEGER, float: NUMBER}
 _TABLE = "set"
 _SETTINGS = "stormproof.settings"
 _NEVER = ("config", "help")
+_JOINED = "nemesis"
+"""The option whose names are joined by commas, even where it can't be repeated."""
 
 
 def keys_of(command: Any) -> dict[str, Key]:
@@ -33,9 +36,10 @@ def _options(command: Any) -> dict[str, tuple[Any, Key]]:
         if not names or names[0] in _NEVER or parameter.param_type_name != "option":
             continue
         kind = TABLE if names[0] == _TABLE else _kind(hints[parameter.name])
+        several = kind == STRING and (parameter.multiple or names[0] == _JOINED)
         for name in names:
             if name not in old_names.OPTIONS:
-                found[name] = parameter, Key(kind, several=kind == STRING)
+                found[name] = parameter, Key(kind, several)
     return found
 
 
@@ -50,6 +54,8 @@ def _apply(context: typer.Context, path: Path | None) -> Path | None:
         return None
     options = _options(context.command)
     data = read_config(path, {name: key for name, (_, key) in options.items()}, _old_keys(options))
+    if data.get("json"):
+        want_json()
     defaults: dict[str, Any] = {}
     for name, value in data.items():
         parameter, _ = options[name]

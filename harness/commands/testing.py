@@ -115,13 +115,18 @@ def _workload(text: str) -> str:
     return plugins.resolve(plugins.WORKLOAD, WORKLOAD_ALIASES.get(text, text))
 
 
+def _each(texts: list[str]) -> list[str]:
+    """The names of an option that may be repeated, and of which each text may hold several, joined by commas."""
+    return [name.strip() for text in texts for name in text.split(",")]
+
+
 def simulate(
     seeds: Annotated[int, typer.Option(help="number of seeds")] = 100,
     start: Annotated[int, typer.Option(help="the first seed")] = 1,
     system: Annotated[
-        list[str] | None, typer.Option(*SYSTEM_NAMES, help=SYSTEM_HELP + "; may be repeated")
+        list[str] | None, typer.Option(*SYSTEM_NAMES, help=SYSTEM_HELP + "; may be several")
     ] = None,
-    workload: Annotated[list[str] | None, typer.Option(help=WORKLOAD_HELP + "; may be repeated")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help=WORKLOAD_HELP + "; may be several")] = None,
     nemesis: Annotated[list[str] | None, typer.Option(help=SIMULATED_NEMESIS_HELP)] = None,
     check: Annotated[list[str] | None, typer.Option(help=CHECK_HELP)] = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
@@ -149,8 +154,8 @@ def simulate(
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
     cases, left_out = cases_of(
-        [plugins.resolve(plugins.SYSTEM, name) for name in system or ["joram"]],
-        [_workload(name) for name in workload or ["queue"]],
+        [plugins.resolve(plugins.SYSTEM, name) for name in _each(system or ["joram"])],
+        [_workload(name) for name in _each(workload or ["queue"])],
         [plugins.resolve_all(plugins.NEMESIS, names) for names in nemesis or ["partition,pause,kill"]],
         nodes=nodes,
         time_limit=time_limit,
@@ -165,7 +170,7 @@ def simulate(
         raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
     status = run_campaign(
         cases, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
-        shrinking=shrink, as_json=as_json,
+        shrinking=shrink, as_json=as_json, left_out=left_out,
     )  # fmt: skip
     raise typer.Exit(status)
 

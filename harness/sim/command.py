@@ -65,8 +65,10 @@ def cases_of(
 
 
 def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
-                 collect: bool, shrinking: bool, as_json: bool) -> int:
+                 collect: bool, shrinking: bool, as_json: bool, left_out: Sequence[str] = ()) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
+
+    ``left_out`` is what the JSON object tells of combinations that can't be.
 
     Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
@@ -80,7 +82,7 @@ def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, 
         raise UsageError(f"--start {start}: the last seed must be below 2**63")
     made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(cases))
-    view = _View(console(as_json), cases, count)
+    view = _View(console(as_json), cases, count, left_out)
     tally = view.tally
     interrupted = True
     try:
@@ -201,8 +203,8 @@ def _can_run(backend: type[Backend], test: Test) -> bool:
 class _View:
     """Progress: a live line on a terminal, a line now and then in a log; failures as they come."""
 
-    def __init__(self, to: Console, cases: Sequence[Case], seeds: int) -> None:
-        self.tally = Tally([case.system for case in cases])
+    def __init__(self, to: Console, cases: Sequence[Case], seeds: int, left_out: Sequence[str]) -> None:
+        self.tally = Tally([case.system for case in cases], left_out)
         self._console = to
         self._several = len(cases) > 1
         self._total = seeds * len(cases)
@@ -259,7 +261,7 @@ class _View:
             if result.failed and result.run_dir is not None:
                 self.print(f"  kept in     {result.run_dir}")
             self.print(f"  repeat with {result.command}")
-        self._progress(self.tally.line(self._total))
+        self._progress(self.tally.line(self._total) + self.tally.left(self._total))
 
     def under_way(self, done: int, total: int) -> None:
         """So many runs of a Spark job are done, whose results are not known yet."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Table
 
 from harness.output import print_json
-from harness.progress import console
+from harness.progress import console, duration
 from harness.settings import declared_options
 from harness.sim.campaign import BROKEN, NONE, Case, run_seed
 from harness.sim.pool import worker_pool
@@ -90,11 +90,15 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     to = console(as_json)
     bugs = list(names or BUGS)
     catches: dict[str, list[Catch]] = {bug: [] for bug in bugs}
+    total, began = rounds * len(bugs), time.monotonic()
+    hunts = _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1)
     try:
-        for catch in _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1):
+        for number, catch in enumerate(hunts, 1):
             catches[catch.bug].append(catch)
             how = f"{', '.join(catch.anomalies)} after {amount(catch.seeds, 'seed')}" if catch.caught else "NOT CAUGHT"
-            to.print(f"{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
+            left = duration((time.monotonic() - began) / number * (total - number))
+            place = f"hunt {number} of {total}, about {left} left: " if number < total else ""
+            to.print(f"{place}{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
     finally:
         if as_json:
             print_json({bug: [vars(catch) | {"caught": catch.caught} for catch in found]

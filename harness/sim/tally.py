@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from harness.progress import duration
 from harness.sim.campaign import SeedResult
 from nodes.systems.catalog import SYSTEMS
 
@@ -23,9 +24,10 @@ class Reached:
 
 @dataclass
 class Tally:
-    """Results, added up. ``systems`` are those whose states are counted."""
+    """Results, added up. ``systems`` are those whose states are counted; ``left_out`` tells what can't be run."""
 
     systems: Sequence[str] = ()
+    left_out: Sequence[str] = ()
     started: float = field(default_factory=time.monotonic)
     verdicts: dict[str, int] = field(default_factory=dict)
     simulated: float = 0.0
@@ -73,6 +75,10 @@ class Tally:
         return (f"{runs}{': ' if counts else ''}{counts}; {seconds:.0f} s, {self.runs / seconds * 60:.0f} runs a "
                 f"minute, {self.simulated / seconds:.0f} simulated seconds a second")
 
+    def left(self, total: int) -> str:
+        """How long the rest of so many runs will take, for the end of the line; nothing is known before the first."""
+        return f"; about {duration(self.seconds / self.runs * (total - self.runs))} left" if self.runs else ""
+
     def coverage_table(self) -> Table:
         """The states by system that were reached: in how many runs, and how often in all."""
         table = Table("state", "runs", "times", "", box=None)
@@ -98,6 +104,7 @@ class Tally:
             "runs": self.runs,
             "interrupted": interrupted,
             "verdicts": dict(sorted(self.verdicts.items())),
+            "left_out": list(self.left_out),
             "seconds": round(self.seconds, 3),
             "simulated_seconds": round(self.simulated, 3),
             "coverage": {

@@ -227,6 +227,7 @@ def busy(run: str = "r", faults: Sequence[Any] = ()) -> Run:
     return run_of([*rows, *taken(2, (0, 1000))], faults)
 
 
+@pytest.mark.requirement("H18", part=True)
 def test_the_page_shows_the_proof_among_its_neighbours() -> None:
     found = linearizable.check(busy(faults=[fault(100, 5000, ident=4), fault(7000, None, family="kill", ident=5)]))
     (make,) = found.pages.values()

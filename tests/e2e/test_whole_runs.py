@@ -107,6 +107,7 @@ def test_the_twins_come_out_alike_over_ssh(ssh_farm: Farm, tmp_path: Path) -> No
 
 @pytest.mark.requirement("J20")
 @pytest.mark.requirement("H16")
+@pytest.mark.requirement("H17", part=True)
 def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: Twins) -> None:
     _, results = twins
     unsafe, safe = results["unspecified"], results["primary-partition"]

@@ -409,7 +409,7 @@ async def test_closing_the_interpreter_cuts_off_what_does_not_flush_and_closes_i
     assert bench.log == ["open 0", "close 0"]
 
 
-@pytest.mark.requirement("H4")
+@pytest.mark.requirement("H4", part=True)
 async def test_clients_that_do_not_flush_are_closed_in_the_order_in_which_they_were_lost() -> None:
     async def act(op: Op) -> Op:
         return op.info("lost")

@@ -46,6 +46,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
         (["broker", "--descriptor", "a.xml", "--port", "7000", "0", "s0", "1"], "--port does not go with --descriptor"),
         (["test", "--nodes", "three"], "Invalid value for '--nodes'"),
         (["test", "--set", "partitions"], "write it as name=value"),
+        (["test", "--check", "lots"], "no check 'lots'; did you mean 'lost'?"),
+        (["test", "--system", "icestorm", "--workload", "queue"], "--workload queue needs queues"),
         (["test", "--set", "fault_duration=100", "--backend", "local"], "raise --time-limit or lower fault_duration"),
         (["test", "--set", "detection_timeout=0"], "--set detection_timeout: 0.0 is not a number of seconds"),
         (["test", "--set", "idle_timeout=0"], "--set idle_timeout: 0.0 is not a number above zero"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness import repeat
+from harness.progress import Queue
 from harness.run import RunResult
 from harness.settings import make_test
 from stormproof.errors import StormproofError, UsageError
@@ -84,6 +85,28 @@ def test_what_was_found_is_told_when_a_run_breaks(
     with pytest.raises(type(end)):
         repeat.repeat_test(plan(), "why", Path("s"), 5, as_json=False)
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 runs invalid with lost (1) (5 were asked for)"
+
+
+@pytest.mark.parametrize(("planned", "verdict"), [([], None), ([VALID], None), ([VALID, LOST], "invalid")])
+def test_runs_that_are_missing_leave_no_verdict_but_invalid(
+    planned: list[RunResult], verdict: str | None, runs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.extend([*planned, KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        repeat.repeat_test(plan(), "why", Path("s"), 5, as_json=True)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["done"]) == (verdict, len(planned))
+
+
+def test_the_time_that_is_left_is_told_as_each_run_begins(
+    runs: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.extend([VALID, VALID, VALID])
+    times = iter([0.0, 60.0, 300.0])
+    monkeypatch.setattr(repeat, "Queue", lambda count: Queue(count, lambda: next(times)))
+    repeat.repeat_test(plan(), "why", Path("s"), 3, as_json=False)
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run ")]
+    assert told == ["run 1 of 3", "run 2 of 3, about 2 min left", "run 3 of 3, about 2 min left"]
 
 
 def test_what_can_not_differ_is_not_repeated() -> None:

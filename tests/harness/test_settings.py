@@ -93,7 +93,13 @@ def test_the_printed_command_names_everything(tmp_path: Path) -> None:
         ("time-limit = 'long'", "time-limit must be a number, not a string"),
         ("json = 1", "json must be a boolean, not an integer"),
         ("set = 'queues=2'", "set must be a table, not a string"),
-        ("nemesis = ['kill', 3]", "nemesis must be a string or an array of these, not an array"),
+        ("nemesis = ['kill', 3]", "nemesis must be a string or an array of these, not an array with an integer .3.$"),
+        ("system = ['joram']", "system must be a string, not an array$"),
+        ("rate = {a = 1}", "rate must be a number, not a table$"),
+        ("rate = 1979-05-27", "rate must be a number, not a date .1979-05-27.$"),
+        ("nodes = 3.5", "nodes must be an integer, not a float .3.5.$"),
+        ("set.queues = [1]", "set.queues must be a string, a number or a boolean, not an array$"),
+        ("set.queues = 07:32:00", "set.queues must be a string, a number or a boolean, not a time"),
         ("nodes = ", "not TOML"),
     ],
 )
@@ -102,6 +108,13 @@ def test_bad_config_files(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         read_config(path, keys_of_test())
+
+
+@pytest.mark.parametrize("name", ["test", "simulate"])
+def test_a_config_file_takes_every_option(name: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    options = {word.removeprefix("--") for parameter in command.params for word in parameter.opts}
+    assert set(keys_of(command)) == options - {"config", "design", "help", "-h"}
 
 
 def test_a_config_file(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from workloads.catalog import WORKLOADS
 BUDGET = 25
 
 
+@pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize("bug", BUGS)
 def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     catch = hunt(bug, 0, 1, BUDGET, tmp_path)
@@ -30,6 +31,7 @@ def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     assert f"bug={bug}" in catch.command
 
 
+@pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize("exercise", [{}, {"ack": "majority", "log_keep": "5"}, {"max_down": "3"}])
 def test_without_a_bug_the_same_campaign_finds_nothing(exercise: dict[str, str], tmp_path: Path) -> None:
     case = replace(BASE, settings={**BASE.settings, **exercise})
@@ -38,6 +40,7 @@ def test_without_a_bug_the_same_campaign_finds_nothing(exercise: dict[str, str],
         assert result.verdict == "valid", f"seed {seed}: {result.sentence}"
 
 
+@pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize("bug", [name for name, bug in BUGS.items() if bug.design == "icestorm"])
 def test_without_it_the_campaign_that_catches_a_bug_of_icestorm_finds_nothing(bug: str, tmp_path: Path) -> None:
     case = case_of(bug)

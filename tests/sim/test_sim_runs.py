@@ -145,7 +145,7 @@ def test_other_seeds_give_other_runs(tmp_path: Path) -> None:
     assert traces(simulated(small_test(1), tmp_path)) != traces(simulated(small_test(2), tmp_path))
 
 
-@pytest.mark.requirement("H4", part=True)
+@pytest.mark.requirement("H4")
 def test_a_hundred_seeds_repeat_to_the_byte_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
     _compare(tmp_path, 1, 100, 3.0)
 
