@@ -118,7 +118,11 @@ class StompClient:
             heartbeat=float(options["client_heartbeat"]),
             learns_replicas=not home,
         )
-        self._connection = Connection(self._addresses, self._settings)
+        self._connection = self.new_connection()
+
+    def new_connection(self, undone: Sequence[Frame] = ()) -> Connection:
+        """A connection that is not open yet; ``undone`` is what came undone with the last one."""
+        return Connection(self._addresses, self._settings, undone)
 
     async def open(self) -> None:
         """Connect to whichever replica lets us in.
@@ -156,7 +160,7 @@ class StompClient:
             ConnectionBroken: nobody let us in within ``timeout`` seconds.
         """
         await self._connection.abort()
-        self._connection = Connection(self._addresses, self._settings, self._connection.undone)
+        self._connection = self.new_connection(self._connection.undone)
         await self._connection.open(timeout)
 
     async def invoke(self, op: Op) -> Op:

@@ -339,6 +339,15 @@ class Connection:
         self._silence = max(server_beat / 1000, self.settings.heartbeat) * _SILENCE_FACTOR
         self._replicas(frame.headers.get("x-replicas", ""))
 
+    @property
+    def replicas(self) -> list[Address]:
+        """Whom it tries to reach, in this order, round and round."""
+        return list(self._addresses)
+
+    def use_replicas(self, addresses: Sequence[Address], first: int = 0) -> None:
+        """From now on try these, beginning at this place."""
+        self._addresses, self._place = list(addresses), first
+
     def _safe(self, seq: int) -> None:
         """Frames up to this number are safe."""
         self._state.safe = max(self._state.safe, seq)
@@ -358,8 +367,7 @@ class Connection:
         """Take over the server's list of replicas (J17), keeping our place in it."""
         listed = [_address(item) for item in text.split(",") if item]
         if self.settings.learns_replicas and listed and self.peer in listed and listed != self._addresses:
-            self._addresses = listed
-            self._place = listed.index(self.peer)
+            self.use_replicas(listed, listed.index(self.peer))
 
     def _learn(self, master: str) -> None:
         """Add the master that a slave names to the list: it may have come to the group since we got that."""

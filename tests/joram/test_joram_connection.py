@@ -171,7 +171,7 @@ async def test_a_client_that_comes_back_too_late_is_told_that_high_availability_
     connection = Connection(addresses(nodes, [master, *others]), SETTINGS)
     await connection.open(10)
     await send(connection, "x")
-    connection._addresses = addresses(nodes, [master])
+    connection.use_replicas(addresses(nodes, [master]))
     nodes.signal(master, signal.SIGKILL)
     view = await nodes.settled(*others)
     watcher = await nodes.client(view[0])
@@ -182,7 +182,7 @@ async def test_a_client_that_comes_back_too_late_is_told_that_high_availability_
     async with asyncio.timeout(30):
         while await contexts() > 1:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.1)
-    connection._addresses = addresses(nodes, others)
+    connection.use_replicas(addresses(nodes, others))
     with pytest.raises((ConnectionBroken, NotSent), match="high availability is broken"):
         await send(connection, "y")
 
@@ -215,13 +215,13 @@ async def test_the_replicas_are_tried_round_and_round_in_the_order_of_the_server
         connection = Connection(addresses(cluster, [master]), replace(SETTINGS, same_replica=0.3))
         await connection.open(10)
         # The client was told of one replica; the list is the server's.
-        assert connection._addresses == addresses(cluster, cluster.names)
+        assert connection.replicas == addresses(cluster, cluster.names)
         listed = [*addresses(cluster, [master]), *refusing.addresses]
-        connection._addresses, connection._place = list(listed), 0
+        connection.use_replicas(listed)
         held = [each for each in cluster.brokers[master]._sessions if each.conn]
         cluster.brokers[master]._server.close()
         for session in held:
-            session._outlet.reset()
+            session._output.reset()
         await until(lambda: len(refusing.came) >= 6, "three rounds")
         assert refusing.came[:6] == refusing.addresses * 3
         await connection.abort()
@@ -242,7 +242,7 @@ async def test_what_a_deposed_master_could_not_get_rid_of_never_arrives(tmp_path
             await producer.publish(f"{number}-" + "x" * 200_000)
         client.write("SUBSCRIBE", {"id": "s", "destination": QUEUE, "ack": "client-individual"})
         sessions = cluster.brokers[master]._sessions
-        await until(lambda: any(each._outlet.unconfirmed() > 100_000 for each in sessions), "stuck")
+        await until(lambda: any(each._output.unconfirmed() > 100_000 for each in sessions), "stuck")
         cluster.cut([master], others)
         await until(lambda: not cluster.status(master)["serving"], "deposed")
         received = b""

@@ -65,9 +65,12 @@ def client_on(connection: Silent, depths: Callable[[], Awaitable[dict[str, int] 
         node_names=("n1",), client_addresses=lambda: [("127.0.0.1", 1)],
         backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
-    client = QueueClient(cluster, "c1", 0)
-    client._connection = connection  # type: ignore[assignment]
-    return client
+
+    class Connected(QueueClient):
+        def new_connection(self, undone: Any = ()) -> Any:
+            return connection
+
+    return Connected(cluster, "c1", 0)
 
 
 @pytest.mark.parametrize(("later", "idle", "excused"), [(0.0, True, True), (0.0, False, False), (1.5, True, False)])

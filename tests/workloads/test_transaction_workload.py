@@ -122,9 +122,12 @@ def client_with(connection: Scripted, **changed: Any) -> TransactionClient:
         test=transaction_test(**{"crash_share": 0.0, **changed}), login="", passcode="", node_names=("n1",),
         client_addresses=lambda: [("127.0.0.1", 1)], backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
-    client = TransactionClient(cluster, "c1", 0, Decisions())
-    client._connection = connection  # type: ignore[assignment]
-    return client
+
+    class Connected(TransactionClient):
+        def new_connection(self, undone: Any = ()) -> Any:
+            return connection
+
+    return Connected(cluster, "c1", 0, Decisions())
 
 
 @pytest.mark.requirement("J4", part=True)
