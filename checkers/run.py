@@ -13,7 +13,7 @@ import numpy as np
 from checkers import kernels
 from checkers.history import dense_keys, read_history
 from checkers.topics import Topics
-from checkers.transactions import Transactions
+from checkers.transactions import TransactionTable
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
@@ -109,9 +109,9 @@ class Run:
         return Topics.of(self.history)
 
     @cached_property
-    def transactions(self) -> Transactions:
-        """The account of a run of transactions; raises HistoryError as ``Transactions.of`` does."""
-        return Transactions.of(self.history, self.empty)
+    def transactions(self) -> TransactionTable:
+        """The account of a run of transactions; raises HistoryError as ``TransactionTable.of`` does."""
+        return TransactionTable.of(self.history, self.empty)
 
     @cached_property
     def subjects(self) -> frozenset[str]:

@@ -147,7 +147,7 @@ def _sentence(run: Run, results: Iterable[CheckVerdict]) -> str:
         return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
     held = [result.outcome.summary for result in results
             if result.outcome.verdict == VALID and _load(result.check).speaks_when_held]  # fmt: skip
-    return f"Valid: {_join(held) if held else 'every promise was kept'}{_under(run)}."
+    return f"Valid: {_join(held) if held else 'every guarantee was kept'}{_under(run)}."
 
 
 def _join(clauses: list[str]) -> str:

@@ -44,7 +44,7 @@ class Subscription:
 
 
 @dataclass(frozen=True)
-class Connection:
+class SubscriptionConnection:
     """One process's connection to a transient subscription; ``taken`` are the places of its deliveries."""
 
     subscription: Subscription
@@ -139,7 +139,7 @@ class Topics:
         )
 
     @cached_property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[SubscriptionConnection, ...]:
         """The connections of transient subscriptions that got something, in order."""
         h, found = self.history, []
         for subscription in self.subscriptions:
@@ -152,7 +152,7 @@ class Topics:
                 mine = asked[h.process[asked] == process]
                 invoked, confirmed = mine[h.kind[mine] == vocabulary.INVOKE], mine[h.kind[mine] == vocabulary.OK]
                 found.append(
-                    Connection(
+                    SubscriptionConnection(
                         subscription, process,
                         int(invoked[0]) if len(invoked) else -1,
                         int(confirmed[0]) if len(confirmed) else -1,

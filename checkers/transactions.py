@@ -34,8 +34,8 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Transactions:
-    """Transactions by number, in order of their values: ``row`` is the invocation's, ``wanted`` the queues that its
+class TransactionTable:
+    """TransactionTable by number, in order of their values: ``row`` is the invocation's, ``wanted`` the queues that its
     parts go to (bits), ``outcome`` COMMITTED, ABORTED or UNSURE, ``came`` the queues on which its part was delivered,
     ``taken`` the value of the message that a move took (-1: none that is known).
 
@@ -55,7 +55,7 @@ class Transactions:
     empty: Bools
 
     @classmethod
-    def of(cls, h: HistoryColumns, empty: Bools) -> Transactions:
+    def of(cls, h: HistoryColumns, empty: Bools) -> TransactionTable:
         """The account of a history; ``empty`` are the rows that found a queue empty.
 
         Raises:

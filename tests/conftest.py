@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.bench.farm import Farm, running_farm, why_not
+from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
 OUTCOMES = "stormproof/outcomes"
 
@@ -81,10 +81,10 @@ class Outcomes:
 
 
 @pytest.fixture(scope="session")
-def ssh_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTestHosts]:
     """Six hosts with sshd on this machine."""
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    with running_farm(tmp_path_factory.mktemp("farm"), 6) as farm:
-        yield farm
+    with running_hosts(tmp_path_factory.mktemp("hosts"), 6) as hosts:
+        yield hosts

@@ -30,7 +30,7 @@ from nodes.systems.reference.code import code_folder
 from stormproof.contracts.backend import Backend, DiskFault, Shells
 from stormproof.contracts.cluster import MAIN
 from stormproof.run_folder import Lock
-from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
+from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 PATIENCE = 30.0
 HOST = "c1"
@@ -122,9 +122,9 @@ class Described:
                 return [list(row) for row in read_all(database)]
 
 
-def connection_to(backend: Backend, addresses: list[tuple[str, int]], login: str, passcode: str) -> Connection:
+def connection_to(backend: Backend, addresses: list[tuple[str, int]], login: str, passcode: str) -> StompConnection:
     """A reliable connection from a client host."""
-    return Connection(addresses, Settings(login, passcode, local_host=backend.address(HOST), heartbeat=0.3))
+    return StompConnection(addresses, Settings(login, passcode, local_host=backend.address(HOST), heartbeat=0.3))
 
 
 async def described(cluster: ReferenceCluster, descriptor: str, folder: Path) -> None:

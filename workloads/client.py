@@ -12,7 +12,7 @@ from stormproof.contracts.backend import Backend
 from stormproof.contracts.option import Option
 from stormproof.operation import Op
 from stormproof.test import Test
-from workloads.connection import Connection, ConnectionBroken, NotSent, Rejected, Settings
+from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 
 logger = logging.getLogger("stormproof.client")
 
@@ -120,9 +120,9 @@ class StompClient:
         )
         self._connection = self.new_connection()
 
-    def new_connection(self, undone: Sequence[Frame] = ()) -> Connection:
+    def new_connection(self, undone: Sequence[Frame] = ()) -> StompConnection:
         """A connection that is not open yet; ``undone`` is what came undone with the last one."""
-        return Connection(self._addresses, self._settings, undone)
+        return StompConnection(self._addresses, self._settings, undone)
 
     async def open(self) -> None:
         """Connect to whichever replica lets us in.
@@ -184,7 +184,7 @@ class StompClient:
         return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
 
     async def carry_out(self, op: Op) -> Op:
-        """Carry out one operation but ``depth``; what ``Connection.request`` raises may pass."""
+        """Carry out one operation but ``depth``; what ``StompConnection.request`` raises may pass."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -195,7 +195,7 @@ class StompClient:
         return f"q{key}"
 
     async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
-        """``Connection.request`` within ``op_timeout``."""
+        """``StompConnection.request`` within ``op_timeout``."""
         return await self._connection.request(command, headers, body, float(self._options["op_timeout"]))
 
     async def poll(self) -> Frame | None:

@@ -99,7 +99,7 @@ class _State:
                 del self.pending[receipt]
 
 
-class Connection:
+class StompConnection:
     """One reliable connection to a replicated broker. Open it, send frames, take messages, close it."""
 
     def __init__(self, addresses: Sequence[Address], settings: Settings, undone: Sequence[Frame] = ()) -> None:

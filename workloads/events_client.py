@@ -14,7 +14,7 @@ from nodes.timeouts import within
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.operation import Op
 from workloads.client import StompCluster, decode_body, encode_body
-from workloads.connection import Address, Connection, ConnectionBroken, NotSent, Rejected, Settings
+from workloads.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 
 FIRST_PORT = 7400
 REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-endpoint"
@@ -69,13 +69,13 @@ class EventClient:
     async def close(self) -> None:
         """Disconnect."""
 
-    def connection(self, addresses: Sequence[Address]) -> Connection:
+    def connection(self, addresses: Sequence[Address]) -> StompConnection:
         """A connection of one TCP connection's life to the first of these that lets us in."""
         settings = Settings(
             login=self.cluster.login, passcode=self.cluster.passcode, local_host=self.host, reliable=False,
             heartbeat=float(self.options["client_heartbeat"]),
         )  # fmt: skip
-        return Connection(addresses, settings)
+        return StompConnection(addresses, settings)
 
     async def manage(self, request: str, body: Mapping[str, Any]) -> Any:
         """The answer to a request; what was so already counts as done.
@@ -113,7 +113,7 @@ class Publisher(EventClient):
     def __init__(self, cluster: EventCluster, host: str, first: int, kind: str) -> None:
         super().__init__(cluster, host, first)
         self._kind = kind
-        self._proxy: Connection | None = None
+        self._proxy: StompConnection | None = None
         self._endpoint: Address | None = None
 
     async def invoke(self, op: Op) -> Op:
@@ -148,7 +148,7 @@ class Publisher(EventClient):
         answer = await proxy.request("SEND", headers, encode_body(op.value), max(left, 0.05))
         return op.fail(answer["x-error"]) if "x-error" in answer else op.ok()
 
-    async def _bound(self, left: float) -> Connection:
+    async def _bound(self, left: float) -> StompConnection:
         """The connection of the proxy, made anew when it has ended.
 
         Raises:

@@ -38,7 +38,7 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT
-from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
+from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
 LINK, UNLINK, LOOK = "link", "unlink", "look"
@@ -182,9 +182,9 @@ class SubscriptionClient:
         """Disconnect."""
         await self._connection.close()
 
-    def _new_connection(self) -> Connection:
+    def _new_connection(self) -> StompConnection:
         first = self._addresses[self._place :] + self._addresses[: self._place]
-        return Connection(first, self._settings)
+        return StompConnection(first, self._settings)
 
     async def _reconnect(self) -> None:
         """Go on at the next replica when the connection has ended."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, UNSURE, Transactions
+from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, UNSURE, TransactionTable
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import TRANSACTIONS
@@ -58,7 +58,7 @@ def check(run: Run) -> CheckOutcome:
     return CheckOutcome(VALID, 0, text, (), figures)
 
 
-def _anomaly(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
+def _anomaly(run: Run, t: TransactionTable, kind: str, number: int) -> Anomaly:
     row = int(t.row[number])
     rows = [row, *t.deliveries[t.of_delivery == number].tolist()]
     wanted, came = int(t.wanted[number]), int(t.came[number])

@@ -10,7 +10,7 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.run import Run
-from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, Transactions, find, name
+from checkers.transactions import ABORTED, COMMITTED, OUTCOMES, TransactionTable, find, name
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
 from stormproof.text import amount
@@ -65,7 +65,7 @@ def check(run: Run) -> CheckOutcome:
     return CheckOutcome(VALID, 0, f"all {found.messages:,} confirmed messages were moved exactly once", (), figures)
 
 
-def _judge(run: Run, t: Transactions, source: int, found: _Found) -> None:
+def _judge(run: Run, t: TransactionTable, source: int, found: _Found) -> None:
     """The messages of one queue that is moved from."""
     h, messages = run.history, t.messages_of(source)
     moves = np.flatnonzero(t.is_move & (h.key[t.row] == source))
@@ -101,7 +101,7 @@ def _judge(run: Run, t: Transactions, source: int, found: _Found) -> None:
         found.add(NOWHERE, _of_move(run, t, NOWHERE, number))
 
 
-def _of_move(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
+def _of_move(run: Run, t: TransactionTable, kind: str, number: int) -> Anomaly:
     row = int(t.row[number])
     detail: dict[str, Any] = {"outcome": OUTCOMES[int(t.outcome[number])], "faults": run.faults_at(row)}
     if t.taken[number] != -1:
@@ -110,7 +110,7 @@ def _of_move(run: Run, t: Transactions, kind: str, number: int) -> Anomaly:
     return Anomaly(kind, run.rows_of(*rows), int(run.history.key[row]), t.name(number), detail)
 
 
-def _of_message(run: Run, t: Transactions, kind: str, source: int, value: int, sent: int, moves: Int64s) -> Anomaly:
+def _of_message(run: Run, t: TransactionTable, kind: str, source: int, value: int, sent: int, moves: Int64s) -> Anomaly:
     confirmed = max(sent, int(run.history.partner[sent]))
     detail = {
         "moved_by": [f"{t.name(n)} ({OUTCOMES[int(t.outcome[n])]})" for n in moves.tolist()]

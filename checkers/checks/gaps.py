@@ -8,7 +8,7 @@ from checkers import kernels_topic
 from checkers.api import RunCheck
 from checkers.exemptions import near_fault
 from checkers.run import Run
-from checkers.topics import Connection, Topics
+from checkers.topics import SubscriptionConnection, Topics
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import HistoryColumns, Int64s
 from stormproof.text import amount
@@ -81,7 +81,7 @@ def check(run: Run) -> CheckOutcome:
     return CheckOutcome(INVALID, count, text, tuple(examples), figures)
 
 
-def _came_without(t: Topics, h: HistoryColumns, c: Connection, missed: Int64s) -> Int64s:
+def _came_without(t: Topics, h: HistoryColumns, c: SubscriptionConnection, missed: Int64s) -> Int64s:
     """By message that a connection missed: the first row at which it got one that had been sent after the message was
     confirmed. By then the message had come undone, or was passed over."""
     sent, rows = t.sent[t.message[c.taken]], t.rows[c.taken]
@@ -89,13 +89,13 @@ def _came_without(t: Topics, h: HistoryColumns, c: Connection, missed: Int64s) -
     return np.asarray([rows[sent > row].min() for row in confirmed], dtype=np.int64)
 
 
-def _row(t: Topics, c: Connection, message: int) -> int:
+def _row(t: Topics, c: SubscriptionConnection, message: int) -> int:
     """The row at which a connection first got a message."""
     return int(t.rows[c.taken[t.message[c.taken] == message][0]])
 
 
 def _anomaly(
-    run: Run, t: Topics, kind: str, c: Connection, message: int, rows: list[int], detail: dict[str, object]
+    run: Run, t: Topics, kind: str, c: SubscriptionConnection, message: int, rows: list[int], detail: dict[str, object]
 ) -> Anomaly:
     about = {"subscription": c.subscription.key, "process": c.process, "topic": int(t.topic[message])}
     return Anomaly(kind, run.rows_of(*rows), None, t.name(message), about | detail)

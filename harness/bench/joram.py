@@ -24,7 +24,7 @@ from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.timeouts import within
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.errors import StormproofError
-from workloads.connection import Connection, ConnectionBroken, Settings
+from workloads.connection import ConnectionBroken, Settings, StompConnection
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "ack=all": {"ack": "all"},
@@ -87,14 +87,14 @@ async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
         return {"one": one, "many": await sends_a_second(cluster.test, cluster, IN_FLIGHT)}
 
 
-async def _open(cluster: ReferenceCluster) -> Connection:
+async def _open(cluster: ReferenceCluster) -> StompConnection:
     settings = Settings(cluster.login, cluster.passcode, heartbeat=0.3, same_replica=0.1)
-    connection = Connection(cluster.client_addresses(), settings)
+    connection = StompConnection(cluster.client_addresses(), settings)
     await connection.open(30)
     return connection
 
 
-async def _send(connection: Connection, body: bytes = BODY) -> None:
+async def _send(connection: StompConnection, body: bytes = BODY) -> None:
     await connection.request("SEND", {"destination": "/queue/q0"}, body, 60.0)
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
-from harness.bench.farm import running_farm, why_not
+from harness.bench.ssh_test_hosts import running_hosts, why_not
 from stormproof.contracts.backend import Backend, Shells
 from stormproof.contracts.topology import Topology
 from stormproof.errors import StormproofError
@@ -47,8 +47,8 @@ def shell_figures(backend: str) -> ShellFigures | None:
         return _measure(list(BACKENDS.load(backend).launch_prefix()), backend, {})
     if why_not() is not None:
         return None
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, running_farm(Path(folder), NODES) as farm:
-        return _measure(farm.enter, backend, farm.options)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, running_hosts(Path(folder), NODES) as hosts:
+        return _measure(hosts.enter, backend, hosts.options)
 
 
 def _measure(prefix: list[str], backend: str, options: dict[str, str]) -> ShellFigures:

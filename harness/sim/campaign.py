@@ -94,7 +94,7 @@ class SeedResult:
 
     @property
     def failed(self) -> bool:
-        """Whether a promise was broken, or the harness."""
+        """Whether a guarantee was broken, or the harness."""
         return self.verdict in ("invalid", BROKEN)
 
 

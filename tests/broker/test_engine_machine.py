@@ -73,7 +73,7 @@ class Node:
             self.engine.flush()
             self.database.execute("COMMIT")
             assert self.engine.changes is not None
-            for table, rows, removed in self.engine.changes.take():
+            for table, rows, removed in self.engine.changes.drain():
                 kept = self.rows.setdefault(table, {})
                 for key in removed:
                     kept.pop(key, None)

@@ -110,7 +110,7 @@ async def service(folder: Path, secret: str = "s") -> AsyncIterator[tuple[Storag
     config = StorageConfig(str(folder), "127.0.0.1", *free_ports(1), clients=("a", "b"), secret=secret)
     log = io.StringIO()
     running = asyncio.create_task(StorageService(config, RealRuntime(config, log)).run())
-    while "listening" not in log.getvalue():
+    while "listening" not in log.getvalue():  # noqa: ASYNC110 - nobody can set an event here
         await asyncio.sleep(0.01)
     try:
         yield config, log
@@ -295,7 +295,7 @@ async def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
                 rows = [row[0] async for page in friend.read(1, "t") for row in page]
                 assert rows == list(range(1, applied + 1))
             writes = [asyncio.create_task(write(friend, applied + n)) for n in range(1, 2000)]
-            while confirmed < applied + 200:
+            while confirmed < applied + 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             process.send_signal(signal.SIGKILL)
             await asyncio.gather(*writes, return_exceptions=True)

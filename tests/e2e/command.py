@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.bench.farm import Farm
+from harness.bench.ssh_test_hosts import SshTestHosts
 
 STORMPROOF = [sys.executable, "-m", "harness"]
 QUICK = ["--set", "idle_timeout=1", "--set", "min_ok=20", "--seed", "7"]
@@ -25,7 +25,7 @@ class Where:
 
     words: Sequence[str]
     within: Sequence[str] = ()
-    farm: Farm | None = None
+    hosts: SshTestHosts | None = None
 
     def stormproof(self, *words: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -42,25 +42,25 @@ class Where:
     def left_behind(self, run: Path) -> list[str]:
         """What of a run is still there, on this machine and on hosts that outlive it."""
         found = left_behind(run)
-        if self.farm is not None:
+        if self.hosts is not None:
             found += ["the note of its hosts"] if (run / "remote.json").exists() else []
-            for number in range(1, self.farm.count + 1):
+            for number in range(1, self.hosts.count + 1):
                 look = f"ls -d /var/lib/stormproof/runs/{run.name} /var/lib/stormproof/busy; nft list tables inet"
-                inside = [*self.farm.inside(number), "sh", "-c", look]
+                inside = [*self.hosts.inside(number), "sh", "-c", look]
                 done = subprocess.run(inside, capture_output=True, text=True, check=False)
                 found += [f"n{number}: {line}" for line in done.stdout.splitlines()]
-            ours = [*self.farm.enter, "ip", "-4", "-o", "address", "show", "secondary"]
+            ours = [*self.hosts.enter, "ip", "-4", "-o", "address", "show", "secondary"]
             found += subprocess.run(ours, capture_output=True, text=True, check=False).stdout.splitlines()
         return found
 
 
-def on(backend: str, farm: Farm | None = None, first: int = 1) -> Where:
-    """A backend; ``ssh`` takes the hosts of a farm from number ``first`` on."""
-    if farm is None:
+def on(backend: str, hosts: SshTestHosts | None = None, first: int = 1) -> Where:
+    """A backend; ``ssh`` takes the test hosts from number ``first`` on."""
+    if hosts is None:
         return Where(["--backend", backend])
-    hosts = farm.folder / f"from-{first}.list"
-    hosts.write_text("\n".join((farm.folder / "hosts.list").read_text().splitlines()[first - 1 :]) + "\n")
-    return Where(["--hosts", str(hosts), "--set", f"known_hosts={farm.folder / 'known_hosts'}"], farm.enter, farm)
+    listed = hosts.folder / f"from-{first}.list"
+    listed.write_text("\n".join((hosts.folder / "hosts.list").read_text().splitlines()[first - 1 :]) + "\n")
+    return Where(["--hosts", str(listed), "--set", f"known_hosts={hosts.folder / 'known_hosts'}"], hosts.enter, hosts)
 
 
 def stormproof(*words: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import pytest
 from command import Where, await_fault, children, docker_works, on, only_run, processes, run_info, stormproof
 from playwright.sync_api import sync_playwright
 
-from harness.bench.farm import Farm
+from harness.bench.ssh_test_hosts import SshTestHosts
 from reports.index_page import write_index
 from stormproof.history.ledger import read_ledger
 
@@ -33,7 +33,7 @@ def _docker_if_asked(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def where(backend: str, request: pytest.FixtureRequest) -> Where:
     """The backend of a test's parameter."""
-    return on(backend, request.getfixturevalue("ssh_farm") if backend == "ssh" else None)
+    return on(backend, request.getfixturevalue("ssh_hosts") if backend == "ssh" else None)
 
 
 @pytest.mark.requirement("H15")
@@ -97,8 +97,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
 
 
 @pytest.mark.requirement("H2", part=True)
-def test_the_twins_come_out_alike_over_ssh(ssh_farm: Farm, tmp_path: Path) -> None:
-    unsafe, safe = on("ssh", ssh_farm), on("ssh", ssh_farm, first=4)
+def test_the_twins_come_out_alike_over_ssh(ssh_hosts: SshTestHosts, tmp_path: Path) -> None:
+    unsafe, safe = on("ssh", ssh_hosts), on("ssh", ssh_hosts, first=4)
     test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(run_twins(tmp_path, unsafe, safe))
     plans = [read_ledger(path) for path in tmp_path.glob("*/ledger.jsonl")]
     assert len(plans) == 2 and all(window.confirmed for plan in plans for window in plan)
@@ -174,7 +174,7 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Pa
     (window,) = read_ledger(run / "ledger.jsonl")
     assert window.end is not None, "the fault was healed"
     assert where.left_behind(run) == []
-    if where.farm is None:  # it knows nothing of where the nodes were
+    if where.hosts is None:  # it knows nothing of where the nodes were
         assert stormproof("check", run.name, "--store", str(tmp_path)).returncode == 2
     assert "interrupted" in (tmp_path / "out").read_text()
 
@@ -198,7 +198,7 @@ def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where
     recovered = stormproof("recover", "--store", str(tmp_path))
     assert recovered.returncode == 0 and "recovered" in recovered.stdout
     assert "nothing to recover" in stormproof("recover", "--store", str(tmp_path)).stdout
-    if where.farm is not None:
+    if where.hosts is not None:
         return  # the check knows nothing of where the nodes were
     checked = stormproof("check", "latest", "--store", str(tmp_path), "--json")
     assert checked.returncode == 2, checked.stdout + checked.stderr

@@ -18,7 +18,7 @@ from nodes.systems.icestorm.system import ICESTORM
 from nodes.systems.reference.admin_connection import AdminConnection
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.test import Test
-from workloads.connection import Connection, Settings
+from workloads.connection import Settings, StompConnection
 from workloads.events import EventsWorkload
 from workloads.events_client import Listener, Publisher
 
@@ -91,7 +91,7 @@ class Replicas:
 
     async def ask(self, name: str, request: str, limit: float = 10.0, **body: Any) -> Any:
         """A request's answer, or the word of its error."""
-        connection = Connection([self._address(name)], Settings(self.login, self.passcode, reliable=False))
+        connection = StompConnection([self._address(name)], Settings(self.login, self.passcode, reliable=False))
         await connection.open(5.0)
         try:
             headers = {"destination": "/topic-manager", "x-request": request}

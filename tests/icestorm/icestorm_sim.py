@@ -16,7 +16,7 @@ from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
-from workloads.connection import Connection, Settings
+from workloads.connection import Settings, StompConnection
 from workloads.events import EventsWorkload
 from workloads.events_client import Listener, Publisher
 from workloads.subscriptions import SubscriptionClient, SubscriptionsWorkload
@@ -66,12 +66,12 @@ class Group:
             await asyncio.sleep(0.02)
         return None
 
-    async def connect(self, node: str) -> Connection:
+    async def connect(self, node: str) -> StompConnection:
         """A client's connection to one replica only."""
         place = self.nodes.index(node)
         address = self.cluster.client_addresses()[place]
         settings = Settings(self.cluster.login, self.cluster.passcode, reliable=False)
-        connection = Connection([address], settings)
+        connection = StompConnection([address], settings)
         await connection.open(5.0)
         return connection
 

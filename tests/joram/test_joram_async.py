@@ -18,7 +18,7 @@ from nodes.reference.api import Command, ConfigError, Deliver, Done, Safe
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.stomp import Frame, Parser, encode
-from workloads.connection import Connection, ConnectionBroken, Settings
+from workloads.connection import ConnectionBroken, Settings, StompConnection
 
 pytestmark = pytest.mark.requirement("J7")
 
@@ -27,14 +27,14 @@ ASYNCHRONOUS: dict[str, Any] = {"propagation": "asynchronous", "detection_timeou
 
 
 @asynccontextmanager
-async def reliable(cluster: Cluster, *names: str) -> AsyncIterator[Connection]:
-    connection = Connection([("127.0.0.1", cluster.ports[name]) for name in names], SETTINGS)
+async def reliable(cluster: Cluster, *names: str) -> AsyncIterator[StompConnection]:
+    connection = StompConnection([("127.0.0.1", cluster.ports[name]) for name in names], SETTINGS)
     await connection.open(10)
     yield connection
     await connection.abort()
 
 
-async def send(connection: Connection, body: str) -> None:
+async def send(connection: StompConnection, body: str) -> None:
     await connection.request("SEND", {"destination": QUEUE}, body.encode(), 10)
 
 
@@ -119,16 +119,16 @@ def test_what_waits_and_what_goes_out():
     assert outbox.add_ahead(10, send, [receipts[0], delivery], early=True)
     assert outbox.add_ahead(11, ack, [receipts[1]], early=True)
     assert outbox.add_ahead(12, in_transaction, [receipts[2]], early=True)
-    assert outbox.take() == [receipts[0]]
+    assert outbox.release() == [receipts[0]]
     assert outbox.add_ahead(13, Command("send", "c", 4, {}), [receipts[3]], early=False), "too far ahead"
     outbox.commit(9)
-    assert outbox.take() == []
+    assert outbox.release() == []
     outbox.commit(12)
-    assert outbox.take() == [delivery, receipts[1], receipts[2], Safe("c", 3)]
+    assert outbox.release() == [delivery, receipts[1], receipts[2], Safe("c", 3)]
     assert not Outbox().add_ahead(1, send, [receipts[0]], early=True)
     outbox.clear()
     outbox.commit(13)
-    assert outbox.take() == []
+    assert outbox.release() == []
 
 
 class FakeBroker:
@@ -163,7 +163,7 @@ class FakeBroker:
 async def test_a_client_whose_connection_was_closed_is_told_what_came_undone():
     broker = FakeBroker(applied="2")
     server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    connection = Connection([server.sockets[0].getsockname()], SETTINGS)
+    connection = StompConnection([server.sockets[0].getsockname()], SETTINGS)
     await connection.open(5)
     for body in ("1", "2", "3", "4"):
         await send(connection, body)
@@ -182,7 +182,7 @@ async def test_what_was_sent_again_is_safe_when_the_broker_says_so_though_its_re
     broker = FakeBroker(applied)
     server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
     undone = [Frame("SEND", {"destination": QUEUE}, b"over")]
-    connection = Connection([server.sockets[0].getsockname()], SETTINGS, undone)
+    connection = StompConnection([server.sockets[0].getsockname()], SETTINGS, undone)
     await connection.open(5)
     if unsafe:
         with pytest.raises(ConnectionBroken, match="high availability is broken"):

@@ -12,7 +12,7 @@ from joram_servers import Servers, eventually
 
 from nodes.reference.api import Command, ConfigError, Done
 from nodes.reference.engine.threads import is_collocated
-from nodes.reference.server.collocated import Channel, Connection, ConnectionLost
+from nodes.reference.server.collocated import Channel, CollocatedConnection, ConnectionLost
 from nodes.reference.server.reaction import DUPLICATE_OKAY, EXACTLY_ONCE, OUTPUT, QUALITIES, REACTION, compute
 from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services
 
@@ -67,7 +67,7 @@ class Opener(Group):
     async def thread(self, channel: Channel) -> None:
         while True:
             try:
-                connection = Connection(channel)
+                connection = CollocatedConnection(channel)
                 await connection.open()
                 self.opened.append((channel.node, connection.conn))
                 await connection.subscribe("/queue/q", "", 1)
@@ -294,7 +294,7 @@ async def test_a_thread_is_never_left_waiting_by_a_master_that_changes(tmp_path:
 
     host: Any = Alone()
     channel = Channel(host, "t")
-    connection = Connection(channel)
+    connection = CollocatedConnection(channel)
     opening = asyncio.ensure_future(connection.open())
     await asyncio.sleep(0)
     assert not host.submitted

@@ -15,7 +15,7 @@ from joram_cluster import QUEUE, Client, Closed, Cluster, Processes, running, st
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
-from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
+from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 SETTINGS = Settings(login="guest", passcode="guest", heartbeat=0.3, same_replica=0.1)
 
@@ -34,7 +34,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Processes]]:
         each.end()
 
 
-async def send(connection: Connection, body: str) -> None:
+async def send(connection: StompConnection, body: str) -> None:
     await connection.request("SEND", {"destination": QUEUE}, body.encode(), 20)
 
 
@@ -77,7 +77,7 @@ async def test_after_the_masters_death_both_sides_emit_again_and_discard_what_th
 async def test_the_context_is_the_same_on_every_replica(tmp_path: Path):
     async with running(tmp_path) as cluster:
         master, *others = await cluster.settled()
-        connection = Connection(addresses(cluster, [master]), SETTINGS)
+        connection = StompConnection(addresses(cluster, [master]), SETTINGS)
         await connection.open(10)
         headers = {"id": "s", "destination": QUEUE, "ack": "client-individual", "x-prefetch": "2"}
         await connection.request("SUBSCRIBE", headers, b"", 10)
@@ -102,7 +102,7 @@ async def test_the_context_is_the_same_on_every_replica(tmp_path: Path):
 async def test_a_client_sends_and_receives_on_through_two_failovers(group: Callable[..., Processes]):
     nodes = group()
     view = await nodes.settled()
-    connection = Connection(addresses(nodes, view), SETTINGS)
+    connection = StompConnection(addresses(nodes, view), SETTINGS)
     await connection.open(10)
     headers = {"id": "s", "destination": QUEUE, "ack": "client-individual", "x-prefetch": "5"}
     await connection.request("SUBSCRIBE", headers, b"", 20)
@@ -168,7 +168,7 @@ async def test_a_client_that_comes_back_too_late_is_told_that_high_availability_
 ):
     nodes = group(idle_timeout=3.0)
     master, *others = await nodes.settled()
-    connection = Connection(addresses(nodes, [master, *others]), SETTINGS)
+    connection = StompConnection(addresses(nodes, [master, *others]), SETTINGS)
     await connection.open(10)
     await send(connection, "x")
     connection.use_replicas(addresses(nodes, [master]))
@@ -212,7 +212,7 @@ async def test_the_replicas_are_tried_round_and_round_in_the_order_of_the_server
         master, *_ = await cluster.settled()
         refusing = Refusing()
         await refusing.start(2)
-        connection = Connection(addresses(cluster, [master]), replace(SETTINGS, same_replica=0.3))
+        connection = StompConnection(addresses(cluster, [master]), replace(SETTINGS, same_replica=0.3))
         await connection.open(10)
         # The client was told of one replica; the list is the server's.
         assert connection.replicas == addresses(cluster, cluster.names)

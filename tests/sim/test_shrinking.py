@@ -30,7 +30,7 @@ from stormproof.history.ledger import read_ledger
 from stormproof.operation import INFO
 from stormproof.test import Test
 from workloads.client import StompClient
-from workloads.connection import Connection, ConnectionBroken
+from workloads.connection import ConnectionBroken, StompConnection
 
 FAMILIES = [Partition(), Pause(), Kill()]
 FAILING = Case("joram", "queue", "partition,pause,kill", 3, 6.0, 30.0, {
@@ -43,11 +43,11 @@ SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.toml"))
 
 
 def _forgets_how_far_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(self: Connection, reason: str, headers: Mapping[str, str]) -> ConnectionBroken:
+    def closed(self: StompConnection, reason: str, headers: Mapping[str, str]) -> ConnectionBroken:
         return real(self, reason, {name: value for name, value in headers.items() if name != "x-received"})
 
-    real = Connection._closed_by_broker
-    monkeypatch.setattr(Connection, "_closed_by_broker", closed)
+    real = StompConnection._closed_by_broker
+    monkeypatch.setattr(StompConnection, "_closed_by_broker", closed)
 
 
 def _never_settles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Runs checks of backend ``ssh`` in the network of hosts with sshd: ``ssh_child.py FOLDER CHECK...``.
 
-``FOLDER`` is that of a farm (``harness.bench.farm``) of three hosts.
+``FOLDER`` is that of three SSH test hosts (``harness.bench.ssh_test_hosts``).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def check_ssh_config() -> None:
 
 
 async def check_lacks() -> None:
-    """Hosts without marker, Python or sudo; the farm was started so."""
+    """Hosts without marker, Python or sudo; they were started so."""
     with changed("hosts.list", trio("n1")):
         line = await refused(Test(system="standalone", workload="queue", nodes=1, options=OPTIONS))
     assert "/etc/stormproof/may-be-broken" in line and "stormproof prepare n1" in line, line

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bench.farm import Farm, running_farm, why_not
+from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
 PROJECT = Path(__file__).resolve().parents[2]
 ANY_BACKEND = PROJECT / "tests" / "backends" / "backend_child.py"
@@ -22,10 +22,10 @@ CHILD = Path(__file__).with_name("ssh_child.py")
 pytestmark = pytest.mark.requirement("H2", part=True)
 
 
-def child(farm: Farm, script: Path, *words: str) -> str:
+def child(hosts: SshTestHosts, script: Path, *words: str) -> str:
     """What a script prints that runs where the hosts can be reached."""
-    env = {**os.environ, "STORMPROOF_TEST_OPTIONS": json.dumps(farm.options), "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([*farm.enter, sys.executable, str(script), *words], env=env, capture_output=True, text=True,
+    env = {**os.environ, "STORMPROOF_TEST_OPTIONS": json.dumps(hosts.options), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([*hosts.enter, sys.executable, str(script), *words], env=env, capture_output=True, text=True,
                           timeout=160, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -36,10 +36,10 @@ def child(farm: Farm, script: Path, *words: str) -> str:
     ("process", "process_leftovers"),
     ("network", "cut", "cut_while_paused", "keep_other_rules"),
 ], ids=["shell", "process", "network"])
-def test_it_passes_what_every_backend_passes(ssh_farm: Farm, tmp_path: Path, checks: Sequence[str]) -> None:
+def test_it_passes_what_every_backend_passes(ssh_hosts: SshTestHosts, tmp_path: Path, checks: Sequence[str]) -> None:
     run_dir = tmp_path / f"test-{uuid.uuid4().hex[:8]}"
     run_dir.mkdir()
-    assert "up_ms" in child(ssh_farm, ANY_BACKEND, "ssh", str(run_dir), *checks)
+    assert "up_ms" in child(ssh_hosts, ANY_BACKEND, "ssh", str(run_dir), *checks)
     assert list(run_dir.iterdir()) == []
 
 
@@ -50,10 +50,10 @@ def test_it_passes_what_every_backend_passes(ssh_farm: Farm, tmp_path: Path, che
     ("code_is_reused",),
     ("stall",),
 ], ids=lambda checks: checks[0])
-def test_over_ssh(ssh_farm: Farm, tmp_path: Path, checks: Sequence[str]) -> None:
+def test_over_ssh(ssh_hosts: SshTestHosts, tmp_path: Path, checks: Sequence[str]) -> None:
     """See the checks in ssh_child."""
-    folder = own_folder(ssh_farm, tmp_path)
-    assert child(ssh_farm, CHILD, str(folder), *checks).split() == list(checks)
+    folder = own_folder(ssh_hosts, tmp_path)
+    assert child(ssh_hosts, CHILD, str(folder), *checks).split() == list(checks)
 
 
 def test_hosts_that_lack_something_and_how_they_are_prepared(tmp_path: Path) -> None:
@@ -63,15 +63,15 @@ def test_hosts_that_lack_something_and_how_they_are_prepared(tmp_path: Path) -> 
     if not shutil.which("sudo"):
         pytest.skip("no sudo here")
     troubles = ["unmarked", "nopython", "oldpython", "nosudo", "nonft", "fulldisk"]
-    with running_farm(tmp_path, 6, troubles) as farm:
+    with running_hosts(tmp_path, 6, troubles) as hosts:
         checks = ["lacks", "disk_full", "own_key", "prepare"]
-        assert child(farm, CHILD, str(tmp_path), *checks).split() == checks
+        assert child(hosts, CHILD, str(tmp_path), *checks).split() == checks
 
 
-def test_the_command_line_refuses_an_unknown_host_in_one_line(ssh_farm: Farm, tmp_path: Path) -> None:
+def test_the_command_line_refuses_an_unknown_host_in_one_line(ssh_hosts: SshTestHosts, tmp_path: Path) -> None:
     known = f"known_hosts={tmp_path / 'none'}"
-    words = ["test", "--hosts", ssh_farm.options["hosts"], "--set", known, "--store", "runs"]
-    done = subprocess.run([*ssh_farm.enter, sys.executable, "-m", "harness", *words], cwd=tmp_path, text=True,
+    words = ["test", "--hosts", ssh_hosts.options["hosts"], "--set", known, "--store", "runs"]
+    done = subprocess.run([*ssh_hosts.enter, sys.executable, "-m", "harness", *words], cwd=tmp_path, text=True,
                           env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, check=False,
                           timeout=120)  # fmt: skip
     assert done.returncode == 3, done.stderr
@@ -80,10 +80,10 @@ def test_the_command_line_refuses_an_unknown_host_in_one_line(ssh_farm: Farm, tm
     assert not list(tmp_path.glob("runs/*/remote.json"))
 
 
-def own_folder(farm: Farm, tmp_path: Path) -> Path:
-    """The farm's files with the first three hosts, which a check may change."""
+def own_folder(hosts: SshTestHosts, tmp_path: Path) -> Path:
+    """The hosts' files with the first three of them, which a check may change."""
     for name in ("key", "known_hosts", "hosts.list", "ssh_config"):
-        shutil.copy(farm.folder / name, tmp_path)
+        shutil.copy(hosts.folder / name, tmp_path)
     hosts = tmp_path / "hosts.list"
     hosts.write_text("\n".join(hosts.read_text().splitlines()[:3]) + "\n")
     return tmp_path

@@ -19,7 +19,7 @@ from harness.backends.ssh.facts import (
     FACTS_SCRIPT,
     MARKER,
     STATE,
-    Facts,
+    HostFacts,
     cluster_addresses,
     lacks,
     own_machine,
@@ -200,10 +200,10 @@ def test_facts_are_read_and_what_is_missing_is_named() -> None:
     assert not parse_facts("").marked, "a host that says nothing may not be broken"
 
 
-def vm(number: int, **more: object) -> Facts:
+def vm(number: int, **more: object) -> HostFacts:
     """A machine as VirtualBox makes it: the same address in one network, its own in another."""
     addresses = ("10.0.2.15/24", f"192.168.56.{10 + number}/24")
-    return Facts(boot=f"boot-{number}", addresses=tuple(map(ipaddress.IPv4Interface, addresses)), **more)  # type: ignore[arg-type]
+    return HostFacts(boot=f"boot-{number}", addresses=tuple(map(ipaddress.IPv4Interface, addresses)), **more)  # type: ignore[arg-type]
 
 
 def test_nodes_use_a_network_that_all_share_and_in_which_they_differ() -> None:
@@ -224,13 +224,13 @@ def test_only_a_machine_of_its_own_gets_a_machine_s_faults() -> None:
     assert own_machine(vm(1), [vm(2), vm(3)]) is None
     assert own_machine(vm(1), [vm(1)]) == "it shares its kernel with another node"
     assert own_machine(vm(1, container="lxc"), []) == "it is a container (lxc)"
-    assert own_machine(Facts(boot=this_boot()), []) == "it shares this machine's kernel"
+    assert own_machine(HostFacts(boot=this_boot()), []) == "it shares this machine's kernel"
 
 
 @pytest.mark.parametrize(("ability", "beside", "facts", "words"), [
     ("clocks", True, vm(1), None),
     ("clocks", True, vm(1, container="lxc"), "it is a container"),
-    ("reboot", True, Facts(boot=this_boot()), "this machine's kernel"),
+    ("reboot", True, HostFacts(boot=this_boot()), "this machine's kernel"),
     ("packets", True, vm(1, netem=True, ifb=True), None),
     ("packets", True, vm(1, netem=True), "no ifb"),
     ("packets", False, vm(1, netem=True), None),
@@ -239,7 +239,7 @@ def test_only_a_machine_of_its_own_gets_a_machine_s_faults() -> None:
     ("links", True, vm(1), None),
 ])
 def test_faults_that_a_host_cannot_have_are_refused(
-    ability: str, beside: bool, facts: Facts, words: str | None
+    ability: str, beside: bool, facts: HostFacts, words: str | None
 ) -> None:
     nodes = {"n1": Host("red", "192.0.2.1")}
     if words is None:

@@ -19,8 +19,8 @@ def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
     if backend == "sim":
         ran = simulated(SHARED_STORE, tmp_path / "runs", faults, nodes=2, time_limit=15, **words)
     else:
-        ran = run_of(SHARED_STORE, tmp_path / "runs", backend, "--nodes", "2", "--nemesis", faults, "--time-limit", "15",
-                     "--rate", "60", **words)  # fmt: skip
+        ran = run_of(SHARED_STORE, tmp_path / "runs", backend, "--nodes", "2", "--nemesis", faults,
+                     "--time-limit", "15", "--rate", "60", **words)  # fmt: skip
     assert (ran.status, ran.verdict["verdict"]) == (0, "valid"), ran.out + ran.err
     assert ran.run is not None
     events = [json.loads(line) for line in (ran.run / "log-events.jsonl").read_text().splitlines()]

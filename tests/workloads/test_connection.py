@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from nodes.stomp import Frame, encode
-from workloads.connection import Connection, ConnectionBroken, NotSent, Settings
+from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(login="guest", passcode="pass-phrase", heartbeat=0.2)
@@ -94,24 +94,24 @@ async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
     broker.end()
 
 
-async def opened(*proxies: Proxy, settings: Settings = SETTINGS) -> Connection:
-    connection = Connection([proxy.address for proxy in proxies], settings)
+async def opened(*proxies: Proxy, settings: Settings = SETTINGS) -> StompConnection:
+    connection = StompConnection([proxy.address for proxy in proxies], settings)
     await connection.open(5.0)
     return connection
 
 
-async def send(connection: Connection, body: bytes, timeout: float = 5.0) -> None:
+async def send(connection: StompConnection, body: bytes, timeout: float = 5.0) -> None:
     await connection.request("SEND", {"destination": "/queue/q"}, body, timeout)
 
 
-async def drain(connection: Connection, count: int) -> list[bytes]:
+async def drain(connection: StompConnection, count: int) -> list[bytes]:
     """The bodies of so many messages, after which there are no more."""
     headers = {"id": "0", "destination": "/queue/q", "ack": "client-individual"}
     await connection.request("SUBSCRIBE", headers, b"", 5.0)
     return await take(connection, count)
 
 
-async def take(connection: Connection, count: int) -> list[bytes]:
+async def take(connection: StompConnection, count: int) -> list[bytes]:
     bodies = []
     for _ in range(count):
         message = await connection.next_message(20.0)
@@ -188,7 +188,7 @@ async def test_a_master_that_came_to_the_group_later_is_learned_from_a_slave(pro
         writer.close()
 
     slave = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    connection = Connection([slave.sockets[0].getsockname()[:2]], SETTINGS)
+    connection = StompConnection([slave.sockets[0].getsockname()[:2]], SETTINGS)
     await connection.open(5.0)
     assert connection.peer == proxy.address
     await connection.close()
@@ -228,10 +228,10 @@ async def test_what_was_sent_without_an_answer_is_unknown(proxy: Proxy) -> None:
 
 async def test_an_open_that_nobody_answers_fails_with_the_reason(proxy: Proxy) -> None:
     proxy.refusing = True
-    connection = Connection([proxy.address], SETTINGS)
+    connection = StompConnection([proxy.address], SETTINGS)
     with pytest.raises(ConnectionBroken):
         await connection.open(0.5)
-    wrong = Connection([proxy.target], Settings(login="guest", passcode="wrong"))
+    wrong = StompConnection([proxy.target], Settings(login="guest", passcode="wrong"))
     with pytest.raises(ConnectionBroken, match=r"login|passcode|denied|credentials"):
         await wrong.open(2.0)
 
@@ -281,7 +281,7 @@ def test_a_connection_can_be_left_at_any_moment(refused: bool, monkeypatch: pyte
         )
 
     async def leave_after(turns: int) -> None:
-        connection = Connection([("127.0.0.1", 1)], replace(SETTINGS, retry_delay=0.0))
+        connection = StompConnection([("127.0.0.1", 1)], replace(SETTINGS, retry_delay=0.0))
         opening = asyncio.create_task(connection.open(60))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -297,7 +297,7 @@ def test_a_connection_can_be_left_at_any_moment(refused: bool, monkeypatch: pyte
 
 def test_who_is_cancelled_while_leaving_a_connection_is_cancelled() -> None:
     async def scenario() -> None:
-        connection = Connection([("127.0.0.1", 1)], SETTINGS)
+        connection = StompConnection([("127.0.0.1", 1)], SETTINGS)
         opening = asyncio.create_task(connection.open(60))
         await asyncio.sleep(0.01)
         leaving = asyncio.create_task(connection.abort())

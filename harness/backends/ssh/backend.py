@@ -22,7 +22,7 @@ from harness.backends.ssh.connection import CONNECT_LIMIT, ShellProcess, in_thre
 from harness.backends.ssh.facts import (
     FACTS_SCRIPT,
     STATE,
-    Facts,
+    HostFacts,
     cluster_addresses,
     demand_marker,
     demand_tools,
@@ -64,7 +64,7 @@ class SshBackend(ShellBackend):
         super().__init__()
         self._remote: Remote | None = None
         self._run_dir = Path()
-        self._facts: dict[str, Facts] = {}
+        self._facts: dict[str, HostFacts] = {}
         self._pythons: dict[str, str] = {}
         self._orphans: dict[str, list[ShellProcess]] = {}
         self._sources: dict[str, str] = {}

@@ -57,7 +57,7 @@ but may load modules of the kernel.
 
 
 @dataclass(frozen=True)
-class Facts:
+class HostFacts:
     """What ``FACTS_SCRIPT`` printed.
 
     ``pythons`` are (version, path); ``addresses`` its IPv4 addresses with their networks, ``devices``
@@ -92,7 +92,7 @@ class _Draft:
         return self.found.get(word, [""])[0]
 
 
-def parse_facts(text: str) -> Facts:
+def parse_facts(text: str) -> HostFacts:
     """The facts in what the script printed; lines that are none are skipped."""
     draft = _Draft()
     for line in text.splitlines():
@@ -100,7 +100,7 @@ def parse_facts(text: str) -> Facts:
         draft.found.setdefault(word, []).append(rest)
     pythons = [rest.split(" ", 2) for rest in draft.found.get("python", ())]
     addresses = [rest.split(" ", 1) for rest in draft.found.get("address", ())]
-    return Facts(
+    return HostFacts(
         boot=draft.first("boot"),
         hostname=draft.first("hostname"),
         marked="marker" in draft.found,
@@ -115,19 +115,19 @@ def parse_facts(text: str) -> Facts:
     )
 
 
-def demand_marker(host: Host, facts: Facts) -> None:
+def demand_marker(host: Host, facts: HostFacts) -> None:
     """Raises BackendError when a host does not say that it may be broken."""
     if not facts.marked:
         raise BackendError(f"{host.label} ({facts.hostname}) does not say that it may be broken: it has no {MARKER}; "
                            f"if it really may be, run: stormproof prepare {host.name}")
 
 
-def missing_packages(facts: Facts) -> list[str]:
+def missing_packages(facts: HostFacts) -> list[str]:
     """Debian packages of what a host lacks to be a node."""
     return [*([] if facts.python else ["python3"]), *sorted({TOOLS[tool] for tool in facts.missing})]
 
 
-def lacks(facts: Facts) -> str | None:
+def lacks(facts: HostFacts) -> str | None:
     """What a host lacks to be a node, and the command that mends it; None when it lacks nothing."""
     found = [f"{', '.join(facts.missing)} not found"] if facts.missing else []
     if facts.python is None:
@@ -138,7 +138,7 @@ def lacks(facts: Facts) -> str | None:
     return f"{'; '.join(found)}; run there as root: {install}" if found else None
 
 
-def demand_tools(host: Host, facts: Facts) -> str:
+def demand_tools(host: Host, facts: HostFacts) -> str:
     """The Python to run on a host. Raises BackendError when it lacks what a node needs."""
     missing = lacks(facts)
     if missing or facts.python is None:
@@ -146,7 +146,7 @@ def demand_tools(host: Host, facts: Facts) -> str:
     return facts.python
 
 
-def own_machine(facts: Facts, others: Sequence[Facts]) -> str | None:
+def own_machine(facts: HostFacts, others: Sequence[HostFacts]) -> str | None:
     """Why a host is not a machine of its own, whose clock can be set and which can be booted; None when it is.
 
     ``others`` are the facts of the other nodes. Who shares a kernel shares its clock: this machine is looked at, too.
@@ -165,7 +165,7 @@ def this_boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def cluster_addresses(hosts: Sequence[Host], facts: Sequence[Facts], wanted: str) -> list[ipaddress.IPv4Interface]:
+def cluster_addresses(hosts: Sequence[Host], facts: Sequence[HostFacts], wanted: str) -> list[ipaddress.IPv4Interface]:
     """The address of each host that nodes and clients use: all in one network, no two the same.
 
     One that the list gives; otherwise the one that is in the network ``wanted``; otherwise the one that SSH uses, if
@@ -199,7 +199,7 @@ def cluster_addresses(hosts: Sequence[Host], facts: Sequence[Facts], wanted: str
 
 
 def _common_networks(
-    hosts: Sequence[Host], facts: Sequence[Facts], wanted: str
+    hosts: Sequence[Host], facts: Sequence[HostFacts], wanted: str
 ) -> list[ipaddress.IPv4Network]:
     """Networks in which every host has an address that no other has, that of the SSH connections first."""
     free = [each for host, each in zip(hosts, facts, strict=True) if not host.network]

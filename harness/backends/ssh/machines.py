@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.backends.base import gather_all
 from harness.backends.ssh.connection import in_thread
-from harness.backends.ssh.facts import Facts, own_machine
+from harness.backends.ssh.facts import HostFacts, own_machine
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import HELP, Power, takes_connections
 from stormproof.contracts.backend import CLOCKS, PACKETS, POWER, REBOOT
@@ -21,7 +21,8 @@ ABILITIES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, Facts], power: Power | None,
+def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, HostFacts],
+                     power: Power | None,
                   beside: bool) -> None:
     """Raises BackendError when an ability that a test's faults need can't be honoured on one of its hosts."""
     for ability in needed:
@@ -32,7 +33,8 @@ def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Ma
                 raise BackendError(f"{host.label} can't have faults that need {ability!r}: {why}")
 
 
-def _obstacle(ability: str, facts: Facts, others: Sequence[Facts], power: Power | None, beside: bool) -> str | None:
+def _obstacle(ability: str, facts: HostFacts, others: Sequence[HostFacts], power: Power | None,
+              beside: bool) -> str | None:
     if ability == PACKETS:
         if not facts.netem:
             return "its kernel has no netem (run there as root: modprobe sch_netem, or install a kernel that has it)"

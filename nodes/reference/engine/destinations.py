@@ -167,11 +167,11 @@ class Destinations:
         message.queue.depth -= 1
         self._state.remove_message(message)
 
-    def take(self, message: Message, branch: Transaction) -> None:
+    def assign(self, message: Message, branch: Transaction) -> None:
         """Let a prepared branch have a delivered message until it ends."""
         self._take_back(message)
         message.out_seq = 0
-        self._state.take(message, branch)
+        self._state.assign(message, branch)
 
     def give_back(self, message: Message) -> None:
         """A message, delivered or taken, waits again, before all that were never delivered."""
@@ -289,7 +289,7 @@ class Destinations:
             if queue.ready():
                 self._state.queue_table.update(queue.id, queue)
             while queue.ready():
-                message, subscription = queue.take()
+                message, subscription = queue.next_delivery()
                 context = subscription.context
                 context.out_seq += 1
                 subscription.hold(message, context.out_seq)

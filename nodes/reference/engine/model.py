@@ -122,7 +122,7 @@ class Queue:
         """The next message, for somebody else than a subscription; only when one is waiting."""
         return heapq.heappop(self.returned)[1] if self.returned else self.fresh.popleft()
 
-    def take(self) -> tuple[Message, Subscription]:
+    def next_delivery(self) -> tuple[Message, Subscription]:
         """The next message, and the next subscription in turn; only when ``ready``."""
         message = self.pop()
         turn = bisect_right(self.with_room, self.served)

@@ -240,7 +240,7 @@ class State:
         transaction.add(item)
         self._item_table.insert(item.id, item)
 
-    def take(self, message: Message, branch: Transaction) -> None:
+    def assign(self, message: Message, branch: Transaction) -> None:
         """The message, which no subscription holds any more, is acknowledged when the branch is committed."""
         message.branch = branch
         branch.taken[message.id] = message

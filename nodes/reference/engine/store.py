@@ -80,7 +80,7 @@ class Changes:
         known.update(dict.fromkeys(removed))
         known.update((row[0], row) for row in rows)
 
-    def take(self) -> list[tuple[str, list[Row], list[int]]]:
+    def drain(self) -> list[tuple[str, list[Row], list[int]]]:
         """(table, rows, removed keys) since the last call; of a row that changed twice, how it is now."""
         taken, self._rows = self._rows, {}
         return [(name, [row for row in rows.values() if row is not None],

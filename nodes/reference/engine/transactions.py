@@ -67,7 +67,7 @@ class Transactions:
                 self._destinations.reserve(item.args["destination"])
             elif item.kind == "ack":
                 for message in messages:
-                    self._destinations.take(message, branch)
+                    self._destinations.assign(message, branch)
             else:
                 self._destinations.finish(item.kind, messages)
         self._state.prepare(branch)

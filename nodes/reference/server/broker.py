@@ -188,7 +188,7 @@ class ReferenceBroker:
         touched: dict[Session, None] = {}
         for effect in effects:
             if isinstance(effect, (Waiting, Arrived, Declined)):
-                self.networks.take(effect)
+                self.networks.apply(effect)
                 continue
             if isinstance(effect, Deployed):
                 self.services.decided(effect.phase)
@@ -201,7 +201,7 @@ class ReferenceBroker:
             if session is None and isinstance(effect, (Refused, Closed)):
                 session = self._next_waiting(effect.conn)
             if session is not None:
-                session.take(effect)
+                session.receive(effect)
                 touched[session] = None
             if isinstance(effect, (Refused, Closed)):
                 self._forget(effect.conn)

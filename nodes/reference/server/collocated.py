@@ -94,7 +94,7 @@ class Channel:
         self._replies.put_nowait(reply)
 
 
-class Connection:
+class CollocatedConnection:
     """A collocated connection. It is opened on the master, works like any other there, and is never recovered: it ends
     when its replica is no longer master (5.2)."""
 

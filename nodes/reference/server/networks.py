@@ -145,7 +145,7 @@ class Networks:
         self._inward.clear()
         self._to_acknowledge.clear()
 
-    def take(self, effect: Waiting | Arrived | Declined) -> None:
+    def apply(self, effect: Waiting | Arrived | Declined) -> None:
         """Something has become of the messages of, or for, another server; ``flush`` follows."""
         if not self._open:
             return

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodes.reference.api import Command, ConfigError, Deliver
-from nodes.reference.server.collocated import Channel, Connection, ConnectionLost, subscription
+from nodes.reference.server.collocated import Channel, CollocatedConnection, ConnectionLost, subscription
 from nodes.reference.server.service import Host
 
 REACTION = "stormproof.Reaction"
@@ -80,7 +80,7 @@ class Reaction:
     async def _run(self, channel: Channel) -> None:
         """The client's thread, which runs on slaves too: there its opening of a connection blocks."""
         while True:
-            connection = Connection(channel)
+            connection = CollocatedConnection(channel)
             try:
                 await connection.open()
                 channel.runtime.log("collocated connection opened", conn=connection.conn, quality=self._quality)
@@ -89,7 +89,7 @@ class Reaction:
                 channel.runtime.log("collocated connection lost", conn=connection.conn, reason=str(error))
                 await asyncio.sleep(_RETRY)
 
-    async def _react(self, connection: Connection, channel: Channel) -> None:
+    async def _react(self, connection: CollocatedConnection, channel: Channel) -> None:
         if self._quality == EXACTLY_ONCE:
             await self._finish_branches(connection, channel)
         await connection.subscribe(self._source, self._name, _PREFETCH)
@@ -107,14 +107,15 @@ class Reaction:
             else:
                 await self._in_a_branch(connection, message, args, output)
 
-    async def _in_a_branch(self, connection: Connection, message: Deliver, args: dict[str, Any], xid: str) -> None:
+    async def _in_a_branch(self, connection: CollocatedConnection, message: Deliver, args: dict[str, Any],
+                           xid: str) -> None:
         connection.post("begin", tx=xid, xid=xid)
         connection.post("send", tx=xid, **args)
         connection.post("ack", tx=xid, id=message.ack_id)
         await connection.request("prepare", tx=xid)
         await connection.request("commit", xid=xid)
 
-    async def _finish_branches(self, connection: Connection, channel: Channel) -> None:
+    async def _finish_branches(self, connection: CollocatedConnection, channel: Channel) -> None:
         """Commit what the former master had prepared."""
         done = await connection.request("recover")
         for xid in done.headers["x-xids"].split() if done is not None else ():

@@ -238,7 +238,7 @@ class Session:
 
     # Effects; `flush` follows when all of a transaction's have been taken.
 
-    def take(self, effect: ClientEffect) -> None:
+    def receive(self, effect: ClientEffect) -> None:
         """Turn an effect on this session's context into frames."""
         if self.ended:
             return

@@ -70,7 +70,7 @@ class SharedState:
             raise StorageError("this broker does not hold the store")
         self._sequence += 1
         return asyncio.get_running_loop().create_task(
-            self._commit(self.epoch, self._sequence, [Change(*each) for each in self._changes.take()]),
+            self._commit(self.epoch, self._sequence, [Change(*each) for each in self._changes.drain()]),
             name=f"commit {self._sequence}")
 
     async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:

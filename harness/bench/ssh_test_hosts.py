@@ -1,9 +1,10 @@
 """Hosts with sshd on this machine, in namespaces: what tests and benchmarks of ``--backend ssh`` run on.
 
-``python -m harness.bench.farm FOLDER COUNT [TROUBLE...]`` is pid 1 of namespaces of its own, so that whatever ends it
-ends the hosts. Each host has namespaces of its own and a root folder that looks like this machine's and takes no change
-to it (an overlay in memory); all are joined by a bridge that is in the farm's network namespace, where whoever uses
-them must be, too (``Farm.enter``). They share this machine's kernel, so faults of whole machines are refused on them.
+``python -m harness.bench.ssh_test_hosts FOLDER COUNT [TROUBLE...]`` is pid 1 of namespaces of its own, so that whatever
+ends it ends the hosts. Each host has namespaces of its own and a root folder that looks like this machine's and takes
+no change to it (an overlay in memory); all are joined by a bridge that is in their network namespace, where whoever
+uses them must be, too (``SshTestHosts.enter``). They share this machine's kernel, so faults of whole machines are
+refused on them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ chown -R 4242 home/tester
 chown 0:0 root
 case "$3" in
 unmarked) ;;
-*) echo "a host of a farm" > etc/stormproof/may-be-broken ;;
+*) echo "one of the test hosts" > etc/stormproof/may-be-broken ;;
 esac
 case "$3" in
 nosudo) rm -f etc/sudoers.d/tester ;;
@@ -75,7 +76,7 @@ exec chroot . /usr/sbin/sshd -D -e -f /dev/null -h /etc/stormproof/host_key -o P
 
 
 @dataclass(frozen=True)
-class Farm:
+class SshTestHosts:
     """Running hosts ``n1``...; ``folder`` holds the key, the known hosts and the files that name the hosts."""
 
     folder: Path
@@ -107,7 +108,7 @@ def _children(pid: int) -> list[int]:
 
 
 def why_not() -> str | None:
-    """Why no farm can be made here; None when one can."""
+    """Why no test hosts can be made here; None when they can."""
     if os.geteuid() != 0:
         return "only root can make hosts with sshd in namespaces"
     missing = [tool for tool in ("sshd", "unshare", "nsenter", "ip", "nft") if not find_tool(tool)]
@@ -115,7 +116,8 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def running_farm(folder: Path, count: int = 3, troubles: Sequence[str] = (), user: str = USER) -> Iterator[Farm]:
+def running_hosts(folder: Path, count: int = 3, troubles: Sequence[str] = (),
+                  user: str = USER) -> Iterator[SshTestHosts]:
     """Hosts that live for as long as the context; ``troubles`` is what is wrong with each (see ``_INIT``).
 
     Raises:
@@ -126,14 +128,14 @@ def running_farm(folder: Path, count: int = 3, troubles: Sequence[str] = (), use
         raise BackendError(reason)
     _write_files(folder, count, user)
     process = subprocess.Popen(
-        [*_OUTSIDE, sys.executable, "-m", "harness.bench.farm", str(folder), str(count), *troubles],
+        [*_OUTSIDE, sys.executable, "-m", "harness.bench.ssh_test_hosts", str(folder), str(count), *troubles],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     try:
         if process.stdout.readline() != "ready\n":
             raise BackendError("the hosts with sshd did not come up")
-        yield Farm(folder, process.pid, count)
+        yield SshTestHosts(folder, process.pid, count)
     finally:
         process.stdin.close()
         process.kill()
