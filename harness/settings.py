@@ -53,6 +53,22 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
     return list({option.name: option for option in reversed(declared)}.values())[::-1]
 
 
+def parse_nemesis(text: str) -> tuple[str, ...]:
+    """The families of faults that a text names, joined by commas.
+
+    Raises:
+        UsageError: one is not known or named twice.
+    """
+    families = () if text.strip() == NO_FAULTS else tuple(name.strip() for name in text.split(","))
+    if not all(families) or NO_FAULTS in families:
+        raise UsageError(f"--nemesis {text}: families joined by commas, or {NO_FAULTS}")
+    if len(set(families)) != len(families):
+        raise UsageError(f"--nemesis {text}: a family is named twice")
+    for name in families:
+        FAULTS.entry(name)
+    return families
+
+
 def make_test(
     *,
     system: str,
@@ -71,15 +87,9 @@ def make_test(
         UsageError: a name, a number or a combination makes no sense.
     """
     workload = WORKLOAD_ALIASES.get(workload, workload)
-    families = () if nemesis.strip() == NO_FAULTS else tuple(name.strip() for name in nemesis.split(","))
-    if not all(families) or NO_FAULTS in families:
-        raise UsageError(f"--nemesis {nemesis}: families joined by commas, or {NO_FAULTS}")
-    if len(set(families)) != len(families):
-        raise UsageError(f"--nemesis {nemesis}: a family is named twice")
+    families = parse_nemesis(nemesis)
     tested, work = SYSTEMS.load(system), WORKLOADS.load(workload)
     _check_fits(tested, work)
-    for name in families:
-        FAULTS.entry(name)
     if BACKENDS.load(backend).in_process and not tested.simulated:
         raise UsageError(f"--backend {backend}: {system} has no programs that can be simulated; choose another")
     if not 0 <= seed < SEEDS:
@@ -116,7 +126,7 @@ def _check_fits(system: System, work: type[Workload]) -> None:
     if missing:
         fitting = [entry.name for entry in SYSTEMS if set(work.needs) <= SYSTEMS.load(entry.name).provides]
         raise UsageError(
-            f"--workload {work.name} needs {' and '.join(missing)}, which {system.name} has not; "
+            f"--workload {work.name} needs {' and '.join(missing)}, which {system.name} does not provide; "
             f"choose --system {' or '.join(fitting)}"
         )
 

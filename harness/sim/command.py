@@ -17,18 +17,20 @@ from harness.backends.catalog import BACKENDS
 from harness.deployment import topology_of
 from harness.output import print_json
 from harness.progress import console
-from harness.settings import SEEDS
+from harness.settings import SEEDS, parse_nemesis
 from harness.sim.campaign import BROKEN, Case, SeedResult, campaign
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
 from nemesis.families import supported_families
 from nemesis.schedule import schedule
+from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Backend
 from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError, UsageError
 from stormproof.run_folder import SCENARIO, write_text
 from stormproof.store import make_store
 from stormproof.test import Test
 from stormproof.text import amount
+from workloads.catalog import WORKLOADS
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
@@ -41,13 +43,19 @@ def cases_of(
     """Every combination that makes sense, each checked as a whole; and a line for each that does not.
 
     Raises:
-        UsageError: none does, or a name is given twice.
+        UsageError: none does, or a name is given twice or is not known.
     """
     for what, names in (("system", systems), ("workload", workloads), ("nemesis", nemeses)):
         given = [frozenset(name.split(",")) for name in names]
         twice = next((name for name, parts in zip(names, given, strict=True) if given.count(parts) > 1), None)
         if twice is not None:
             raise UsageError(f"--{what} {twice} is given twice")
+    for name in systems:
+        SYSTEMS.entry(name)
+    for name in workloads:
+        WORKLOADS.entry(name)
+    for nemesis in nemeses:
+        parse_nemesis(nemesis)
     cases, left_out = [], []
     for system, workload, nemesis in itertools.product(systems, workloads, nemeses):
         case = Case(system, workload, nemesis, nodes, time_limit, rate, dict(settings))

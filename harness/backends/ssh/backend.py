@@ -82,8 +82,10 @@ class SshBackend(ShellBackend):
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-        """With the files' whole paths."""
-        return absolute(given)
+        """With the files' whole paths; a mistake in them is told before anything is made."""
+        settings = absolute(given)
+        read_hosts(settings)
+        return settings
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Connect to the hosts, see that they may and can be nodes, give each a folder and the clients their addresses.
