@@ -173,15 +173,18 @@ def _judged(case: Case, seed: int, scratch: Path) -> tuple[SeedResult, dict[str,
 
 
 def read_store(system: str, store: Path) -> Findings:
-    """What the checked runs of a store have shown. Those of no mode, without faults, with a bug switched on, or with an
-    unknown verdict are left out."""
+    """What the checked runs of a store have shown. Those of no mode, without faults, with a bug switched on, with an
+    unknown verdict, or with a plug-in are left out."""
     findings = Findings(system, f"the runs under faults in the store `{store}`")
     modes, defaults = modes_of(system), _defaults(system)
     for run in Store(store).runs():
         try:
-            test = Test.from_json(read_run(run)["test"])
+            info = read_run(run)
+            test = Test.from_json(info["test"])
             verdict = read_verdict(run)
         except HistoryError:
+            continue
+        if info.get("plugins"):
             continue
         sound = test.options.get("bug", NO_BUG) == NO_BUG and verdict["verdict"] != UNKNOWN
         if test.system == system and test.nemesis and sound and (mode := mode_of(modes, test.options, defaults)):

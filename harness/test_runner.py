@@ -105,7 +105,7 @@ def tell_parent(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a lab has from outside: where its events go, the clients' password, the time of day, the journal."""
+    """What a test runner has from outside: where its events go, the clients' password, the time of day, the journal."""
 
     emit: Emit
     passcode: str

@@ -247,6 +247,16 @@ def test_runs_that_tell_nothing_about_a_guarantee_are_not_counted(tmp_path: Path
     assert read_store("icestorm", tmp_path).runs().endswith("of which none tells anything")
 
 
+def test_runs_with_a_plug_in_are_left_out(tmp_path: Path):
+    stored(tmp_path, described(), 1)
+    (path,) = tmp_path.glob("*/run.json")
+    info = json.loads(path.read_text())
+    info["test"]["workload"] = "backlog"
+    info["plugins"] = [{"kind": "workload", "name": "backlog", "source": "backlog.py:Backlog", "sha256": "0"}]
+    path.write_text(json.dumps(info))
+    assert not read_store("joram", tmp_path).counted
+
+
 def test_a_known_violation_that_no_run_has_shown_is_told():
     known = Guarantee("lost", KNOWN_VIOLATION, "1", "")
     assert Comparison("m", "lost", known, Seen(20)).shown() == "**not shown** in 20 runs"
@@ -282,8 +292,8 @@ def test_the_modes_are_told_apart_by_their_settings():
 
 
 def test_the_page_in_docs_has_every_guarantee():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "promises.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "guarantees.md").read_text()
     for system in systems_compared():
         for guarantee in SYSTEMS.load(system).guarantees:
-            assert guarantee.why in text, "make the page again: stormproof guarantees --seeds N --page docs/promises.md"
+            assert guarantee.why in text, "make the page again: stormproof guarantees --seeds N --page docs/guarantees.md"
         assert all(f"| {mode} | " in text for mode in modes_of(system))

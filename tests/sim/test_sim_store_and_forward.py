@@ -30,7 +30,7 @@ def test_a_test_may_have_several_servers():
     ]
     alone = calm_test("standalone", local_servers=1)
     assert [group.nodes for group in STANDALONE.layout(alone, demands_of(alone))] == [("n1",), ("n2",)]
-    with pytest.raises(UsageError, match="--nodes 3: design joram takes 2 to 64 and 2 local servers"):
+    with pytest.raises(UsageError, match="--nodes 3: joram takes 2 to 64 and 2 local servers"):
         small_test(1, workload="store-and-forward", nodes=3)
     with pytest.raises(UsageError, match="local_servers: at least 1"):
         small_test(1, workload="store-and-forward", nodes=3, settings={"local_servers": 0})

@@ -107,7 +107,7 @@ class ReferenceSystem(System):
             takes = f"{least if least == most else f'{least} to {most}'}"
             takes += f" for each of {servers} servers" if servers > 1 else ""
             takes += f" and {local} local servers" if local else ""
-            raise UsageError(f"--nodes {nodes}: design {self.name} takes {takes}")
+            raise UsageError(f"--nodes {nodes}: {self.name} takes {takes}")
         spares = int(options.get(SPARES, 0))
         if replicas - spares < least:
             raise UsageError(f"--set spares={spares}: of {replicas} nodes, {least} at least must be replicas from the "
@@ -138,7 +138,7 @@ class ReferenceSystem(System):
     def spare_nodes(self, test: Test) -> int:
         """How many nodes don't belong to the group at first."""
         if all(option.name != SPARES for option in self.options):
-            raise UsageError(f"design {self.name} takes no replicas while it runs")
+            raise UsageError(f"{self.name} takes no replicas while it runs")
         return int(test.options.get(SPARES, 0))
 
     def role_change(self, text: str) -> RoleChange | None:
