@@ -32,6 +32,11 @@ KINDS = ("one", "master", "random")
 _PROGRAM = "which program of a machine that runs several: its name, or any in turn"
 
 
+def process_options(family: str) -> tuple[Option, ...]:
+    """What can be set of a family that hits programs."""
+    return kind_option(family, KINDS, roles=True), Option(f"{family}_program", ANY_KIND, _PROGRAM), MAX_DOWN
+
+
 def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Choose running nodes to take down: one, the master, a random number of them, or the helpers with a role.
 
@@ -81,7 +86,7 @@ class Pause(Fault):
     effects = frozenset({STOPS_TIME})
     aims_at_roles = True
     kinds = KINDS
-    options = (kind_option("pause", KINDS, roles=True), Option("pause_program", ANY_KIND, _PROGRAM), MAX_DOWN)
+    options = process_options("pause")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down."""
@@ -122,17 +127,20 @@ class Kill(Fault):
     effects = frozenset({ENDS_PROCESS})
     aims_at_roles = True
     kinds = KINDS
-    options = (kind_option("kill", KINDS, roles=True), Option("kill_program", ANY_KIND, _PROGRAM), MAX_DOWN)
+    options = process_options("kill")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose running nodes, no more than may go down."""
-        return plan_programs(plan_nodes(kind, facts, rng), _wanted("kill", facts), facts, rng)
+        return plan_programs(plan_nodes(kind, facts, rng), _wanted(self.name, facts), facts, rng)
+
+    async def end(self, cluster: Cluster, node: str, program: str) -> None:
+        """End one program."""
+        await cluster.backend.kill(node, program)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Kill the targets: each process must be gone, whoever may have started another one meanwhile."""
-        backend = cluster.backend
+        """End the targets: each process must be gone, whoever may have started another one meanwhile."""
         before = await states_of(cluster, plan)
-        await asyncio.gather(*(backend.kill(node, program_on(cluster, node, plan)) for node in plan.targets))
+        await asyncio.gather(*(self.end(cluster, node, program_on(cluster, node, plan)) for node in plan.targets))
         # Where the system starts it again, nobody may ever see it dead.
         after = await states_of(cluster, plan, DEAD, [n for n in plan.targets if not restarts(cluster, n, plan)])
         confirmed = all(before[n].state == RUNNING and ended(before[n], after[n]) for n in plan.targets)
