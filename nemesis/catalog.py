@@ -18,6 +18,7 @@ FAULTS: Registry[type[Fault]] = Registry(
     Entry("partition", "cuts the network: halves, one node, the master, one way", "nemesis.partition:Partition"),
     Entry("pause", "stops a node's processes and lets them go on", "nemesis.process:Pause"),
     Entry("kill", "ends a node's processes at once and starts them again", "nemesis.process:Kill"),
+    Entry("stop", "asks a node's programs to end, and starts them again", "nemesis.stop:Stop"),
     Entry("membership", "adds replicas, which the group did not know, while it runs",
           "nemesis.membership:Membership"),
     Entry("packets", "links lose, delay, double, reorder, damage, slow down or reset packets",

@@ -41,7 +41,7 @@ def test_a_run_exercises_every_fault_and_confirms_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("H5", part=True)
-@pytest.mark.parametrize("family", ["power", "reboot", "packets", "clock", "disk"])
+@pytest.mark.parametrize("family", ["stop", "power", "reboot", "packets", "clock", "disk"])
 def test_each_kind_of_a_fault_is_confirmed_and_survived(family: str, tmp_path: Path) -> None:
     kinds = FAULTS.load(family).kinds
     settings = {"fault_duration": 1.5, "fault_gap": 1.0, "quiet_before": 0.05, "quiet_after": 0.05}
