@@ -295,5 +295,5 @@ def test_the_page_in_docs_has_every_guarantee():
     text = (Path(__file__).resolve().parents[2] / "docs" / "guarantees.md").read_text()
     for system in systems_compared():
         for guarantee in SYSTEMS.load(system).guarantees:
-            assert guarantee.why in text, "make the page again: stormproof guarantees --seeds N --page docs/guarantees.md"
+            assert guarantee.why in text, "make it again: stormproof guarantees --seeds N --page docs/guarantees.md"
         assert all(f"| {mode} | " in text for mode in modes_of(system))
