@@ -22,13 +22,16 @@ from loopback import free_ports
 
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.replication.links import encode_frame
+from nodes.reference.replication.links import MAX_FRAME, Handshake, encode_frame
 from nodes.reference.server.runtime import RealRuntime
+from nodes.reference.storage import service as service_module
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.config import StorageConfig, parse_storage_config
 from nodes.reference.storage.database import StoredRows
 from nodes.reference.storage.protocol import (
     PAGE_BYTES,
+    PROTOCOL,
+    SERVICE,
     Change,
     FencedError,
     OutOfOrderError,
@@ -218,6 +221,81 @@ async def test_an_engine_is_taken_over_whole(tmp_path: Path) -> None:
         assert list(second.engine.dump()) == list(first.engine.dump()), "what was refused is gone from memory too"
         for each in (first, second):
             each.client.close()
+
+
+async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that nobody reads don't pile up in the service."""
+    monkeypatch.setattr(service_module, "MOST_UNSENT", 1 << 20)
+    async with service(tmp_path) as (config, _):
+        friend = client(config)
+        await friend.claim(1)
+        await friend.commit(1, 1, [Change("t", [(n, bytes(PAGE_BYTES - 100)) for n in range(4)], [])])
+        reader, writer = await asyncio.open_connection(config.host, config.port, limit=1 << 10)
+        handshake = Handshake(PROTOCOL, config.cluster, "b", config.secret, random.Random())
+        await handshake.dial(reader, writer, SERVICE)
+        writer.transport.pause_reading()
+        with pytest.raises(OSError, match=r"reset|[Bb]roken|lost"):
+            for number in range(500):
+                writer.write(encode_frame([number, "read", 1, "t", None]))
+                await writer.drain()
+                await asyncio.sleep(0)
+        assert (await friend.state()).applied == 1, "the service goes on for others"
+        friend.close()
+
+
+async def test_the_ends_of_numbers_and_sizes(tmp_path: Path) -> None:
+    """The highest key has none above it; what is too big for a frame is refused before it is sent."""
+    async with service(tmp_path) as (config, _):
+        friend = client(config, deadline=20)
+        await friend.claim(1)
+        highest = (1 << 63) - 1
+        await friend.commit(1, 1, [Change("t", [(highest, 1), (-highest - 1, 2)], [])])
+        assert await friend._ask("read", 1, "t", highest) == [[], False]
+        assert [row async for page in friend.read(1, "t") for row in page] == [[-highest - 1, 2], [highest, 1]]
+        with pytest.raises(StorageError, match="can't be sent"):
+            await friend.commit(1, 2, [Change("t", [(1, bytes(MAX_FRAME))], [])])
+        await friend.commit(1, 2, [])
+        friend.close()
+
+
+async def test_no_epoch_is_taken_twice(tmp_path: Path) -> None:
+    """A commit of the first time could still be on its way, and stand for another one of the second time."""
+    async with service(tmp_path) as (config, _):
+        one = Working(client(config))
+        await one.state.take_over(1)
+        await one.do("open", reliable=True, login="g")
+        with pytest.raises(FencedError):
+            await one.state.take_over(1)
+        assert not one.state.epoch
+        restarted = Working(client(config))
+        with pytest.raises(FencedError):
+            await restarted.state.take_over(1)
+        await restarted.state.take_over(2)
+        for each in (one, restarted):
+            each.client.close()
+
+
+async def test_what_follows_a_lost_store_is_not_sent(tmp_path: Path) -> None:
+    """A commit that was asked for before the store was lost fails, even if the service would take it; and an old
+    question does not give up what was taken over since."""
+    async with service(tmp_path) as (config, _):
+        one, other = Working(client(config)), client(config, "b")
+        await one.state.take_over(1)
+        late = one.start("open", reliable=True, login="g")
+        one.state.let_go()
+        with pytest.raises(StorageError, match="not held any more"):
+            await late
+        assert (await other.state()).applied == 0
+        await one.state.take_over(2)
+        asked = asyncio.create_task(one.state.renew())
+        await asyncio.sleep(0)
+        one.client.close()
+        await one.state.take_over(3)
+        with pytest.raises(StorageError):
+            await asked
+        assert one.state.epoch == 3
+        one.client.close()
+        other.close()
 
 
 class Working:

@@ -15,11 +15,14 @@ FAST = ["--system", "icestorm", "--time-limit", "8", "--rate", "60", "--seed", "
 @pytest.mark.requirement("I4", part=True)
 @pytest.mark.requirement("I9", part=True)
 @pytest.mark.requirement("I11", part=True)
-@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
 @pytest.mark.parametrize(
-    ("workload", "nemesis", "held"),
-    [("subscriptions", "partition,kill", {"metadata", "elections"}),
-     ("events", "pause,kill", {"event-lost", "event-order", "topic-phantom", "elections"})],
+    ("workload", "nemesis", "held", "backend"),
+    [pytest.param(*run, backend, marks=marks) for run, places in (
+        (("subscriptions", "partition,kill", {"metadata", "elections"}),
+         {"local": [], "docker": [pytest.mark.docker, pytest.mark.soak]}),
+        (("events", "pause,kill", {"event-lost", "event-order", "topic-phantom", "elections"}),
+         {"local": [pytest.mark.soak], "docker": [pytest.mark.docker]}),
+    ) for backend, marks in places.items()],
 )  # fmt: skip
 def test_icestorm_keeps_its_promises(
     backend: str, workload: str, nemesis: str, held: set[str], tmp_path: Path

@@ -22,10 +22,11 @@ AT_ONCE = 2
 """Runs that go on at the same time: they wait more than they compute."""
 
 
-def everywhere(*names: str, only: Sequence[str] = (LOCAL, DOCKER)) -> list[Any]:
-    """The lines of these names, each on each backend."""
+def everywhere(*names: str, only: Sequence[str] = (LOCAL, DOCKER), slow: bool = False) -> list[Any]:
+    """The lines of these names, each on each backend; ``slow`` ones are left to `make soak`."""
     places = {LOCAL: [], DOCKER: [pytest.mark.docker]}
-    return [pytest.param(name, backend, marks=[*ROWS[name], *places[backend]], id=f"{name}-{backend}")
+    more = [pytest.mark.soak] if slow else []
+    return [pytest.param(name, backend, marks=[*ROWS[name], *places[backend], *more], id=f"{name}-{backend}")
             for name in names for backend in only]
 
 
@@ -75,7 +76,10 @@ def results(request: pytest.FixtureRequest,
 
 @pytest.mark.requirement("H6", part=True)
 @pytest.mark.parametrize(("name", "backend"), [
-    *everywhere("asynchronous", "processing", "store-and-forward", "clustered", "transaction"),
+    *everywhere("asynchronous", "clustered", only=[LOCAL]),
+    *everywhere("asynchronous", "clustered", only=[DOCKER], slow=True),
+    *everywhere("processing", "store-and-forward", "transaction", only=[DOCKER]),
+    *everywhere("processing", "store-and-forward", "transaction", only=[LOCAL], slow=True),
     *everywhere("topic", only=[LOCAL]), *everywhere("unspecified", only=[DOCKER]),
 ])  # fmt: skip
 def test_main_line(name: str, backend: str, results: Callable[[str, str], Ended]) -> None:

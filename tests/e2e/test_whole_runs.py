@@ -19,8 +19,9 @@ from harness.bench.ssh_test_hosts import SshTestHosts
 from reports.index_page import write_index
 from stormproof.history.ledger import read_ledger
 
-SSH = pytest.param("ssh", marks=pytest.mark.requirement("H2", part=True))
-BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker), SSH]
+SOAK, OVER_SSH = pytest.mark.soak, pytest.mark.requirement("H2", part=True)
+DOCKER, SSH = pytest.param("docker", marks=pytest.mark.docker), pytest.param("ssh", marks=OVER_SSH)
+SLOW_LOCAL, SLOW_SSH = pytest.param("local", marks=SOAK), pytest.param("ssh", marks=[SOAK, OVER_SSH])
 MASTER_CUT = ["--nemesis", "partition", "--set", "partition_kind=master", "--set", "fault_duration=3.5"]
 
 
@@ -43,7 +44,7 @@ def where(backend: str, request: pytest.FixtureRequest) -> Where:
 @pytest.mark.requirement("J20", part=True)
 @pytest.mark.parametrize(
     "backend", [pytest.param("local", marks=pytest.mark.requirement("H3")),
-                pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")]), SSH],
+                pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")]), SLOW_SSH],
 )  # fmt: skip
 def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, where: Where, tmp_path: Path) -> None:
     done = where.stormproof(
@@ -96,6 +97,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Twins:
     return run_twins(tmp_path_factory.mktemp("twins"), on("local"), on("local"))
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("H2", part=True)
 def test_the_twins_come_out_alike_over_ssh(ssh_hosts: SshTestHosts, tmp_path: Path) -> None:
     unsafe, safe = on("ssh", ssh_hosts), on("ssh", ssh_hosts, first=4)
@@ -163,7 +165,7 @@ def test_the_plan_repeats_from_the_seed(twins: Twins) -> None:
     assert "--seed 11" in command and "partitions=unspecified" in command
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [SLOW_LOCAL, DOCKER, SSH])
 def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Path) -> None:
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
@@ -180,7 +182,7 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Pa
 
 
 @pytest.mark.requirement("H15")
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["local", DOCKER, SLOW_SSH])
 def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where: Where, tmp_path: Path) -> None:
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)
@@ -205,7 +207,7 @@ def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where
     assert json.loads(checked.stdout)["verdict"] == "unknown"
 
 
-@pytest.mark.parametrize("backend", ["local", SSH])
+@pytest.mark.parametrize("backend", [SLOW_LOCAL, SSH])
 def test_a_parent_that_is_killed_does_not_take_the_history_along(where: Where, tmp_path: Path) -> None:
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)

@@ -49,6 +49,7 @@ def test_the_first_task_that_is_accepted_is_the_same_for_any_number_of_processes
             several.first(die, [()], bool)
 
 
+@pytest.mark.soak
 def test_spark_finds_the_same_and_stores_every_run(tmp_path: Path) -> None:
     pooled: list[SeedResult] = []
     campaign([SAFE, UNSAFE], range(1, 2), tmp_path / "pooled", jobs=1, collect=True, report=pooled.append)

@@ -20,10 +20,13 @@ from stormproof.errors import UsageError
 from workloads.catalog import WORKLOADS
 
 BUDGET = 25
+SLOW = {"transaction-half-applied", "prepared-forgotten", "invitation-twice", "reemission-taken", "receipt-before-sync",
+        "coordinator-stamp-ignored", "conflicting-tail-kept", "moved-and-kept"}  # fmt: skip
+"""Bugs whose hunts take many seeds, or long ones."""
 
 
 @pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=pytest.mark.soak) if bug in SLOW else bug for bug in BUGS])
 def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
     catch = hunt(bug, 0, 1, BUDGET, tmp_path)
     assert catch.caught, f"{bug} escaped {BUDGET} seeds"
@@ -32,7 +35,10 @@ def test_every_bug_is_caught(bug: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize("exercise", [{}, {"ack": "majority", "log_keep": "5"}, {"max_down": "3"}])
+@pytest.mark.parametrize("exercise", [
+    {}, pytest.param({"ack": "majority", "log_keep": "5"}, marks=pytest.mark.soak),
+    pytest.param({"max_down": "3"}, marks=pytest.mark.soak),
+])  # fmt: skip
 def test_without_a_bug_the_same_campaign_finds_nothing(exercise: dict[str, str], tmp_path: Path) -> None:
     case = replace(BASE, settings={**BASE.settings, **exercise})
     for seed in range(1, 5):

@@ -12,13 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 TWO_TIER = f"{HERE / 'two_tier.py'}:TwoTier"
 
 
+def backends(slow: str = "") -> list[Any]:
+    """The backends that nodes can be made on here, simulation first; ``slow`` is left to `make soak` if others do."""
+    found = possible()
+    return [pytest.param(name, marks=pytest.mark.soak) if name == slow and len(found) > 2 else name for name in found]
+
+
 @cache
-def backends() -> list[str]:
-    """The backends that nodes can be made on here, simulation first."""
+def possible() -> list[str]:
+    """The names of the backends that nodes can be made on here, simulation first."""
     from harness.backends.probe import choose_backend
     from stormproof.errors import StormproofError
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import HERE, TWO_TIER, Ran, backends, stormproof
+from runs import HERE, TWO_TIER, Ran, possible, stormproof
 
 QUICK = ("--time-limit", "5", "--set", "fault_duration=1", "--nodes", "2", "--seed", "4")
-REAL = next((name for name in backends() if name != "sim"), None)
+REAL = next((name for name in possible() if name != "sim"), None)
 
 
 @pytest.fixture(scope="module")
