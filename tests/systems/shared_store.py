@@ -19,7 +19,6 @@ from nodes.systems.reference.code import code_folder, install_code
 from stormproof.contracts.backend import Launch, Shells
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.system import RoleChange
-from stormproof.node_logs import LogLine
 
 
 class SharedStore(stormproof.ShellSystem):
@@ -74,13 +73,6 @@ class SharedStore(stormproof.ShellSystem):
 
     def connection(self, cluster: stormproof.ShellCluster) -> Connection:
         return Connection()
-
-    def parse_line(self, line: str) -> LogLine:
-        seconds, _, text = line.split(" ", 2) if line.count(" ") > 1 else (line, "", "")
-        try:
-            return LogLine(float(seconds), text)
-        except ValueError:
-            return LogLine(None, line)
 
     def role_change(self, text: str) -> RoleChange | None:
         word, _, role = text.partition(" ")

@@ -24,6 +24,7 @@ def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
     assert (ran.status, ran.verdict["verdict"]) == (0, "valid"), ran.out + ran.err
     assert ran.run is not None
     events = [json.loads(line) for line in (ran.run / "log-events.jsonl").read_text().splitlines()]
+    assert all(-5 < event["time"] < 60 for event in events)
     assert len({event["node"] for event in events if event["role"] == "active"}) == 2, "the store was taken over"
 
 
