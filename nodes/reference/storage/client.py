@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from nodes.reference import wire
 from nodes.reference.api import Runtime
 from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.storage.protocol import (
@@ -110,6 +111,8 @@ class StorageClient:
         except LinkError as error:
             self._lose("the connection failed")
             raise StorageError(str(error)) from error
+        except wire.WireError as error:
+            raise StorageError(f"the request can't be sent: {error}") from error
         status, *content = answered
         if status == "fenced":
             raise FencedError(content[0])

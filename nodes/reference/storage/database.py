@@ -10,6 +10,7 @@ from nodes.reference import wire
 from nodes.reference.storage.protocol import PAGE_BYTES, Change, FencedError, OutOfOrderError
 
 _PAGE_ROWS = 1000
+_HIGHEST_KEY = (1 << 63) - 1
 
 
 class StoredRows:
@@ -86,7 +87,9 @@ class StoredRows:
             FencedError: another epoch holds the store.
         """
         self.check(epoch)
-        lowest = -(1 << 63) if after is None else after + 1
+        if after == _HIGHEST_KEY:
+            return [], False
+        lowest = ~_HIGHEST_KEY if after is None else after + 1
         found: list[list[Any]] = []
         size = 0
         for key, columns in self._database.execute(

@@ -19,6 +19,8 @@ from nodes.reference.storage.protocol import (
 )
 from nodes.timeouts import within
 
+MOST_UNSENT = 16 << 20
+"""Bytes of answers that may wait for a client to read them; whoever has more is cut off."""
 _CHUNK = 1 << 16
 _HANDSHAKE_SECONDS = 2.0
 _MOST_WAITING = 10_000
@@ -99,9 +101,10 @@ class StorageService:
         answers = [(request, self._do(request)) for request in requests]
         self._rows.end()
         for request, answer in answers:
-            if answer is None:
-                request.writer.transport.abort()
-            elif not request.writer.transport.is_closing():
+            transport = request.writer.transport
+            if answer is None or transport.get_write_buffer_size() > MOST_UNSENT:
+                transport.abort()
+            elif not transport.is_closing():
                 request.writer.write(encode_frame(answer))
 
     def _do(self, request: _Request) -> list[Any] | None:

@@ -15,7 +15,7 @@ from typing import Any
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.store import TABLES, Changes
 from nodes.reference.storage.client import StorageClient
-from nodes.reference.storage.protocol import Change, StorageError
+from nodes.reference.storage.protocol import Change, FencedError, StorageError
 
 
 class SharedState:
@@ -36,11 +36,16 @@ class SharedState:
     async def take_over(self, epoch: int, on_progress: Callable[[], None] = lambda: None) -> None:
         """Hold the store from now on, with all that it holds as the engine's state.
 
+        The epoch must be a new one, even for its holder: commits that failed, or those of this broker before it was
+        restarted, may still be on their way, and would be taken for the first ones of this time.
+
         Raises:
-            FencedError: another broker holds this epoch or a newer one.
+            FencedError: the store was claimed in this epoch or a newer one.
             StorageError: the service can't be reached, or refuses.
         """
         self.let_go()
+        if (newest := (await self._client.state()).epoch) >= epoch:
+            raise FencedError(newest)
         self._sequence = await self._client.claim(epoch)
         rows: list[list[Any]] = []
         for table in TABLES:
@@ -74,6 +79,8 @@ class SharedState:
             name=f"commit {self._sequence}")
 
     async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
+        if self.epoch != epoch:  # lost since the call: nothing may follow a commit that failed
+            raise StorageError("the store is not held any more")
         try:
             await self._client.commit(epoch, sequence, changes)
         except StorageError:
@@ -88,10 +95,12 @@ class SharedState:
             FencedError: another broker holds the store now; this one has let go.
             StorageError: the service can't be reached.
         """
-        if not self.epoch:
+        epoch = self.epoch
+        if not epoch:
             raise StorageError("this broker does not hold the store")
         try:
-            await self._client.claim(self.epoch)
+            await self._client.claim(epoch)
         except StorageError:
-            self.let_go()
+            if self.epoch == epoch:
+                self.let_go()
             raise
