@@ -103,15 +103,29 @@ def run(
     return run_test(test, why, Path(store), quiet=quiet)
 
 
-def check(run: str | Path = "latest", *, store: str | Path = "runs") -> Mapping[str, Any]:
+def check(
+    run: str | Path = "latest",
+    *,
+    system: str | type | None = None,
+    workload: str | type | None = None,
+    nemesis: str | type | Sequence[str | type] = (),
+    checks: Sequence[str | type] = (),
+    store: str | Path = "runs",
+) -> Mapping[str, Any]:
     """Check a recorded run again; its verdict, as it is stored.
+
+    ``system``, ``workload``, ``nemesis`` and ``checks`` are the plug-ins that the run was made with, as for ``run``.
 
     Raises:
         UsageError: there is no such run.
-        HistoryError: it can't be checked.
+        HistoryError: it can't be checked, or was made with other plug-ins.
     """
     from harness.recheck import check_again
 
+    named = {plugins.SYSTEM: [system], plugins.WORKLOAD: [workload], plugins.CHECK: checks,
+             plugins.NEMESIS: [nemesis] if isinstance(nemesis, str | type) else nemesis}  # fmt: skip
+    for kind, each in ((kind, each) for kind, several in named.items() for each in several if each is not None):
+        plugins.resolve_all(kind, _typed(each))
     return read_verdict(check_again(Path(store), str(run)).run_dir)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
@@ -11,7 +13,7 @@ from typing import Any
 
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.system import System
-from stormproof.errors import HistoryError, UsageError
+from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.moments import SUFFIX, write_moments
 from stormproof.node_logs import read_log
 from stormproof.run_folder import LOG_EVENTS, is_alive, node_logs, read_run, write_text
@@ -20,7 +22,11 @@ from stormproof.run_folder import LOG_EVENTS, is_alive, node_logs, read_run, wri
 def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
     """State -> times reached, from the node logs of a run."""
     texts = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in node_logs(run_dir)}
-    return system.states_reached(texts)
+    try:
+        return system.states_reached(texts)
+    except Exception as error:  # of a plug-in, say: that must not cost the run its history
+        _complain(system, error)
+        return {}
 
 
 def note_log_events(run_dir: Path) -> None:
@@ -40,8 +46,21 @@ def note_log_events(run_dir: Path) -> None:
         zero = datetime.fromisoformat(str(run.get("clock_zero") or run["started"])).timestamp()
     except (HistoryError, UsageError, KeyError, TypeError, ValueError):
         return  # of a system that is not there, or that never began: its report shows no roles
-    rows = [row for path in node_logs(run_dir) for row in _events(system, path, zero)]
+    rows: list[dict[str, Any]] = []
+    try:
+        for path in node_logs(run_dir):
+            rows += _events(system, path, zero)
+    except StormproofError:
+        raise
+    except Exception as error:  # of a plug-in, say: the report shows no more than was found by then
+        _complain(system, error)
     write_text(run_dir / LOG_EVENTS, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _complain(system: System, error: Exception) -> None:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    print(f"stormproof: {system.name} can't read its nodes' logs: {type(error).__name__}: {error} "
+          f"({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)  # fmt: skip
 
 
 def _events(system: System, path: Path, zero: float) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,9 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +29,9 @@ from stormproof.registry import Entry, Registry
 from workloads.catalog import WORKLOADS
 
 SYSTEM, WORKLOAD, NEMESIS, CHECK = "system", "workload", "nemesis", "check"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""What may be part of a run's id, which is the name of its folder."""
+_NOT_A_NAME = "none"
 _GROUPS = {SYSTEM: "systems", WORKLOAD: "workloads", NEMESIS: "faults", CHECK: "checks"}
 
 
@@ -42,6 +47,8 @@ class Plugin:
 
 
 _loaded: dict[tuple[str, str], Plugin] = {}
+_digests: dict[Path, str] = {}
+"""Of files that were loaded, as they were then."""
 
 
 def _registry(kind: str) -> Registry[Any]:
@@ -57,9 +64,13 @@ def resolve(kind: str, text: str) -> str:
     """
     file, colon, attribute = text.rpartition(":")
     if not colon or not file.endswith(".py"):
+        if text.endswith(".py") or "/" in text:
+            raise UsageError(f"--{kind} {text}: write it as FILE.py:CLASS")
         name = _installed(kind, text)
         if kind == CHECK:
             _registry(kind).entry(name)  # nobody else looks it up
+            if (kind, name) not in _loaded:
+                raise UsageError(f"--check {name}: this one is always asked; name one of your own, as FILE.py:CLASS")
         return name
     return _load_file(kind, Path(file), attribute)
 
@@ -129,8 +140,10 @@ def demand_same(info: Mapping[str, Any], where: str) -> None:
         raise HistoryError(f"{where}: it does not say properly which plug-ins it was made with")
     missing = []
     for each in made_with:
-        kind, target = str(each.get("kind")), str(each.get("target"))
-        found = _loaded.get((kind, str(each.get("name"))))
+        kind, name, target = (str(each.get(field)) for field in ("kind", "name", "target"))
+        if (kind, name) not in _loaded and _is_installed(kind, name, target, each.get("sha256")):
+            _installed(kind, name)
+        found = _loaded.get((kind, name))
         if found is None:
             missing.append(f"--{kind} FILE:{target.rpartition(':')[2]}")
         elif found.sha256 != each.get("sha256"):
@@ -146,14 +159,31 @@ def forget() -> None:
         del _loaded[kind, name]
 
 
+def _is_installed(kind: str, name: str, target: str, sha256: object) -> bool:
+    """Whether the very same plug-in is installed here as an entry point; its module is not loaded to find out."""
+    if kind not in _GROUPS:
+        return False
+    for point in importlib.metadata.entry_points(group=f"stormproof.{_GROUPS[kind]}", name=name):
+        try:
+            spec = importlib.util.find_spec(point.module)
+        except (ImportError, ValueError):
+            return False
+        return (point.value == target and spec is not None and spec.origin is not None
+                and Path(spec.origin).is_file() and _digest(Path(spec.origin)) == sha256)  # fmt: skip
+    return False
+
+
 def _installed(kind: str, name: str) -> str:
     """A name of ours, or that of an entry point, which is loaded."""
     if name in _registry(kind):
         return name
     for point in importlib.metadata.entry_points(group=f"stormproof.{_GROUPS[kind]}", name=name):
-        found = point.load()
-        module = sys.modules[point.module]
-        _register(kind, found, point.value, Path(str(module.__file__)), name)
+        try:
+            found = point.load()
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"{point.value} can't be loaded: {type(error).__name__}: {error}") from error
+        path = Path(str(sys.modules[point.module].__file__))
+        _register(kind, found, point.value, _digest(path), name)
         break
     return name
 
@@ -167,7 +197,7 @@ def _load_file(kind: str, path: Path, attribute: str) -> str:
     module = _module(path)
     if not hasattr(module, attribute):
         raise UsageError(f"{path} has no {attribute!r}; write --{kind} FILE:CLASS")
-    return _register(kind, getattr(module, attribute), target, path, None)
+    return _register(kind, getattr(module, attribute), target, _digests[path], None)
 
 
 def _module(path: Path) -> ModuleType:
@@ -182,27 +212,40 @@ def _module(path: Path) -> ModuleType:
     # As for a script: what lies beside the file can be imported.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
+    _digests[path] = _digest(path)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UsageError(f"{path} can't be loaded: {type(error).__name__}: {error}") from error
     return module
 
 
-def _register(kind: str, found: object, target: str, path: Path, name: str | None) -> str:
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _register(kind: str, found: object, target: str, sha256: str, name: str | None) -> str:
     registry = _registry(kind)
     # A system or check is an instance; a class will do where it takes no arguments.
     if isinstance(found, type) and kind in (SYSTEM, CHECK):
         try:
             found = found()
-        except TypeError as error:
-            raise UsageError(f"{target} can't be made: {error}") from error
+        except Exception as error:  # it is the user's own
+            reason = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+            raise UsageError(f"{target} can't be made: {reason}") from error
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise UsageError(f"{target} can't be made: it lacks {missing}")
     accepted = registry.accept(found, target)
     called = name or str(getattr(accepted, "name", "") or target.rpartition(":")[2].lower())
-    if not getattr(accepted, "name", ""):
-        accepted.name = called
+    if not _NAME.fullmatch(called) or called == _NOT_A_NAME:
+        raise UsageError(f"{target}: {called!r} can't be its name; letters, digits, '_', '-' and '.' can")
+    accepted.name = called
     summary = next(iter((getattr(found, "__doc__", None) or "").strip().splitlines()), "of a plug-in")
     registry.add(Entry(called, summary, target), accepted)
-    _loaded[kind, called] = Plugin(kind, called, target, hashlib.sha256(path.read_bytes()).hexdigest())
+    _loaded[kind, called] = Plugin(kind, called, target, sha256)
     return called

@@ -13,11 +13,12 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness import plugins
 from harness.backends.catalog import BACKENDS
@@ -44,6 +45,8 @@ from stormproof.timeout_scale import timeout_scale
 from workloads.catalog import WORKLOADS
 
 logger = logging.getLogger("stormproof.runner")
+
+T = TypeVar("T")
 
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
@@ -198,15 +201,27 @@ class TestRunner:
             self.phases.append({"name": name, "start": start, "end": self.clock()})
 
     async def _start(self) -> None:
-        await self.cluster.install()
-        await self.cluster.start()
+        await self._of_the_system("installing it", self.cluster.install())
+        await self._of_the_system("starting it", self.cluster.start())
         limit = HEALTHY_TIMEOUT * timeout_scale(self.backend)
         if not await self._comes_up(limit):
             raise StormproofError(
                 f"the cluster did not come up (it is given {limit:g} s): "
                 f"{await self.cluster.describe()}; see {self.run_dir / LOGS}"
             )
-        await self.cluster.prepare()
+        await self._of_the_system("preparing it", self.cluster.prepare())
+
+    async def _of_the_system(self, what: str, work: Awaitable[T]) -> T:
+        """Have the system do something; a mistake in a hook of a plug-in ends the run with a line that says where."""
+        try:
+            return await work
+        except StormproofError:
+            raise
+        except Exception as error:
+            logger.exception("%s: %s failed", self.test.system, what)
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raise StormproofError(f"{self.test.system}: {what} failed: {type(error).__name__}: {error} "
+                                  f"({frame.filename}:{frame.lineno})") from error
 
     async def _comes_up(self, limit: float) -> bool:
         """Whether the cluster becomes healthy; a broker that ended won't, so there is nothing to wait for then."""
@@ -246,7 +261,7 @@ class TestRunner:
     async def _repair(self) -> None:
         """Do what an operator would, by the system's own manual."""
         start = self.clock()
-        done = await self.cluster.repair()
+        done = await self._of_the_system("repairing it", self.cluster.repair())
         if done:
             self.nemesis.repaired(Repair(done, start, self.clock()))
             self._tell("fault", time=self.clock(), text=f"repair: {done}")

@@ -14,12 +14,15 @@ from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError
+from stormproof.timeout_scale import timeout_scale
 
 QUEUES = "queues"
 """What a system provides whose clients have the four primitives of a queue."""
 
 ANSWER_SECONDS = 1.0
 """How long a node has to take a connection."""
+HOOK_SECONDS = 15.0
+"""How long a system's hook has to say how a node is, or who leads."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Machine:
         backend = self.cluster.backend
         if not isinstance(backend, Shells):
             raise BackendError(f"{self.name}: there are no commands on simulated machines")
-        done = await backend.exec(self.name, f"cd {shlex.quote(self.folder)} && {command}", timeout)
+        done = await backend.exec(self.name, f"cd {shlex.quote(self.folder)} || exit\n{command}", timeout)
         if done.status:
             raise BackendError(f"{self.name}: {command!r} failed with status {done.status}: "
                                f"{' '.join(done.output.split())[-300:]}")
@@ -150,6 +153,7 @@ class ShellCluster(Cluster):
         super().__init__(deployment)
         self.system = system
         roles = {helper.name: helper.role for helper in self.topology.helpers}
+        self._patience = HOOK_SECONDS * timeout_scale(self.backend)
         self._machines = {name: Machine(name, roles.get(name, ""), self) for name in self.topology.machines}
 
     def machine(self, name: str) -> Machine:
@@ -172,11 +176,11 @@ class ShellCluster(Cluster):
         await backend.start(machine, program, ["env", *variables, *command] if variables else command, log)
 
     async def status(self, node: str) -> NodeStatus:
-        """Ask one replica."""
+        """Ask one replica; whatever goes wrong with that, it is unreachable."""
         try:
-            return await self.system.status(self._machines[node])
-        except (OSError, TimeoutError, EOFError, ValueError, BackendError) as error:
-            return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
+            return await asyncio.wait_for(self.system.status(self._machines[node]), self._patience)
+        except Exception as error:  # what a node in trouble answers, a hook may not have reckoned with
+            return NodeStatus(node, reachable=False, detail={"error": _told(error)})
 
     def programs(self, machine: str) -> tuple[str, ...]:
         """The programs of a machine."""
@@ -199,8 +203,11 @@ class ShellCluster(Cluster):
         return await self.system.repair(self)
 
     async def leaders(self) -> Mapping[str, str]:
-        """As the system says."""
-        return await self.system.leaders(self)
+        """As the system says; nobody leads while it can't say."""
+        try:
+            return await asyncio.wait_for(self.system.leaders(self), self._patience)
+        except Exception:  # as for a status
+            return {}
 
     def queue_connection(self) -> QueueConnection:
         """As the system says."""
@@ -222,3 +229,9 @@ class ShellCluster(Cluster):
         for path, content in self.system.files(machine).items():
             target = path if path.startswith("/") else f"{machine.folder}/{path}"
             await self.backend.upload(machine.name, content.encode(), target)
+
+
+def _told(error: Exception) -> str:
+    """The error in words; those of a hook's own mistakes begin with what they are."""
+    expected = isinstance(error, OSError | EOFError | ValueError | BackendError)
+    return (str(error) if expected else f"{type(error).__name__}: {error}".removesuffix(": ")) or type(error).__name__

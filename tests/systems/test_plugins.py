@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from runs import HERE, TWO_TIER, Ran, possible, stormproof
+
+from harness import plugins
+from stormproof.errors import HistoryError
 
 QUICK = ("--time-limit", "5", "--set", "fault_duration=1", "--nodes", "2", "--seed", "4")
 REAL = next((name for name in possible() if name != "sim"), None)
@@ -120,6 +124,63 @@ def test_an_installed_package(tmp_path: Path) -> None:
     assert json.loads(done.out)["verdicts"] == {"valid": 4} or json.loads(done.out)["seeds"] == 4, done.out
 
 
+def test_a_run_of_an_installed_package_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very same one needs no naming; one that has changed is not even loaded."""
+    info, module = tmp_path / "toy-1.dist-info", tmp_path / "toy_module.py"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[stormproof.systems]\ntoy = toy_module:Toy\n")
+    module.write_text("import two_tier\nclass Toy(two_tier.TwoTier):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    same = {"kind": "system", "name": "toy", "target": "toy_module:Toy",
+            "sha256": hashlib.sha256(module.read_bytes()).hexdigest()}  # fmt: skip
+    try:
+        for other in ({"sha256": "0"}, {"target": "os:Toy"}, {"name": "toys"}, {"kind": "evil"}):
+            with pytest.raises(HistoryError, match="not in use here"):
+                plugins.demand_same({"plugins": [{**same, **other}]}, "it")
+            assert "toy_module" not in sys.modules
+        plugins.demand_same({"plugins": [same]}, "it")
+        assert plugins.named() == [same]
+    finally:
+        plugins.forget()
+
+
+def test_mistakes_in_hooks(tmp_path: Path) -> None:
+    """Logs that can't be read and leaders that can't be told cost a run nothing; a repair that fails ends it with a
+    line that says where."""
+    (tmp_path / "hooks.py").write_text(
+        f"import sys; sys.path.append({str(HERE)!r})\nimport two_tier\n"
+        "class Base(two_tier.TwoTier):\n    name = 'base'\n"
+        "    def parse_line(self, line):\n        return line.split('|')[7]\n"
+        "    def states_reached(self, logs):\n        raise KeyError('x')\n"
+        "    async def leaders(self, cluster):\n        raise OSError('no')\n"
+        "class Repairs(two_tier.TwoTier):\n    name = 'repairs'\n"
+        "    async def repair(self, cluster):\n        return 1 / 0\n"
+    )
+    words = ("--backend", "sim", "--nodes", "2", "--nemesis", "kill", "--set", "kill_kind=leader-of-q0", "--set",
+             "fault_duration=1", "--time-limit", "6", "--seed", "3", "--store", "runs")  # fmt: skip
+    done = stormproof("test", "--system", "hooks.py:Base", *words, cwd=tmp_path)
+    assert done.status == 0 and "can't read its nodes' logs: IndexError" in done.err, done.err
+    assert "Traceback" not in done.err, done.err
+    failed = stormproof("test", "--system", "hooks.py:Repairs", *words, cwd=tmp_path)
+    assert failed.status == 3 and "repairing it failed: ZeroDivisionError" in failed.err, failed.err
+    assert "defect in the harness" not in failed.err
+
+
+def test_kinds_that_lack_something(tmp_path: Path) -> None:
+    """Classes of workloads and faults are made in a run only: what they lack is told before. Our own checks are always
+    asked, so that naming one is a mistake."""
+    (tmp_path / "half.py").write_text(
+        "import stormproof\nclass Load(stormproof.Workload):\n    pass\nclass Harm(stormproof.Fault):\n    pass\n"
+    )
+    for words, why in ((("--workload", "half.py:Load"), "lacks client, concurrency, main"),
+                       (("--nemesis", "half.py:Harm"), "lacks heal, inject, plan"),
+                       (("--check", "order"), "always asked")):  # fmt: skip
+        done = stormproof("test", *words, "--backend", "sim", "--store", "runs", cwd=tmp_path)
+        assert done.status == 3 and why in done.err and done.err.count("\n") == 1, done.err
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(("named", "words"), [
     ("nowhere.py:Echo", "nowhere.py: there is no such Python file"),
     ("mine.py:Missing", "has no 'Missing'"),
@@ -128,6 +189,11 @@ def test_an_installed_package(tmp_path: Path) -> None:
     ("raises.py:Echo", "raises.py can't be loaded: ZeroDivisionError"),
     ("abstract.py:Half", "can't be made"),
     ("mine.py:", "write --system FILE:CLASS"),
+    ("mine.py", "write it as FILE.py:CLASS"),
+    ("./mine", "write it as FILE.py:CLASS"),
+    ("exits.py:Echo", "exits.py can't be loaded: SystemExit"),
+    ("names.py:Outside", "'../x' can't be its name"),
+    ("names.py:Raises", "can't be made: ValueError: no"),
 ])
 def test_bad_input(tmp_path: Path, named: str, words: str) -> None:
     """One line: which file, what is wrong."""
@@ -135,6 +201,11 @@ def test_bad_input(tmp_path: Path, named: str, words: str) -> None:
     (tmp_path / "broken.py").write_text("class Echo(:\n")
     (tmp_path / "raises.py").write_text("1 / 0\n")
     (tmp_path / "abstract.py").write_text("import stormproof\nclass Half(stormproof.System):\n    pass\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit(1)\n")
+    (tmp_path / "names.py").write_text(
+        "import mine\nclass Outside(mine.Echo):\n    name = '../x'\n"
+        "class Raises(mine.Echo):\n    def __init__(self):\n        raise ValueError('no')\n"
+    )
     done = stormproof("test", "--system", named, "--backend", "sim", "--store", "runs", cwd=tmp_path)
     assert done.status == 3 and words in done.err and done.err.count("\n") == 1, done.err
     assert not (tmp_path / "runs").exists()
