@@ -67,7 +67,9 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         statuses=statuses,
         exemptions=exemptions_of(test, wanted),
         gates=work.gates(test.options),
+        invariants=dict(system.invariants),
         bounds=dict(system.bounds),
+        fault_points=dict(system.fault_points),
         command=command_line(test, store),
         versions=versions(),
     )

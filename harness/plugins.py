@@ -7,6 +7,7 @@ is never loaded because a run's folder names it: run folders may come from stran
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -171,6 +172,14 @@ def _is_installed(kind: str, name: str, target: str, sha256: object) -> bool:
         return (point.value == target and spec is not None and spec.origin is not None
                 and Path(spec.origin).is_file() and _digest(Path(spec.origin)) == sha256)  # fmt: skip
     return False
+
+
+def load_installed() -> None:
+    """Load all plug-ins that are installed, as if they were named; those that can't be loaded are left out."""
+    for kind, group in _GROUPS.items():
+        for point in importlib.metadata.entry_points(group=f"stormproof.{group}"):
+            with contextlib.suppress(UsageError):
+                _installed(kind, point.name)
 
 
 def _installed(kind: str, name: str) -> str:

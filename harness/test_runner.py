@@ -209,14 +209,20 @@ class TestRunner:
                 f"the cluster did not come up (it is given {limit:g} s): "
                 f"{await self.cluster.describe()}; see {self.run_dir / LOGS}"
             )
-        await self._of_the_system("preparing it", self.cluster.prepare())
+        await self._of_the_system("preparing it", self.cluster.prepare(), limit)
 
-    async def _of_the_system(self, what: str, work: Awaitable[T]) -> T:
-        """Have the system do something; a mistake in a hook of a plug-in ends the run with a line that says where."""
+    async def _of_the_system(self, what: str, work: Awaitable[T], limit: float | None = None) -> T:
+        """Have the system do something, in ``limit`` seconds if that is given.
+
+        A mistake in a hook of a plug-in ends the run with a line that says where.
+        """
         try:
-            return await work
+            return await asyncio.wait_for(work, limit)
         except StormproofError:
             raise
+        except TimeoutError as error:
+            given = f" (it is given {limit:g} s)" if limit is not None else ""
+            raise StormproofError(f"{self.test.system}: {what} took too long{given}") from error
         except Exception as error:
             logger.exception("%s: %s failed", self.test.system, what)
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -261,7 +267,8 @@ class TestRunner:
     async def _repair(self) -> None:
         """Do what an operator would, by the system's own manual."""
         start = self.clock()
-        done = await self._of_the_system("repairing it", self.cluster.repair())
+        limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
+        done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
         if done:
             self.nemesis.repaired(Repair(done, start, self.clock()))
             self._tell("fault", time=self.clock(), text=f"repair: {done}")

@@ -32,7 +32,7 @@ def rewritten(arguments: list[str]) -> list[str]:
     Raises:
         UsageError: the plug-in can't be loaded.
     """
-    if len(arguments) > 1 and arguments[0] == "admin" and ".py:" in arguments[1]:
+    if len(arguments) > 1 and arguments[0] == "admin" and arguments[1] not in _FORMERLY and arguments[1][:1] != "-":
         return ["admin", plugins.resolve(plugins.SYSTEM, arguments[1]), *arguments[2:]]
     if len(arguments) > 1 and arguments[0] == "admin" and arguments[1] in _FORMERLY:
         system = _FORMERLY[arguments[1]]

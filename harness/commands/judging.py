@@ -50,8 +50,10 @@ def list_names(
     as_json: JsonOption = False,
 ) -> None:
     """Show what can be named: systems, workloads, nemeses, checks, backends, bugs, and the options of each."""
+    from harness import plugins
     from harness.listing import listing
 
+    plugins.load_installed()
     data = listing(what)
     if as_json:
         print_json(data)

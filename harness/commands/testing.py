@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.commands.common import (
     DEFAULT_STORE,
@@ -208,7 +209,7 @@ def guarantees(
 
     if (store is None) == (seeds < 1):
         raise UsageError("say where runs come from: --store FOLDER, or --seeds NUMBER to simulate them")
-    systems = list(dict.fromkeys(system or systems_compared()))
+    systems = [plugins.resolve(plugins.SYSTEM, name) for name in dict.fromkeys(system or systems_compared())]
     for name in systems:
         modes_of(name)
     # Before what may take long.

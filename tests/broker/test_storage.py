@@ -147,6 +147,21 @@ async def test_the_newest_epoch_writes_and_older_ones_are_fenced(tmp_path: Path)
         new.close()
 
 
+async def test_what_an_earlier_connection_still_sends_is_fenced(tmp_path: Path) -> None:
+    async with service(tmp_path) as (config, _):
+        before, after = client(config), client(config)
+        with pytest.raises(FencedError):
+            await before.commit(1, 1, [])
+        await before.claim(1)
+        assert await after.claim(1) == 0
+        with pytest.raises(FencedError):
+            await before.commit(1, 1, [Change("t", [(1, "late")], [])])
+        await after.commit(1, 1, [Change("t", [(1, "new")], [])])
+        assert [row async for page in after.read(1, "t") for row in page] == [[1, "new"]]
+        before.close()
+        after.close()
+
+
 async def test_who_is_not_meant_is_refused_and_told_once(tmp_path: Path) -> None:
     async with service(tmp_path) as (config, log):
         with pytest.raises(StorageError, match="has another secret"):

@@ -122,6 +122,10 @@ def test_an_installed_package(tmp_path: Path) -> None:
                       cwd=tmp_path, env={"PYTHONPATH": path})  # fmt: skip
     assert done.status == 0, done.err + done.out
     assert json.loads(done.out)["verdicts"] == {"valid": 4} or json.loads(done.out)["seeds"] == 4, done.out
+    listed = stormproof("list", "systems", cwd=tmp_path, env={"PYTHONPATH": path})
+    assert listed.status == 0 and "toy" in listed.out, listed.err
+    helped = stormproof("admin", "toy", "--help", cwd=tmp_path, env={"PYTHONPATH": path})
+    assert helped.status == 0 and "release" in helped.out, helped.err
 
 
 def test_a_run_of_an_installed_package_is_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ SHARED_STORE = f"{HERE / 'shared_store.py'}:SharedStore"
 @pytest.mark.parametrize("backend", backends(slow="docker"))
 def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
     """Brokers and the store are killed, paused and cut off from each other: what was confirmed is there."""
-    words = {"fault_duration": "3", "min_ok": "20", "partition_kind": "one", "fault_network": "behind"}
+    words = {"fault_duration": "3", "min_ok": "20", "partition_kind": "one", "fault_network": "behind",
+             "kill_kind": "master"}
     faults = "partition,kill,pause"
     if backend == "sim":
         ran = simulated(SHARED_STORE, tmp_path / "runs", faults, nodes=2, time_limit=15, **words)

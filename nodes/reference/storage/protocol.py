@@ -4,7 +4,8 @@ Requests are lists: a number that the reply repeats, what is asked, and its argu
 
 * ``claim EPOCH``: from now on only this epoch may write. Answer: ``ok APPLIED``. Asked again by the same holder it
   changes nothing, so a holder whose reply was lost asks again; it also tells that the holder lives.
-* ``commit EPOCH SEQUENCE CHANGES``: write all changes or none, durably. ``SEQUENCE`` counts an epoch's commits from 1.
+* ``commit EPOCH SEQUENCE CHANGES``: write all changes or none, durably; only on the connection of the last claim,
+  so that nothing of an earlier connection can follow it. ``SEQUENCE`` counts an epoch's commits from 1.
   One that was applied before is answered ``ok`` again, one that leaves a gap is refused (``order``), so commits may be
   sent without waiting for each other. ``CHANGES`` is a list of ``[table, [row...], [removed key...]]``.
 * ``read EPOCH TABLE AFTER``: rows whose keys are above ``AFTER`` (None: all), as many as fit. Answer: ``ok ROWS MORE``.

@@ -49,6 +49,8 @@ class StorageService:
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._claimant: asyncio.StreamWriter | None = None
+        """The connection of the last claim, the only one that may commit."""
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -115,7 +117,7 @@ class StorageService:
             return None
         number, asked, *arguments = content
         try:
-            return [number, "ok", *self._answer(request.client, asked, arguments)]
+            return [number, "ok", *self._answer(request, asked, arguments)]
         except FencedError as error:
             return [number, "fenced", error.epoch]
         except OutOfOrderError as error:
@@ -124,8 +126,8 @@ class StorageService:
             self._complaints.tell(request.client, str(error))
             return [number, "refused", str(error)]
 
-    def _answer(self, client: str, asked: Any, arguments: list[Any]) -> list[Any]:
-        rows = self._rows
+    def _answer(self, request: _Request, asked: Any, arguments: list[Any]) -> list[Any]:
+        rows, client, writer = self._rows, request.client, request.writer
         if any(isinstance(argument, bool) for argument in arguments):
             arguments = []
         match asked, arguments:
@@ -133,10 +135,13 @@ class StorageService:
                 before = rows.epoch
                 applied = rows.claim(epoch, client)
                 self._heard = self._runtime.now()
+                self._claimant = writer
                 if epoch != before:
                     self._runtime.log("store claimed", epoch=epoch, holder=client)
                 return [applied]
             case "commit", [int(epoch), int(sequence), changes] if sequence > 0:
+                if writer is not self._claimant:
+                    raise FencedError(rows.epoch)
                 rows.commit(epoch, sequence, changes_of(changes))
                 self._heard = self._runtime.now()
                 return []
