@@ -558,7 +558,7 @@ class BrokerMachine(RuleBasedStateMachine):
             assert copied == expected
             assert sorted(body for held in node.copy.queues.values() for body in held.values()) == sorted(
                 body for _, body in self.live)
-            for name in ("red", "blue"):
+            for name in node.engine.depths().keys() - node.engine.server_queues.depths().keys():
                 browsed = [(each.sequence, each.body) for each in node.engine.browse(name)]
                 held = [item for queue, bodies in node.copy.queues.items() if node.copy.names[queue] == name
                         for item in bodies.items()]

@@ -124,9 +124,11 @@ class StoreEngine:
     def browse(self, queue: str) -> Iterator[Enqueued]:
         """The messages that a queue holds now, in order, delivered ones included, but for those that leave meanwhile.
 
+        ``queue`` is its name as ``depths`` has it: that of a durable subscription, too.
+
         What comes later is for the tap to tell.
         """
-        held = self._state.queues.get(queue)
+        held = self._state.queues.get(queue) or self._state.durables.get(queue)
         messages = [message for message in self._state.messages.values() if message.queue is held]
         return (Enqueued(message.queue.kind, queue, message.sequence, *self._state.content(message))
                 for message in messages if message.id in self._state.messages)
