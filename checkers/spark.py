@@ -6,20 +6,25 @@ What costs time in a plain start is loading and compiling the JVM's classes: a c
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
+import re
+import secrets
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from checkers.caches import cache_dir
 from checkers.java import Java, find_java
 from stormproof.errors import SparkFailed, StormproofError
+from stormproof.made import PREFIX, OwnFolder
 
 LOCAL_MASTER = "local[*]"
 _TASK_ATTEMPTS = 4
@@ -29,7 +34,12 @@ _LOG_TAIL = 2000
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
+_PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
+_PLAIN_PLACE = Path("/tmp")
+
 _start_lock = threading.Lock()
+_folder_lock = threading.Lock()
+_folder: OwnFolder | None = None
 
 
 def archive_path(java: Java) -> Path | None:
@@ -41,6 +51,36 @@ def archive_path(java: Java) -> Path | None:
         return None
     identity = "\n".join([java.version, str(java.home), pyspark.__version__, pyspark.__file__, *_JVM_OPTIONS])
     return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
+
+
+def spark_folder() -> Path:
+    """Where this process's Spark keeps its temporary files; made if need be, gone with the JVM.
+
+    Raises:
+        SparkFailed: it can't be made.
+    """
+    global _folder
+    with _folder_lock:
+        if _folder is None:
+            # Spark takes a comma for the end of a folder's name, and its launcher some more for what they aren't.
+            place = Path(tempfile.gettempdir()).absolute()
+            place = place if _PLAIN.fullmatch(str(place)) else _PLAIN_PLACE
+            try:
+                _folder = OwnFolder.make(place / f"{PREFIX}spark-{secrets.token_hex(8)}")
+            except OSError as error:
+                raise SparkFailed(f"Spark needs a folder for temporary files in {place}: {error.strerror}") from error
+        return _folder.path
+
+
+def _remove_folder() -> None:
+    global _folder
+    with _folder_lock:
+        if _folder is not None:
+            _folder.remove()
+        _folder = None
+
+
+atexit.register(_remove_folder)
 
 
 def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = None) -> Any:
@@ -63,7 +103,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
             return running
         java = find_java()
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
-        with tempfile.TemporaryFile("w+b") as log, _environment(java, master):
+        with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
             try:
                 gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})
                 context = SparkContext(gateway=gateway, conf=conf)
@@ -76,10 +116,12 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
     local = master.startswith("local")
     here = Path(__file__).resolve().parent
-    options = [*_JVM_OPTIONS, *_archive_options(java, record_archive)]
+    folder = spark_folder()
+    options = [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", *_archive_options(java, record_archive)]
     settings = {
         "spark.master": _with_retries(master),
         "spark.app.name": "stormproof check",
+        "spark.local.dir": str(folder),
         "spark.submit.deployMode": "client",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -114,7 +156,7 @@ def _archive_options(java: Java, record_archive: Path | None) -> list[str]:
     if record_archive is not None:
         return [f"-XX:ArchiveClassesAtExit={record_archive}"]
     archive = archive_path(java)
-    if archive is None or not archive.exists() or " " in str(archive):
+    if archive is None or not archive.exists() or not _PLAIN.fullmatch(str(archive)):
         return []
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
 
@@ -136,6 +178,19 @@ def _environment(java: Java, master: str) -> Iterator[None]:
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     with _variables(wanted):
         yield
+
+
+@contextlib.contextmanager
+def _launched_from(folder: Path) -> Iterator[None]:
+    """Let PySpark's launcher make its folder in ``folder``: where it is killed, nobody else would know of it."""
+    from pyspark import java_gateway
+
+    before = java_gateway.tempfile
+    java_gateway.tempfile = SimpleNamespace(mkdtemp=lambda: tempfile.mkdtemp(dir=folder), mkstemp=tempfile.mkstemp)
+    try:
+        yield
+    finally:
+        java_gateway.tempfile = before
 
 
 @contextlib.contextmanager
@@ -183,6 +238,7 @@ def stop_spark() -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _remove_folder()
 
 
 def _terminate(spark_context: Any) -> None:
@@ -201,6 +257,7 @@ def _forget_spark(spark_context: Any) -> None:
 
     if spark_context._gateway is not None:
         spark_context._gateway.proc.wait(_EXIT_TIMEOUT)
+    _remove_folder()
     SparkSession._instantiatedSession = SparkSession._activeSession = None
     spark_context._active_spark_context = None
     spark_context._gateway = spark_context._jvm = None

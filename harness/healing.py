@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from harness.recovery import recover
 from harness.sim.pool import remove_left
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.undo import UndoJournal, pending_undos
+from stormproof.made import made_folders, unfinished
 from stormproof.run_folder import REMOTE_FILE, is_alive, read_run
 from stormproof.store import Store
 
@@ -21,10 +23,16 @@ def heal_store(store_dir: Path) -> list[str]:
     The nodes of `local` and `docker` belong to their run, so that their faults end with them; the hosts of `ssh` are
     cleaned over SSH. Runs that are alive are left alone.
     """
-    lines = [f"removed {line}" for line in [*cleanup(), *remove_left()]]
-    for run_dir in Store(store_dir).runs():
+    runs = Store(store_dir).runs()
+    # Where folders were made, which need not be where they would be made now.
+    places = {folder.parent for run_dir in runs for folder in made_folders(run_dir)}
+    lines = [*cleanup(places=sorted(places)), *(f"removed {line}" for line in remove_left())]
+    for run_dir in runs:
         if is_alive(run_dir):
             continue
+        for folder in unfinished(run_dir):
+            shutil.rmtree(folder)
+            lines.append(f"removed folder {folder}")
         lines += clean_hosts(run_dir)
         pending = pending_undos(run_dir)
         obstacle = _obstacle(run_dir) if pending else None

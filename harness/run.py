@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from checkers.job import check_runs
-from checkers.spark import SparkWarmup
+from checkers.spark import SparkWarmup, spark_folder
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
@@ -28,7 +28,8 @@ from harness.recovery import recover
 from harness.sim.run import simulate
 from reports.index_page import write_index
 from reports.run_page import write_report
-from stormproof.errors import EXIT_OF, StormproofError
+from stormproof.errors import EXIT_ERROR, EXIT_OF, StormproofError
+from stormproof.made import FOLDER, note_made, note_owner
 from stormproof.run_folder import HARNESS_LOG, HISTORY, Lock, read_run, read_verdict, update_run
 from stormproof.store import Store
 from stormproof.test import Test
@@ -49,8 +50,8 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        """0 valid, 2 unknown, 1 invalid."""
-        return EXIT_OF[self.verdict["verdict"]]
+        """0 valid, 2 unknown, 1 invalid; 3 for a run that could not be judged."""
+        return EXIT_ERROR if self.verdict.get("damage") else EXIT_OF[self.verdict["verdict"]]
 
     def lines(self) -> list[str]:
         """What a person is told."""
@@ -108,6 +109,8 @@ def run_test(
 def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, place: str) -> RunResult:
     run_dir = create_run(test, why, store.path)
     lock = Lock(run_dir)
+    note_owner(run_dir)
+    note_made(run_dir, FOLDER, str(spark_folder()))
     with progress(quiet, test.time_limit, place) as show:
         try:
             _record_and_check(test, run_dir, lock, show, warm)
@@ -162,7 +165,7 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
     A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
     """
-    for line in [*cleanup([run_dir.name]), *clean_hosts(run_dir)]:
+    for line in [*cleanup([run_dir.name], own=True), *clean_hosts(run_dir)]:
         print(line, file=sys.stderr)
     try:
         recovery = recover(run_dir)

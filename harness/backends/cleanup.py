@@ -1,36 +1,53 @@
 """Removes what a run left on this machine when its harness was killed: containers, networks, data folders.
 
-A harness holds its run folder's ``lock`` file with flock(2) for as long as it lives, and what a run makes carries
-the path of its run folder: what belongs to a lock that is held is alive and stays.
+Only what belongs to an owner who is proven to be dead is removed (``stormproof.owner``); what nobody can judge is left,
+and told.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
 from harness.backends.catalog import BACKENDS
 from stormproof.errors import StormproofError
+from stormproof.made import folders
+from stormproof.owner import ALIVE, Fate, Leftover
 from stormproof.run_folder import is_alive
 
 
-def cleanup(run_ids: Collection[str] | None = None, own: bool = False) -> list[str]:
-    """Remove what dead runs left, of all runs or of those named; one line for each thing removed.
+def cleanup(run_ids: Collection[str] | None = None, own: bool = False, places: Collection[Path] = ()) -> list[str]:
+    """Remove what dead runs left, of all runs or of those named; a line for each thing removed, and for each run of
+    which something was left because its owner may live.
 
-    ``own``: the caller is these runs' harness, so their locks, which it holds itself, do not protect them.
-    Blocks.
+    ``own``: this process answers for the runs named, so that it lives does not protect them. ``places`` are where to
+    look for folders beside the one for temporary files. Blocks.
     """
+    lines: list[str] = []
+    left: dict[tuple[str, str], list[str]] = {}
+    found = [*folders(places), *(thing for entry in BACKENDS for thing in BACKENDS.load(entry.name).leftovers())]
+    for thing in found:
+        if run_ids is not None and thing.run not in run_ids:
+            continue
+        fate = _fate(thing, own and run_ids is not None)
+        try:
+            if fate.dead and thing.remove():
+                lines.append(f"removed {thing.what}")
+        except OSError as error:
+            fate = Fate(False, f"it can't be removed: {error.strerror or error}")
+        if fate.why:
+            left.setdefault((thing.run, fate.why), []).append(thing.what)
+    return lines + [f"left {', '.join(things)}{f' of run {run}' if run else ''}: {why}; if nobody uses it any more, "
+                    "remove it by hand" for (run, why), things in left.items()]
 
-    def doomed(run_dir: Path) -> bool:
-        if run_ids is not None and run_dir.name not in run_ids:
-            return False
-        return (own and run_ids is not None) or not _may_be_alive(run_dir)
 
-    return [line for entry in BACKENDS for line in BACKENDS.load(entry.name).remove_left(doomed)]
-
-
-def _may_be_alive(run_dir: Path) -> bool:
+def _fate(thing: Leftover, own: bool) -> Fate:
+    if thing.owner is None:
+        return Fate(False, "it does not say whose it is")
     try:
-        return is_alive(run_dir)
-    except StormproofError:
-        return True  # somebody else's run, whose folder can't be read
+        if not own and thing.run_dir is not None and is_alive(thing.run_dir):
+            return ALIVE
+    except StormproofError as error:
+        return Fate(False, str(error))
+    return thing.owner.fate(thing.lock, besides={os.getpid()} if own else ())

@@ -31,11 +31,14 @@ from stormproof.contracts.backend import Capability
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.topology import endpoint as topology_endpoint
 from stormproof.errors import BackendError
+from stormproof.made import note_made, owner_of
+from stormproof.owner import Leftover, Owner
+from stormproof.run_folder import LOCK_FILE
 from stormproof.test import Test
 
 LABEL_RUN = "stormproof.run"
 LABEL_DIR = "stormproof.dir"
-LABEL_HOST = "stormproof.host"
+LABEL_OWNER = "stormproof.owner."
 
 NOT_ALLOWED = "this user may not use it"
 
@@ -48,6 +51,7 @@ _CONNECT_LIMIT_S = 30.0
 _PROBE_LIMIT_S = 2.0
 # As in the namespaces of `local`: an init that reaps whatever is orphaned in the node.
 _INIT = 'trap "" CHLD; exec sleep infinity'
+_HELPER = "addresses"
 _SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 
 P = ParamSpec("P")
@@ -129,23 +133,22 @@ class DockerBackend(ShellBackend):
         return capabilities()
 
     @staticmethod
-    def remove_left(doomed: Callable[[Path], bool]) -> list[str]:
-        """Remove containers and networks of runs that are gone; nothing where no Docker daemon answers."""
-        # A harness elsewhere may share this daemon; whether it is alive can only be seen there.
-        ours = {"label": [LABEL_DIR, f"{LABEL_HOST}={socket.gethostname()}"]}
-        removed: list[str] = []
+    def leftovers() -> list[Leftover]:
+        """Containers, then networks, of all runs; nothing where no Docker daemon answers."""
         try:
             client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
             try:
-                found = [*client.api.containers(all=True, filters=ours), *client.api.networks(filters=ours)]
-                runs = sorted({Path(thing["Labels"][LABEL_DIR]) for thing in found})
-                for run_dir in filter(doomed, runs):
-                    removed += remove_run(client, run_dir.name)
+                labelled = {"label": LABEL_RUN}
+                containers = client.api.containers(all=True, filters=labelled)
+                networks = client.api.networks(filters=labelled)
             finally:
                 client.close()
         except DockerException:
-            return removed
-        return removed
+            return []
+        return [
+            *(_leftover(f"container {found['Names'][0].lstrip('/')}", found, remove_container) for found in containers),
+            *(_leftover(f"network {found['Name']}", found, remove_network) for found in networks),
+        ]
 
     @staticmethod
     def obstacle() -> str | None:
@@ -163,7 +166,11 @@ class DockerBackend(ShellBackend):
             BackendError: the daemon does not answer or refuses, or no image can be made.
         """
         self._run = run_dir.resolve().name
-        labels = {LABEL_RUN: self._run, LABEL_DIR: str(run_dir.resolve()), LABEL_HOST: socket.gethostname()}
+        labels = owner_labels(run_dir)
+        for name in (container_name(self._run, machine) for machine in (*topology.machines, _HELPER)):
+            note_made(run_dir, "container", name)
+        for number in range(1 + len(topology.networks)):
+            note_made(run_dir, "network", network_name(self._run, number))
         try:
             client = self._client = await self._call(connect)
             self.image, self.image_origin = await self._call(ensure_image, client, topology.packages)
@@ -323,13 +330,48 @@ def remove_run(client: docker.DockerClient, run: str) -> list[str]:
     """
     label, removed = {"label": f"{LABEL_RUN}={run}"}, []
     for container in client.api.containers(all=True, filters=label):
-        name = container["Names"][0].lstrip("/")
-        if _gone(client.api.remove_container, container["Id"], force=True, v=True):
-            removed.append(f"container {name}")
+        if remove_container(client, container["Id"]):
+            removed.append(f"container {container['Names'][0].lstrip('/')}")
     for found in client.api.networks(filters=label):
-        if _gone(client.api.remove_network, found["Id"]):
+        if remove_network(client, found["Id"]):
             removed.append(f"network {found['Name']}")
     return removed
+
+
+def owner_labels(run_dir: Path) -> dict[str, str]:
+    """What everything of a run carries: whose it is."""
+    owner = owner_of(run_dir).to_json()
+    return {LABEL_RUN: run_dir.resolve().name, LABEL_DIR: str(run_dir.resolve()),
+            **{f"{LABEL_OWNER}{name}": value for name, value in owner.items()}}
+
+
+def remove_container(client: docker.DockerClient, ident: str) -> bool:
+    """Remove a container with its volumes; False when it is gone."""
+    return _gone(client.api.remove_container, ident, force=True, v=True)
+
+
+def remove_network(client: docker.DockerClient, ident: str) -> bool:
+    """Remove a network; False when it is gone."""
+    return _gone(client.api.remove_network, ident)
+
+
+def _leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerClient, str], bool]) -> Leftover:
+    labels = {str(name): str(value) for name, value in found["Labels"].items()}
+    owner = Owner.from_json({name.removeprefix(LABEL_OWNER): value for name, value in labels.items()
+                             if name.startswith(LABEL_OWNER)})
+    run_dir = Path(labels[LABEL_DIR]) if labels.get(LABEL_DIR) else None
+
+    def gone() -> bool:
+        try:
+            client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
+            try:
+                return remove(client, found["Id"])
+            finally:
+                client.close()
+        except DockerException as error:
+            raise OSError(0, _reason(error)) from None
+
+    return Leftover(what, labels[LABEL_RUN], run_dir, owner, run_dir and run_dir / LOCK_FILE, gone)
 
 
 def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
@@ -400,7 +442,7 @@ def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: di
     # Who may use Docker may let a container do it.
     api = client.api
     config = api.create_host_config(network_mode="host", cap_drop=["ALL"], cap_add=["NET_ADMIN"])
-    helper = api.create_container(image, ["sh", "-c", script], name=container_name(run, "addresses"), user="0",
+    helper = api.create_container(image, ["sh", "-c", script], name=container_name(run, _HELPER), user="0",
                                   labels=labels, host_config=config)
     api.start(helper["Id"])
     status = api.wait(helper["Id"])["StatusCode"]

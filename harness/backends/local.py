@@ -15,17 +15,18 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.backends import network
 from harness.backends.base import ShellBackend, gather_all
 from harness.backends.launch import how_to_launch
-from harness.backends.scratch import make_scratch, remove_scratch, scratch_folders
+from harness.backends.scratch import make_scratch
 from nodes.timeouts import within
 from stormproof.contracts.backend import Capability
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError
+from stormproof.made import OwnFolder
 from stormproof.test import Test
 
 BRIDGE = "stormproof{}"
@@ -53,7 +54,7 @@ class LocalBackend(ShellBackend):
         super().__init__()
         self._bridges: list[str] = []
         self._holders: dict[str, asyncio.subprocess.Process] = {}
-        self._scratch: Path | None = None
+        self._scratch: OwnFolder | None = None
 
     @staticmethod
     def launch_prefix() -> list[str]:
@@ -101,21 +102,11 @@ class LocalBackend(ShellBackend):
         detail = launch.detail if launch.prefix is None else f"Linux namespaces {launch.detail}"
         return [Capability("namespaces", launch.prefix is not None, detail, launch.mend)]
 
-    @staticmethod
-    def remove_left(doomed: Callable[[Path], bool]) -> list[str]:
-        """Remove the folders of runs that are gone; all else went with their processes."""
-        removed = []
-        for folder, run_dir in scratch_folders():
-            if doomed(run_dir):
-                remove_scratch(folder)
-                removed.append(f"folder {folder}")
-        return removed
-
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
         if self._scratch is None:
             raise BackendError(f"{node} has no folder: the backend is not provisioned")
-        return str(self._scratch / node)
+        return str(self._scratch.path / node)
 
     def _place(self, machine: str) -> str:
         return "this computer"
@@ -136,7 +127,7 @@ class LocalBackend(ShellBackend):
                     await _run("ip", "link", "delete", bridge, check=False)
                 self._addresses = {}
             if self._scratch is not None:
-                await asyncio.to_thread(remove_scratch, self._scratch)
+                await asyncio.to_thread(self._scratch.remove)
                 self._scratch = None
 
     async def _connect(self, node: str) -> _PipeChannel:
@@ -152,7 +143,7 @@ class LocalBackend(ShellBackend):
     async def _hold(self, node: str, hosts: Path) -> None:
         """Start the process that holds the node's namespaces and wait until they are set up."""
         assert self._scratch is not None
-        (self._scratch / node).mkdir()
+        (self._scratch.path / node).mkdir()
         holder = await asyncio.create_subprocess_exec(
             *_NODE, "sh", "-c", _INIT, "sh", str(hosts), node,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -176,7 +167,7 @@ class LocalBackend(ShellBackend):
 
     def _write_hosts(self) -> Path:
         assert self._scratch is not None
-        path = self._scratch / "hosts"
+        path = self._scratch.path / "hosts"
         lines = ["127.0.0.1 localhost", *(f"{ip} {name}" for name, ip in self._addresses.items())]
         path.write_text("\n".join(lines) + "\n")
         return path

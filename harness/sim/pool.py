@@ -76,9 +76,13 @@ def remove_left() -> list[str]:
         try:
             lock = folder / LOCK_FILE
             born = (lock if lock.exists() else folder).stat().st_mtime
-            if folder.stat().st_uid == os.getuid() and time.time() - born > _NEWBORN and not is_alive(folder):
+            if folder.stat().st_uid != os.getuid() or time.time() - born <= _NEWBORN or is_alive(folder):
+                continue
+            if lock.exists():
                 shutil.rmtree(folder)
-                removed.append(f"folder {folder}")
+            else:
+                folder.rmdir()  # its campaign was killed before it had a lock, and anything else
+            removed.append(f"folder {folder}")
         except (OSError, StormproofError):
             continue  # gone meanwhile, or not ours to remove
     return removed

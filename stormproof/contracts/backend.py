@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
+from stormproof.owner import Leftover
 from stormproof.test import Test
 
 Link = tuple[str, str]
@@ -141,9 +142,9 @@ class Backend(ABC):
         return dict(given)
 
     @staticmethod
-    def remove_left(doomed: Callable[[Path], bool]) -> list[str]:
-        """Remove what runs left on this machine whose folder is ``doomed``; a line for each thing removed."""
-        return []
+    def leftovers() -> Sequence[Leftover]:
+        """What runs have made on this machine and is still there, of runs that live and of others, but for folders."""
+        return ()
 
     @staticmethod
     def obstacle() -> str | None:

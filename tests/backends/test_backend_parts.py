@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
+import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +19,15 @@ from harness.backends import docker as docker_backend
 from harness.backends import image, launch, network, probe, scratch
 from harness.backends.cleanup import cleanup
 from harness.backends.process import parse_state
+from harness.healing import heal_store
+from stormproof import made, owner
 from stormproof.contracts.backend import ProcessState
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
+from stormproof.store import Store
 from stormproof.test import Test
 
+PROJECT = Path(__file__).resolve().parents[2]
 SUBNET = ipaddress.IPv4Network("10.9.8.0/24")
 
 
@@ -192,50 +200,155 @@ def test_ways_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "user namespace: unshare: write failed: Operation not permitted" in found.detail
 
 
-def stale(tmp_path: Path, run: str) -> tuple[Path, Path]:
-    run_dir = tmp_path / "store" / run
-    run_dir.mkdir(parents=True)
-    folder = scratch.make_scratch(run_dir)
-    (folder / "n1").mkdir()
-    return run_dir, folder
+def killed(code: str, *arguments: object, ready: str = "ready") -> subprocess.Popen[str]:
+    """A process that runs the code until it is killed."""
+    script = f"import sys, time\nfrom pathlib import Path\n{code}\nprint('ready', flush=True)\ntime.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline().strip() == ready
+    return process
 
 
-def test_cleanup_takes_dead_runs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+SCRATCH = """
+from harness.backends.scratch import make_scratch
+folder = make_scratch(Path(sys.argv[1]))
+(folder.path / 'n1').mkdir()
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store, with a folder for temporary files beside it, and no Docker."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    _, dead = stale(tmp_path, "dead")
-    alive_dir, alive = stale(tmp_path, "alive")
-    (tmp_path / "stormproof-unrelated").mkdir()
-    (tmp_path / "stormproof-link").symlink_to(dead)
-    with (alive_dir / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert cleanup() == [f"folder {dead}"]
-        assert cleanup(own=True) == [], "who names no run has none"
-        assert alive.exists() and (tmp_path / "stormproof-unrelated").exists()
-    assert cleanup() == [f"folder {alive}"]
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    (tmp_path / "store").mkdir()
+    return tmp_path / "store"
 
 
-def test_cleanup_spares_whom_it_cannot_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    run_dir, folder = stale(tmp_path, "run")
+def new_run(store: Path) -> Path:
+    return Store(store).create(Test("joram", "queue", backend="local"))
 
-    def closed(*_: object, **__: object) -> int:
-        raise PermissionError(13, "Permission denied")
 
-    (run_dir / "lock").touch()
+def test_heal_takes_what_dead_runs_made_and_nothing_else(store: Path) -> None:
+    place = store.parent / "tmp"
+    dead, alive = new_run(store), new_run(store)
+    end(killed(SCRATCH, dead))
+    living = killed(SCRATCH, alive)
+    (place / "stormproof-unrelated").mkdir()
+    (place / "stormproof-link").symlink_to(place / f"stormproof-{dead.name}")
+    try:
+        assert cleanup([alive.name]) == []
+        assert cleanup() == [f"removed folder {place}/stormproof-{dead.name}"]
+        assert (place / "stormproof-unrelated").exists()
+        # A store that was moved, and one that is not to be seen at all.
+        store.rename(store.with_name("moved"))
+        assert cleanup() == []
+        shutil.rmtree(store.with_name("moved"))
+        assert cleanup() == [] and (place / f"stormproof-{alive.name}/n1").exists()
+    finally:
+        end(living)
+    assert cleanup() == [f"removed folder {place}/stormproof-{alive.name}"]
+
+
+def test_what_nobody_can_judge_is_left_and_told(store: Path) -> None:
+    run_dir = new_run(store)
+    living = killed(SCRATCH, run_dir)
+    folder = store.parent / "tmp" / f"stormproof-{run_dir.name}"
+    (folder / ".lock").rename(folder / ".lost")
+    try:
+        (line,) = cleanup()
+    finally:
+        end(living)
+    assert line.startswith(f"left folder {folder} of run {run_dir.name}: the lock of its process is not to be seen")
+    (folder / ".lock").touch()  # not the one that was there
+    assert len(cleanup()) == 1 and folder.exists()
+    (folder / ".lock").unlink()
+    (folder / ".lost").rename(folder / ".lock")
+    assert cleanup() == [f"removed folder {folder}"]
+
+
+def test_heal_finds_what_was_made_under_another_tmpdir(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, half = new_run(store), new_run(store)
+    end(killed(SCRATCH, dead))
+    folder, begun = (store.parent / "tmp" / f"stormproof-{run.name}" for run in (dead, half))
+    made.note_made(half, made.FOLDER, str(begun))
+    begun.mkdir()
+    (half / "made.jsonl").open("a").write('{"folder": "/etc"}\n{"folder": "x\\u0000y"}\n{"fold')
+    monkeypatch.setattr("tempfile.tempdir", str(store))
+    assert heal_store(store)[:1] == [f"removed folder {folder}"]
+    assert not folder.exists() and not begun.exists() and Path("/etc").exists()
+
+
+def test_an_owner_is_dead_only_where_that_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    living = killed("pass")
+    here = owner.this_process()
+    theirs = replace(here, processes=((living.pid, owner.born_of(living.pid)),))
+    assert owner.Owner.from_json(theirs.to_json()) == theirs
+    assert theirs.fate(None) == owner.ALIVE
+    other_start = replace(theirs, processes=((living.pid, "1"),))
+    assert other_start.fate(None).dead, "a later process with the same id is not it"
     with monkeypatch.context() as patch:
-        patch.setattr("stormproof.run_folder.os.open", closed)
-        assert cleanup() == [] and folder.exists()
-    assert cleanup() == [f"folder {folder}"]
+        patch.setattr(owner, "this_machine", lambda: "here 1f")
+        assert replace(theirs, boot="another", machine="here 1f").fate(None).dead, "the machine was restarted"
+        assert not replace(theirs, boot="another", machine="there 1f").fate(None).dead
+    for unknown in (replace(other_start, boot="another", machine="here "), replace(other_start, namespace="pid:[1]"),
+                    replace(other_start, uid=4711), replace(other_start, processes=())):  # fmt: skip
+        assert not (fate := unknown.fate(None)).dead and fate.why
+    os.kill(living.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, living.pid, os.WEXITED | os.WNOWAIT)
+    assert theirs.fate(None).dead, "nobody has fetched its status yet"
+    end(living)
+    assert theirs.fate(None).dead
 
 
-def test_scratch_is_private_and_never_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run_dir, folder = stale(tmp_path, "run")
-    assert folder.stat().st_mode & 0o777 == 0o700 and folder.parent != run_dir
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_run_in_namespaces_of_its_own_is_alive_or_unknown(store: Path) -> None:
+    """Its process ids mean nothing here, and its run folder is not to be seen."""
+    code = """
+import json
+from stormproof.owner import this_process
+print(json.dumps(this_process().to_json()), flush=True)
+""" + SCRATCH
+    hidden = store.parent / "hidden"
+    run_dir = hidden / "20260101T000000-joram-queue-1-abcd"
+    script = f"import sys, time\nfrom pathlib import Path\nPath(sys.argv[1]).mkdir()\n{code}\ntime.sleep(600)"
+    hidden.mkdir()
+    mount = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+    process = subprocess.Popen(
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", mount, "sh", str(hidden),
+         sys.executable, "-c", script, str(run_dir)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    theirs = owner.Owner.from_json(json.loads(process.stdout.readline()))
+    folder = store.parent / "tmp" / f"stormproof-{run_dir.name}"
+    while not (folder / "n1").exists():
+        assert process.poll() is None
+    try:
+        assert theirs is not None and theirs.processes[0][0] == 1 and not run_dir.exists()
+        assert "another pid namespace" in theirs.fate(None).why
+        assert cleanup() == [] and (folder / "n1").exists()
+    finally:
+        end(process)
+    until = time.monotonic() + 10
+    while not (lines := cleanup()):
+        assert time.monotonic() < until
+    assert lines == [f"removed folder {folder}"]
+
+
+def test_scratch_is_private_and_never_taken_over(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = new_run(store)
+    folder = scratch.make_scratch(run_dir)
+    assert folder.path.stat().st_mode & 0o777 == 0o700 and folder.path.parent != run_dir
     with pytest.raises(BackendError, match=r"can't create the nodes' folder .*File exists; remove it"):
         scratch.make_scratch(run_dir)
-    assert list(scratch.scratch_folders()) == [(folder, run_dir)]
-    monkeypatch.setattr(scratch.os, "getuid", lambda: 4711)
-    assert list(scratch.scratch_folders()) == []
+    assert [thing.what for thing in made.folders()] == [f"folder {folder.path}"]
+    monkeypatch.setattr(made.os, "getuid", lambda: 4711)
+    assert list(made.folders()) == []
+    folder.remove()
+    assert not folder.path.exists()

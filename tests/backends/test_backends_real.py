@@ -61,8 +61,8 @@ def test_kill_leaves_nothing_but_data(
     place.lock.close()
     assert cleanup(["another"]) == [] and place.leftovers() == before
     removed = cleanup([place.run])
-    assert {what.split()[0] for what in removed} == {"container", "network"} if place.backend == "docker" else {
-        "folder"}
+    kinds = {"container", "network"} if place.backend == "docker" else {"folder"}
+    assert {tuple(what.split()[:2]) for what in removed} == {("removed", kind) for kind in kinds}
     assert cleanup([place.run]) == []
 
 
@@ -83,6 +83,44 @@ def test_owner_cleans_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
         assert cleanup([place.run]) == []
         assert cleanup([place.run], own=True)
+
+
+@pytest.mark.docker
+def test_docker_things_of_a_run_whose_store_was_moved() -> None:
+    """The run lives, and its folder is not where it was."""
+    with make_place("docker") as place:
+        child, _ = place.waiting()
+        place.run_dir.rename(place.run_dir.with_name("moved"))
+        before = place.leftovers()
+        assert cleanup([place.run]) == [] and place.leftovers() == before
+        child.kill()
+        child.wait(30)
+        assert len(cleanup([place.run])) == 4
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("changed", "why"), [
+    ({"uid": "4711"}, "another user's"), ({"namespace": "pid:[1]"}, "another pid namespace"),
+    ({"machine": "elsewhere 1f", "boot": "another"}, "another machine"), ({"uid": "x"}, "does not say whose"),
+])
+def test_docker_things_that_nobody_can_judge_are_left(changed: dict[str, str], why: str) -> None:
+    with make_place("docker") as place:
+        dead = {**docker_backend.owner_labels(place.run_dir), "stormproof.owner.processes": "4194304:1",
+                "stormproof.owner.lock": ""}  # fmt: skip
+        labels = dead | {f"stormproof.owner.{name}": value for name, value in changed.items()}
+        client = docker_backend.connect()
+        name = docker_backend.network_name(place.run)
+        place.lock.close()
+        place.run_dir.rename(place.run_dir.with_name("moved"))
+        made = client.api.create_network(name, labels=labels, internal=True)["Id"]
+        try:
+            (line,) = cleanup([place.run])
+            assert line.startswith(f"left network {name} of run {place.run}: ") and why in line
+        finally:
+            client.api.remove_network(made)
+        client.api.create_network(name, labels=dead, internal=True)
+        client.close()
+        assert cleanup([place.run]) == [f"removed network {name}"]
 
 
 @pytest.mark.docker

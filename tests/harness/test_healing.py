@@ -19,7 +19,7 @@ from stormproof.test import Test
 def test_one_damaged_run_does_not_keep_the_others_from_being_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(healing, "cleanup", lambda: [])
+    monkeypatch.setattr(healing, "cleanup", lambda **_: [])
     damaged, other = (Store(tmp_path).create(Test("joram", "queue", seed=seed)) for seed in (1, 2))
     for run_dir in (damaged, other):
         journal = UndoJournal(run_dir)
@@ -37,7 +37,7 @@ def test_one_damaged_run_does_not_keep_the_others_from_being_mended(
 @pytest.mark.requirement("H15")
 def test_no_fault_counts_as_undone_while_no_docker_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    monkeypatch.setattr(healing, "cleanup", lambda: [])
+    monkeypatch.setattr(healing, "cleanup", lambda **_: [])
     run_dir = Store(tmp_path).create(Test("joram", "queue", backend="docker"))
     journal = UndoJournal(run_dir)
     journal.begin(NETWORK, ("n1",))

@@ -56,7 +56,7 @@ def test_only_a_run_that_was_not_recorded_to_its_end_has_failed(
     run_dir = tmp_path / "20260101T000000-joram-queue-1-abcd"
     write_run(run_dir, events=100, seed=1)
     update_run(run_dir, status=status, failure=None)
-    monkeypatch.setattr("harness.run.cleanup", lambda _: [])
+    monkeypatch.setattr("harness.run.cleanup", lambda *_, **__: [])
     _pick_up(run_dir, KeyboardInterrupt())
     assert read_run(run_dir)["failure"] == failure
 
@@ -69,7 +69,7 @@ def test_a_run_that_can_not_be_sealed_does_not_hide_the_reason_of_its_end(
 
     cleaned: list[str] = []
     run_dir = Store(tmp_path).create(Test("joram", "queue"))
-    monkeypatch.setattr("harness.run.cleanup", lambda names: cleaned.extend(names) or [])
+    monkeypatch.setattr("harness.run.cleanup", lambda names, own: cleaned.extend(names) or [])
     monkeypatch.setattr("harness.run.recover", full)
     _pick_up(run_dir, StormproofError("the disk is full"))
     assert cleaned == [run_dir.name]

@@ -102,7 +102,7 @@ def test_what_a_killed_campaign_left_is_healed(tmp_path: Path, monkeypatch: pyte
     memory = tmp_path / "memory"
     process = _endless(memory)
     monkeypatch.setattr("harness.sim.pool._MEMORY", memory)
-    monkeypatch.setattr("harness.healing.cleanup", lambda: [])
+    monkeypatch.setattr("harness.healing.cleanup", lambda **_: [])
     young = [memory / "stormproof-sim-newborn", memory / "stormproof-sim-unlocked"]
     for folder in young:
         folder.mkdir()

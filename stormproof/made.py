@@ -1,0 +1,158 @@
+"""What a run makes outside of its folder, noted there by its full name before it is made; and folders of that kind.
+
+``made.jsonl`` begins with the run's owner; then comes a line for each folder, container, network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from stormproof.errors import StormproofError
+from stormproof.owner import Leftover, Owner, is_held, lock_identity, this_namespace, this_process
+from stormproof.run_folder import LOCK_FILE, MADE_FILE
+
+FOLDER = "folder"
+OWNER = "owner"
+
+PREFIX = "stormproof-"
+_LOCK = ".lock"
+_NOTE = ".owner.json"
+_DRAFT = ".owner.json.new"
+
+
+def note_owner(run_dir: Path) -> None:
+    """Note this process, which holds the run's lock, as the one that answers for the run.
+
+    Raises:
+        StormproofError: the run's folder can't be written.
+    """
+    _append(run_dir, {OWNER: this_process(run_dir / LOCK_FILE).to_json()})
+
+
+def note_made(run_dir: Path, kind: str, name: str) -> None:
+    """Note something that is about to be made. Raises StormproofError when the run's folder can't be written."""
+    _append(run_dir, {kind: name})
+
+
+def made_folders(run_dir: Path) -> list[Path]:
+    """The folders that a run has made; none where that was not noted or can't be read."""
+    names = [line.get(FOLDER) for line in _lines(run_dir)]
+    return [Path(name) for name in names if isinstance(name, str) and "\0" not in name and name.startswith("/")]
+
+
+def owner_of(run_dir: Path) -> Owner:
+    """Who answers for what this process makes for a run: itself, and whoever noted that the run is his."""
+    ours = this_process(run_dir / LOCK_FILE)
+    noted = next((Owner.from_json(data) for line in _lines(run_dir) if isinstance(data := line.get(OWNER), dict)), None)
+    if noted is None or noted.lock != ours.lock:  # another's: of a folder that was copied
+        return ours
+    if noted.namespace != this_namespace():
+        return noted
+    return replace(noted, processes=tuple(dict.fromkeys((*noted.processes, *ours.processes))))
+
+
+@dataclass
+class OwnFolder:
+    """A folder of this process's, locked for as long as it lives."""
+
+    path: Path
+    _fd: int = -1
+
+    @classmethod
+    def make(cls, path: Path, run_dir: Path | None = None) -> OwnFolder:
+        """Make it, readable for this user only; ``run_dir`` is the run that it is for. Raises OSError."""
+        path.mkdir(mode=0o700)
+        fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its owner is whoever has the lock: the pid in here may be that of a namespace of its own.
+        owner = replace(this_process(), processes=(), lock=lock_identity(path / _LOCK))
+        note = {"dir": str(run_dir.resolve()) if run_dir else "", **owner.to_json()}
+        (path / _DRAFT).write_text(json.dumps(note), encoding="utf-8")
+        (path / _DRAFT).rename(path / _NOTE)
+        return cls(path, fd)
+
+    def remove(self) -> None:
+        """Remove it, if that has not been done, and let go of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def folders(places: Iterable[Path] = ()) -> Iterator[Leftover]:
+    """This user's folders in these places and in that of temporary files."""
+    for place in dict.fromkeys([Path(tempfile.gettempdir()), *places]):
+        for path in sorted(place.glob(f"{PREFIX}*")):
+            try:
+                # Others may write here, too: only what this user made is his to remove.
+                if path.is_symlink() or path.stat().st_uid != os.getuid():
+                    continue
+                note = json.loads((path / _NOTE).read_text(encoding="utf-8"))
+                owner = Owner.from_json(note)
+                run_dir = Path(note["dir"]) if note["dir"] else None
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # gone meanwhile, or not one of ours
+            # In a user namespace everybody is root.
+            owner = replace(owner, uid=path.stat().st_uid) if owner else None
+            run = run_dir.name if run_dir else ""
+            yield Leftover(f"{FOLDER} {path}", run, run_dir, owner, path / _LOCK, partial(_removed, path))
+
+
+def unfinished(run_dir: Path) -> list[Path]:
+    """Folders that a run was about to make when it ended: there is nothing in them yet."""
+    found = []
+    for path in made_folders(run_dir):
+        if not path.name.startswith(PREFIX) or path.is_symlink() or (path / _NOTE).exists():
+            continue
+        try:
+            names = {each.name for each in path.iterdir()}
+            held = is_held(path / _LOCK, lock_identity(path / _LOCK))
+            if path.stat().st_uid == os.getuid() and names <= {_LOCK, _DRAFT} and not held:
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+def _removed(path: Path) -> bool:
+    if not path.exists():
+        return False
+    shutil.rmtree(path)
+    return True
+
+
+def _append(run_dir: Path, line: dict[str, object]) -> None:
+    path = run_dir / MADE_FILE
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(fd, (json.dumps(line) + "\n").encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StormproofError(f"can't write {path}: {error.strerror}; nothing is made") from error
+
+
+def _lines(run_dir: Path) -> list[dict[str, object]]:
+    try:
+        text = (run_dir / MADE_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    found = []
+    for line in text.split("\n"):
+        try:
+            data = json.loads(line)
+        except ValueError:
+            continue  # cut off: what it names was never made
+        if isinstance(data, dict):
+            found.append(data)
+    return found
