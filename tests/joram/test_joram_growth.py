@@ -29,7 +29,7 @@ from nodes.reference.designs.joram.log import Log, Member, encode_command, encod
 from nodes.reference.designs.joram.messages import Message, PrepareReply, PreVoteReply, PreVoteRequest, Propose
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.replication.messages import Ack, Append, LogPosition
+from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateEnd
 from nodes.reference.replication.positions import LogId, Position
 from nodes.reference.replication.replicator import Replicator, SharedFrames
 from nodes.reference.replication.transfer import HeldBack, Marks, Transfer, TwoStep, add_chunk, rows_of
@@ -290,9 +290,10 @@ def unlinked(config: Config, runtime: Runtime | None = None) -> Joram:
 class Peers:
     """A replica of five as a master sees it: a log, and links that lose everything."""
 
-    def __init__(self, folder: Path, *entries: tuple[int, bytes]) -> None:
+    def __init__(self, folder: Path, *entries: tuple[int, bytes], **options: Any) -> None:
         peers = {f"n{number}": (f"n{number}", 1) for number in range(1, 6)}
-        config = Config("n1", "joram", str(folder), peers=peers, options={"ack": "majority"})
+        config = Config("n1", "joram", str(folder), peers=peers,
+                        options={"ack": "majority", "secret": "between us", **options})
         self.replica = unlinked(config)._replica
         for epoch, entry in entries:
             self.replica.log.append(epoch, entry)
@@ -359,6 +360,45 @@ async def test_the_group_changes_one_replica_at_a_time_and_not_before_an_entry_o
     peers.has(grown, "n6")
     assert peers.replica.committed == grown
     assert tick() == [*six, "n7"]
+    peers.leader.stop()
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_a_transfer_needs_stays_in_the_log_while_that_is_compacted(tmp_path: Path, form: str):
+    """A state of more chunks than are sent at once, and a log that keeps hardly anything."""
+    peers = Peers(tmp_path, transfer=form, log_keep=5)
+    log, sent = peers.replica.log, []
+    peers.replica.send = lambda peer, message: sent.append((peer, message))
+    peers.has(1, "n2", "n3")
+
+    def work(commands: int, size: int) -> None:
+        for _ in range(commands):
+            peers.leader.submit(Command("send", "c", 0, {"destination": QUEUE, "headers": {}, "body": b"x" * size}))
+        peers.leader._flush()
+        for peer in ("n2", "n3"):
+            peers.leader.acked(peer, Ack(peers.epoch, log.last, peers.replica.now()))
+        peers.leader._flush()
+        peers.leader.submit(Command("received", "c", 0, {}))
+        peers.leader._flush()
+
+    peers.leader.submit(Command("open", "c", 0, {"reliable": False, "login": "x"}))
+    work(100, 10_000)
+    assert log.base > 0
+    peers.leader.introduced("n4", LogPosition(peers.epoch, 0, 0, 0, 0))
+    begun, chunks = log.applied, 0
+    while chunks < 100 and not any(isinstance(message, StateEnd) for _, message in sent):
+        work(60, 10)
+        chunks += 1
+        peers.leader.acked_chunks("n4", StateAck(peers.epoch, chunks))
+    (end,) = [message for peer, message in sent if isinstance(message, StateEnd)]
+    assert (form == "two-step") or end.upto == begun
+    assert chunks > 4 and [name for name, *_ in end.group] == [] and end.view[0] == "n1"
+    assert log.epoch_at(end.upto) == end.upto_epoch
+    work(100, 10)
+    assert log.epoch_at(end.upto) is not None, "what follows the state is held until the peer has the state"
+    peers.leader.acked("n4", Ack(peers.epoch, end.upto, peers.replica.now()))
+    work(100, 10)
+    assert log.epoch_at(end.upto) is None, "and no longer"
     peers.leader.stop()
 
 

@@ -183,6 +183,12 @@ def read_slice(
         yield [table, *row]
 
 
+def highest_key(database: sqlite3.Connection, table: str) -> int:
+    """The highest key in a table; below every key when it is empty."""
+    (key,) = database.execute(f"SELECT max(id) FROM {table}").fetchone()
+    return -(1 << 63) if key is None else int(key)
+
+
 def read_all(database: sqlite3.Connection) -> Iterator[list[Any]]:
     """Every row of every table as ``[table, column...]``."""
     for name in _SCHEMA:

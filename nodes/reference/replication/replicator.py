@@ -79,6 +79,15 @@ class Replicator:
             return self._replica.log.applied
         return self.next - 1
 
+    @property
+    def must_hold(self) -> int | None:
+        """The entry that the state is complete up to, while it is under way: it and what follows must not be dropped.
+
+        The end of the transfer tells the view and the group at that entry, and the peer goes on from there.
+        """
+        transfer = self._transfer
+        return None if transfer is None or transfer.at is None else transfer.at.idx
+
     def close(self) -> None:
         """The peer needs nothing any more, or not from here."""
         if self._transfer is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 from nodes.reference import wire
-from nodes.reference.engine.store import TABLES, read_slice
+from nodes.reference.engine.store import TABLES, highest_key, read_slice
 from nodes.reference.replication.positions import LogId
 
 TWO_STEP, HELD_BACK = TRANSFERS = ("two-step", "held-back")
@@ -22,7 +22,8 @@ CHUNK_BYTES = 128 << 10
 FEW = 1_000
 """Marked rows that are copied at once, in the last step."""
 MOST_ROUNDS = 8
-"""Rounds of copying marked rows, after which the last step takes them all, however many there are."""
+"""Rounds of copying marked rows, after which the last step takes them all, however many there are; also pieces of a
+table that hold rows which were added while it was copied."""
 
 Row = list[Any]
 """``[table, id, column...]``, or ``[table, id]`` for a row that is gone."""
@@ -168,8 +169,11 @@ class TwoStep:
     def _copy(self) -> Generator[bytes, None, None]:
         for table in TABLES:
             after: int | None = None
-            while rows := cut(read_slice(self._database, table, after)):
+            highest, fresh = highest_key(self._database, table), 0
+            # Rows may be added as fast as they are copied; they are marked, so they need not come now.
+            while fresh < MOST_ROUNDS and (rows := cut(read_slice(self._database, table, after))):
                 after = rows[-1][1]
+                fresh += after > highest
                 yield encode_chunk(rows)
         for _ in range(MOST_ROUNDS):
             if len(self._take_marked()) <= FEW:

@@ -359,4 +359,7 @@ class Leader:
         hold = min((replicator.hold for replicator in self._replicators.values()), default=log.last)
         # A peer that lags further than this is better served with the whole state.
         hold = max(hold, log.last - 8 * options.log_keep)
+        # But one that is getting the state now must be able to go on from it, or it would be given one after the other.
+        under_way = [replicator.must_hold for replicator in self._replicators.values()]
+        hold = min([hold, *(index for index in under_way if index is not None)])
         log.compact(options.log_keep, options.log_keep_bytes, hold)
