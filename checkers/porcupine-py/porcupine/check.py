@@ -56,7 +56,7 @@ def check_operations_verbose(
     linearisation is replayed against the plain model before it is believed.
     """
     began = time.monotonic()
-    limits = Limits(None if timeout is None else began + timeout, max_steps or 1 << 62, max_memory)
+    limits = Limits(None if timeout is None else began + timeout, max_steps or 1 << 62, min(max_memory, 1 << 62))
     call, ret = positions(operations)
     if isinstance(model, CompiledModel):
         parts = _check_compiled(model, operations, call, ret, limits, monitors, evidence)

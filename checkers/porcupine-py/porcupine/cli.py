@@ -1,50 +1,100 @@
-"""The command ``porcupine``."""
+"""The command ``porcupine``.
+
+Its status is a verdict only if there is one: 0, 1 and 2 are said by ``_status``, which holds the result, and 1 only
+with the witness. Whatever else ends the command, in whatever layer, ends it with 3 and one line on stderr. So nothing
+that may fail to load is imported before ``main`` can catch it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from .check import DEFAULT_MEMORY, check_operations_verbose
-from .formats import FORMATS, read_history
-from .models import MODELS, CompiledModel, model_named
-from .types import CheckResult, Operation, PorcupineError, Result
+if TYPE_CHECKING:
+    from .formats import History
+    from .models import CompiledModel
+    from .types import Operation, Result
 
-EXIT_OK, EXIT_ILLEGAL, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 1, 2, 3
+EXIT_OK, EXIT_ILLEGAL, EXIT_UNKNOWN, EXIT_NO_VERDICT = 0, 1, 2, 3
+MAX_LINE = 1000
+"""Longest line on stderr, in characters."""
+
+
+class _Leave(SystemExit):
+    """The parser has said all there is to say; any other SystemExit is something that went wrong."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage is bad input too."""
+    """Wrong usage is no verdict either."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> None:  # type: ignore[override]
+        raise _Leave(status)
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        self.exit(EXIT_BAD_INPUT, f"porcupine: {message}; see porcupine check --help\n")
+        _complain(f"{message}; see porcupine check --help")
+        self.exit(EXIT_NO_VERDICT)
 
 
-def _seconds(text: str) -> float:
+class _NoOutput(Exception):
+    """What was found can't be written to stdout."""
+
+
+def _positive(text: str) -> float:
     value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError("must be more than 0, and finite")
     return value
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for name in text.split(",") if name)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
+    from .check import DEFAULT_MEMORY
+    from .formats import FAILED_CAS, FORMATS
+    from .models import MODELS
+
     top = _Parser(prog="porcupine", description="Is a history of concurrent operations linearizable?")
     commands = top.add_subparsers(dest="command", required=True, parser_class=_Parser)
     check = commands.add_parser(
         "check",
         help="check files of histories",
-        description="Prints FILE: ok|illegal|unknown. Exit status: 0 all ok, 1 illegal, 2 unknown, 3 bad input.",
+        description="Prints FILE: ok|illegal|unknown. Exit status: 0 all ok, 1 illegal, 2 unknown, 3 no verdict "
+        "(bad input, wrong usage, anything that went wrong).",
     )
     check.add_argument("--model", required=True, help=f"one of {', '.join(MODELS)}")
     check.add_argument("--format", help=f"one of {', '.join(FORMATS)}; told from the content by default")
-    check.add_argument("--timeout", type=_seconds, metavar="S", help="seconds per file, then the verdict is unknown")
+    check.add_argument(
+        "--initial",
+        metavar="VALUE",
+        help="the first value of a register (JSON or EDN; default null); of a multi-register also a map by key",
+    )
+    check.add_argument(
+        "--failed-cas",
+        choices=FAILED_CAS,
+        help="what a cas that ends fail means; by default it did not match in a jepsen-log, and did not happen in "
+        "all other formats",
+    )
+    check.add_argument(
+        "--pass-over",
+        type=_names,
+        default=frozenset(),
+        metavar="NAME,...",
+        help="processes that are no clients, besides nemesis; their lines are counted and passed over",
+    )
+    check.add_argument("--timeout", type=_positive, metavar="S", help="seconds per file, then the verdict is unknown")
     check.add_argument(
         "--memory",
-        type=_seconds,
+        type=_positive,
         metavar="MB",
         default=DEFAULT_MEMORY / 1e6,
         help="for the search (default %(default).0f)",
@@ -58,66 +108,117 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
-    options = parser().parse_args(arguments)
+    """Run the command; returns its exit status, or raises SystemExit with it for help and wrong usage."""
+    leave: _Leave | None = None
     try:
-        model = model_named(options.model)
+        try:
+            _escape_what_can_t_be_written()
+            options = parser().parse_args(arguments)
+        except _Leave as end:
+            leave = end
+            status = EXIT_NO_VERDICT if end.code else EXIT_OK
+        else:
+            status = _run(options)
+        _flush()
+    except BaseException as error:
+        status = EXIT_NO_VERDICT
+        leave = None
+        with contextlib.suppress(BaseException):  # not even the words for it may stand in the way of the status
+            _abandon(sys.stdout) if isinstance(error, _NoOutput) else None
+            _complain(_words(error))
+    if leave is not None:
+        raise SystemExit(status)
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .formats import FORMATS
+    from .models import model_named
+    from .types import PorcupineError
+
+    try:
+        model = model_named(options.model, None if options.initial is None else _value(options.initial))
         if options.format is not None and options.format not in FORMATS:
             raise PorcupineError(f'unknown format "{options.format}"; known: {", ".join(FORMATS)}')
     except PorcupineError as error:
-        print(f"porcupine: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        _complain(str(error))
+        return EXIT_NO_VERDICT
     status = {_check_file(model, file, options) for file in options.files}
-    for worst in (EXIT_BAD_INPUT, EXIT_ILLEGAL, EXIT_UNKNOWN):
+    for worst in (EXIT_NO_VERDICT, EXIT_ILLEGAL, EXIT_UNKNOWN):
         if worst in status:
             return worst
     return EXIT_OK
 
 
 def _check_file(model: CompiledModel, file: str, options: argparse.Namespace) -> int:
-    began = time.monotonic()
+    """Status of one file. Other files are still checked when anything goes wrong with this one."""
     try:
-        operations = read_history(file, model, options.format)
-        read = time.monotonic() - began
-        result = check_operations_verbose(
-            model, operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)
-        )
-        print(_line(file, result, read))
-        if result.illegal is not None:
-            print(f"  {result.illegal.reason}")
-            if options.minimal:
-                _print_minimal(model, operations, options.timeout)
-        if options.html is not None:
-            _write_html(model, operations, result, file, options)
-    except PorcupineError as error:
-        print(f"porcupine: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    return {CheckResult.OK: EXIT_OK, CheckResult.ILLEGAL: EXIT_ILLEGAL}.get(result.verdict, EXIT_UNKNOWN)
+        return _verdict_on(model, file, options)
+    except _NoOutput:
+        raise
+    except Exception as error:
+        _complain(_words(error, file))
+        return EXIT_NO_VERDICT
 
 
-def _line(file: str, result: Result, read: float) -> str:
+def _verdict_on(model: CompiledModel, file: str, options: argparse.Namespace) -> int:
+    from .check import check_operations_verbose
+    from .formats import load_history
+
+    began = time.monotonic()
+    history = load_history(file, model, options.format, failed_cas=options.failed_cas, pass_over=options.pass_over)
+    read = time.monotonic() - began
+    result = check_operations_verbose(
+        model, history.operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)
+    )
+    status = _status(result)
+    _say(_line(file, history, result, read))
+    if result.illegal is not None:
+        _say(f"  {result.illegal.reason}")
+        if options.minimal:
+            _say_minimal(model, history.operations, options.timeout)
+    if options.html is not None:
+        _write_html(model, history.operations, result, file, options)
+    return status
+
+
+def _status(result: Result) -> int:
+    """The exit status that a verdict stands for; *illegal* needs the partition that shows it, and how."""
+    from .types import CheckResult
+
+    if result.verdict is CheckResult.ILLEGAL:
+        witness = result.illegal
+        if witness is None or not witness.reason:
+            raise AssertionError("illegal without a witness; please report this")
+        return EXIT_ILLEGAL
+    return {CheckResult.OK: EXIT_OK, CheckResult.UNKNOWN: EXIT_UNKNOWN}[result.verdict]
+
+
+def _line(file: str, history: History, result: Result, read: float) -> str:
     parts = len(result.partitions)
+    passed = history.passed_over
     return (
         f"{file}: {result.verdict.value}  {result.operations} operations, "
-        f"{parts} partition{'' if parts == 1 else 's'}, "
+        f"{parts} partition{'' if parts == 1 else 's'}, {passed} line{'' if passed == 1 else 's'} passed over, "
         f"{result.steps} steps, read {read:.3f} s, checked {result.seconds:.3f} s"
     )
 
 
-def _print_minimal(model: CompiledModel, operations: list[Operation], timeout: float | None) -> None:
+def _say_minimal(model: CompiledModel, operations: list[Operation], timeout: float | None) -> None:
     from .check import operation_text
     from .minimal import minimal_history
 
     smallest = minimal_history(model, operations, timeout=timeout or 10.0)
     proven = "minimal" if smallest.proven else "small (time ran out before it was proven minimal)"
-    print(f"  a {proven} illegal history of {len(smallest.operations)} operations:")
+    _say(f"  a {proven} illegal history of {len(smallest.operations)} operations:")
     for i in smallest.operations:
-        print(f"    {operation_text(model, operations[i])}")
+        _say(f"    {operation_text(model, operations[i])}")
 
 
 def _write_html(
     model: CompiledModel, operations: list[Operation], result: Result, file: str, options: argparse.Namespace
 ) -> None:
+    from .types import PorcupineError
     from .visual import write_html
 
     out: Path = options.html
@@ -128,6 +229,80 @@ def _write_html(
         write_html(out, model, operations, result, title=file)
     except OSError as error:
         raise PorcupineError(f"{out}: {error.strerror or error}") from None
+
+
+def _value(text: str) -> Any:
+    """A value as JSON, or else as EDN."""
+    from .formats.edn import parse_edn
+    from .formats.jsonl import parse_json
+
+    try:
+        return parse_json(text)
+    except ValueError:
+        return parse_edn(text, "--initial")
+
+
+def _words(error: BaseException, file: str = "") -> str:
+    """What went wrong, for a person."""
+    from .types import PorcupineError
+
+    if isinstance(error, PorcupineError):
+        return str(error)
+    told = {MemoryError: "out of memory", RecursionError: "nested too deeply", KeyboardInterrupt: "interrupted"}
+    what = told.get(type(error)) or (
+        str(error) if isinstance(error, _NoOutput) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    )
+    return f"{file}: {what}" if file else what
+
+
+def _say(text: str) -> None:
+    """Write a line to stdout."""
+    if sys.stdout is None:
+        raise _NoOutput("stdout is closed")
+    try:
+        sys.stdout.write(f"{text}\n")
+    except (OSError, ValueError) as error:
+        raise _NoOutput(f"stdout: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _flush() -> None:
+    """What is still in the buffer may be what can't be written."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        raise _NoOutput(f"stdout: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _complain(text: str) -> None:
+    """Write one line to stderr, if that can be done."""
+    line = " ".join(f"porcupine: {text}".split())
+    if len(line) > MAX_LINE:
+        line = line[: MAX_LINE - 3] + "..."
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        _abandon(sys.stderr)
+
+
+def _abandon(stream: TextIO | None) -> None:
+    """Python flushes its streams when it ends, and says status 120 if that fails: let it flush into nothing."""
+    if stream is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)
+
+
+def _escape_what_can_t_be_written() -> None:
+    """A text may hold what the terminal's encoding, or any, does not know (half of a surrogate pair)."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def stopping(limits: Limits) -> Iterator[Ints]:
     if limits.deadline is None:
         yield stop
         return
-    timer = threading.Timer(max(0.0, limits.deadline - time.monotonic()), stop.fill, (1,))
+    left = min(max(0.0, limits.deadline - time.monotonic()), threading.TIMEOUT_MAX)
+    timer = threading.Timer(left, stop.fill, (1,))
     timer.daemon = True
     timer.start()
     try:

@@ -62,8 +62,29 @@ class _Tokens:
             return self.value() if kind == "discard" else dropped
         if kind == "open":
             return self.collection()
+        line = self.token_line
         self.advance()
-        return self.text_of(token) if kind == "text" else _atom(token)
+        if kind == "text":
+            return self.text_of(token)
+        try:
+            return _atom(token)
+        except ValueError as error:
+            # Python bounds how many digits it makes an integer of.
+            raise PorcupineError(f"{self.name}:{line}: {error}") from None
+
+    def skip_discarded(self) -> None:
+        """Go past values that are marked to be ignored."""
+        while self.kind == "discard":
+            self.advance()
+            self.whole()
+
+    def whole(self) -> Any:
+        """As ``value``, of a value that is not within another."""
+        line = self.token_line
+        try:
+            return self.value()
+        except RecursionError:
+            raise PorcupineError(f"{self.name}:{line}: nested too deeply") from None
 
     def collection(self) -> Any:
         begun, line = self.token, self.token_line
@@ -111,10 +132,15 @@ def _atom(token: str) -> Any:
     return token
 
 
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
 def parse_edn(text: str, name: str = "EDN", line: int = 1) -> Any:
     """The one value of a text. Raises PorcupineError with ``name`` and line."""
     tokens = _Tokens(text, name, line)
-    value = tokens.value()
+    value = tokens.whole()
     if tokens.kind:
         raise tokens.fail(f"unexpected {tokens.token!r}")
     return value
@@ -123,19 +149,23 @@ def parse_edn(text: str, name: str = "EDN", line: int = 1) -> Any:
 def edn_rows(text: str, name: str) -> Iterator[Row]:
     """Rows of a text: maps, or one vector or list of maps."""
     tokens = _Tokens(text, name, 1)
+    tokens.skip_discarded()
     within = tokens.token if tokens.kind == "open" and tokens.token in "[(" else ""
     begun = tokens.token_line
     if within:
         tokens.advance()
-    while not (within and tokens.kind == "close" and tokens.token == _CLOSING[within]):
+    while True:
+        tokens.skip_discarded()
+        if within and tokens.kind == "close" and tokens.token == _CLOSING[within]:
+            break
         if tokens.kind == "":
             if within:
                 raise PorcupineError(f"{name}:{begun}: {within!r} is never closed; the file is not complete")
             return
         line = tokens.token_line
-        item = tokens.value()
+        item = tokens.whole()
         if not isinstance(item, dict):
-            raise PorcupineError(f"{name}:{line}: a map is expected, not {item!r}")
+            raise PorcupineError(f"{name}:{line}: a map is expected, not {_short(item)}")
         missing = [field for field in ("process", "type", "f") if field not in item]
         if missing:
             raise PorcupineError(f"{name}:{line}: :{missing[0]} is missing")
@@ -143,5 +173,6 @@ def edn_rows(text: str, name: str) -> Iterator[Row]:
             line, item["process"], str(item["type"]), str(item["f"]), with_key(item.get("key"), item.get("value"))
         )
     tokens.advance()
+    tokens.skip_discarded()
     if tokens.kind:
         raise tokens.fail(f"unexpected {tokens.token!r} after the history")

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from ..types import PorcupineError
 from .rows import Row, with_key
+
+
+def _refuse(constant: str) -> Any:
+    """NaN and the infinities, which Python would take, are no JSON; NaN does not even equal itself."""
+    raise ValueError(f"{constant} is no value of JSON")
+
+
+def parse_json(text: str) -> Any:
+    """The one value of a text. Raises ValueError for a text that is not JSON, or is nested too deeply."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def json_rows(text: str, name: str) -> Iterator[Row]:
@@ -15,7 +29,7 @@ def json_rows(text: str, name: str) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            item = json.loads(line)
+            item = parse_json(line)
         except ValueError as error:
             raise PorcupineError(f"{name}:{number}: not JSON: {error}") from None
         if not isinstance(item, dict):

@@ -7,15 +7,15 @@ none, -2: JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), te
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..types import PorcupineError
-from .rows import TYPES, Row, with_key
+from .jsonl import parse_json
+from .rows import NEMESIS, TYPES, Row, with_key
 
-NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -2, 32
+NO_PROCESS, NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -1, -2, 32
 NEEDED = ("run", "index", "process", "type", "f", "key", "value", "text")
 PAIRS = frozenset({"cas"})
 """Functions whose value is a pair even if it would fit a small integer."""
@@ -44,7 +44,8 @@ def parquet_rows(path: Path, data: bytes) -> Iterator[Row]:
             raise PorcupineError(f"{path}:{line + 1}: type is {code!r}, not 0 to 3")
         value = _value(f, columns["value"][line], columns["text"][line], path, line + 1)
         keyed = with_key(key if key is not None and key >= 0 else None, value)
-        yield Row(line + 1, columns["process"][line], TYPES[code], f, keyed)
+        process = columns["process"][line]
+        yield Row(line + 1, NEMESIS if process == NO_PROCESS else process, TYPES[code], str(f), keyed)
 
 
 def _value(f: str, value: Any, text: str | None, path: Path, line: int) -> Any:
@@ -52,7 +53,7 @@ def _value(f: str, value: Any, text: str | None, path: Path, line: int) -> Any:
         return None
     if value == TEXT_VALUE:
         try:
-            return json.loads(text or "")
+            return parse_json(text or "")
         except ValueError:
             raise PorcupineError(f"{path}:{line}: text is not JSON: {text!r}") from None
     if f in PAIRS or value >> PAIR_SHIFT:

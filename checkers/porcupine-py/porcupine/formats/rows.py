@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,18 @@ from ..types import Operation, PorcupineError
 
 TYPES = ("invoke", "ok", "fail", "info")
 
+DID_NOT_HAPPEN, DID_NOT_MATCH = "did-not-happen", "did-not-match"
+FAILED_CAS = (DID_NOT_HAPPEN, DID_NOT_MATCH)
+"""What a ``cas`` that ends ``fail`` may mean: it did not happen, for whatever reason (Jepsen, Knossos); or it was
+carried out, compared, and did not match (the etcd logs of Porcupine's tests), which is an observation."""
+
+NEMESIS = "nemesis"
+"""The process that every history may have beside its clients: what it does is no operation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One event; ``process`` is an integer for a client, anything else for a nemesis."""
+    """One event; ``process`` is a whole number from 0 for a client, a name for what is no client."""
 
     line: int
     process: Any
@@ -23,15 +31,48 @@ class Row:
     value: Any
 
 
-def operations_of(rows: Iterable[Row], model: CompiledModel, name: str) -> list[Operation]:
-    """Operations in order of invocation; a row's number is its time.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How rows are to be understood: what a failed ``cas`` means (one of FAILED_CAS), and the names of processes whose
+    rows are passed over besides NEMESIS."""
+
+    failed_cas: str = DID_NOT_HAPPEN
+    pass_over: Collection[str] = ()
+
+    def passes_over(self, row: Row, name: str) -> bool:
+        """Whether a row is no client's. Raises PorcupineError if it can't be told."""
+        process = row.process
+        if type(process) is int and process >= 0:
+            return False
+        # A keyword may have kept its colon on its way through JSON.
+        if isinstance(process, str) and (process.removeprefix(":") == NEMESIS or process in self.pass_over):
+            return True
+        shown = repr(process)
+        raise PorcupineError(
+            f"{name}:{row.line}: process {shown if len(shown) < 80 else shown[:80] + '...'} is neither a whole number "
+            f"from 0 nor {NEMESIS}; names to pass over are given with --pass-over"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a file holds: operations, and how many of its lines were no client's and passed over."""
+
+    operations: list[Operation]
+    passed_over: int
+
+
+def operations_of(rows: Iterable[Row | None], model: CompiledModel, name: str, reading: Reading) -> History:
+    """Operations in order of invocation; a row's number is its time. A row that is None is passed over.
 
     Raises PorcupineError with the line for rows that do not pair, or that the model does not know.
     """
-    opened: dict[Any, tuple[int, Row]] = {}
+    opened: dict[int, tuple[int, Row]] = {}
     found: list[tuple[int, Operation | None]] = []
+    passed_over = 0
     for time, row in enumerate(rows):
-        if type(row.process) is not int or row.process < 0:
+        if row is None or reading.passes_over(row, name):
+            passed_over += 1
             continue
         if row.type not in TYPES:
             raise PorcupineError(f'{name}:{row.line}: type is "{row.type}", not one of {", ".join(TYPES)}')
@@ -53,14 +94,20 @@ def operations_of(rows: Iterable[Row], model: CompiledModel, name: str) -> list[
                 f"{name}:{row.line}: process {row.process} completes {row.f}, "
                 f"but invoked {begun.f} in line {begun.line}"
             )
-        found[place] = (found[place][0], _operation(model, name, begun, row, found[place][0], time))
+        found[place] = (found[place][0], _operation(model, name, reading, begun, row, found[place][0], time))
     for place, begun in opened.values():
-        found[place] = (found[place][0], _operation(model, name, begun, None, found[place][0], 0))
-    return [operation for _, operation in found if operation is not None]
+        found[place] = (found[place][0], _operation(model, name, reading, begun, None, found[place][0], 0))
+    return History([operation for _, operation in found if operation is not None], passed_over)
 
 
-def _operation(model: CompiledModel, name: str, begun: Row, ended: Row | None, call: int, ret: int) -> Operation | None:
+def _operation(
+    model: CompiledModel, name: str, reading: Reading, begun: Row, ended: Row | None, call: int, ret: int
+) -> Operation | None:
     kind = "info" if ended is None else ended.type
+    dropped = kind == "fail" and reading.failed_cas == DID_NOT_HAPPEN
+    if dropped:
+        # It did not happen, but it must be one of the model's all the same.
+        kind = "info"
     got = ended.value if ended is not None and ended.type == "ok" else None
     try:
         made = model.from_history(begun.f, begun.value, kind, got, begun.process)
@@ -68,7 +115,7 @@ def _operation(model: CompiledModel, name: str, begun: Row, ended: Row | None, c
             return None
         operation = Operation(begun.process, *made, call, None if kind == "info" else ret)
         model.arguments(operation)
-        return operation
+        return None if dropped else operation
     except PorcupineError as error:
         raise PorcupineError(f"{name}:{(ended or begun).line}: {error}") from None
 

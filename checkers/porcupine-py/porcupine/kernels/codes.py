@@ -53,6 +53,9 @@ LOG_BEYOND: Final = 73
 FIFO_ENQUEUE: Final = 80
 FIFO_DEQUEUE: Final = 81
 FIFO_EMPTY: Final = 82
+# Registers under transactions, as a persistent tree of values. ``a`` is a place in ``data``: number of reads, (leaf,
+# value) of each, number of writes, (leaf, value) of each.
+TXN: Final = 90
 
 PURE: Final = 1
 """Flag: the operation never changes the state, in any state that admits it."""

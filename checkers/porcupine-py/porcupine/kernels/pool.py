@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 MAX_NEW_NODES = 64
-"""The most nodes that one step of a tree adds; a caller makes room for them first. Lists add one."""
+"""The most nodes that one change of a tree adds; a caller makes room for them first. Lists add one."""
 
 COUNT = 0
 """Place in ``ctx`` of the number of nodes."""

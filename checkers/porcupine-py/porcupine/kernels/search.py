@@ -342,7 +342,8 @@ def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, o
     """Search one partition (rows of ``prepare``, ``m`` of them completed) from ``state``.
 
     Returns (verdict, steps, level reached, state after the order). ``order`` gets [length, rank...]: the
-    linearisation found, without covered operations, or the longest partial one. ``pool``: the first nodes.
+    linearisation found, without covered operations, or the longest partial one. ``pool``: the first nodes;
+    ``data[0]``: the most nodes that a step adds, if more than MAX_NEW_NODES.
     ``stop[0]``, set by another thread, ends it with UNKNOWN.
     """
     ctx = np.zeros(CTX_SIZE + 5, np.int64)
@@ -350,8 +351,9 @@ def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, o
     ctx[DEPTH] = depth
     width = set_up(ops, m, ctx)
     crash = ctx[CRASH]
+    room_for_step = max(data[0], MAX_NEW_NODES)
     size = 256
-    while size < pool.shape[0] + 4 * MAX_NEW_NODES:
+    while size < pool.shape[0] + 4 * room_for_step:
         size *= 2
     nodes = np.zeros((size, 3), np.int64)
     copy_rows(nodes, pool, 0, pool.shape[0])
@@ -403,7 +405,8 @@ def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, o
         if steps > max_steps or (steps & 255 == 0 and stop[0] != 0):
             verdict = UNKNOWN
             break
-        if ctx[COUNT] + MAX_NEW_NODES > nodes.shape[0]:
+        if ctx[COUNT] + room_for_step > nodes.shape[0]:
+            # It held four steps at least, so twice is enough.
             nodes = doubled(nodes, ctx[COUNT])
             table = make_table(nodes, ctx[COUNT], 2 * nodes.shape[0])
         after = frames[top, 1]

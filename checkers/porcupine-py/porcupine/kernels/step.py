@@ -44,6 +44,7 @@ from .codes import (
     STACK_POP,
     STACK_POP_ANY,
     STACK_PUSH,
+    TXN,
     UNSEEN,
     WRITE,
 )
@@ -204,6 +205,25 @@ def counter_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore
     return b if state + a == b else NEVER
 
 
+@njit(cache=True)
+def transaction_step(nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
+    """Transactions on a tree of registers; the codes of one register for partitions that hold no more (``search``
+    knows reads and writes itself)."""
+    if f == CAS:
+        return b if state == a else NEVER
+    at = a + 1
+    for _ in range(data[a]):
+        if tree_get(nodes, ctx, state, data[at]) != data[at + 1]:
+            return NEVER
+        at += 2
+    writes = data[at]
+    at += 1
+    for _ in range(writes):
+        state = tree_set(nodes, table, ctx, state, data[at], data[at + 1])
+        at += 2
+    return state
+
+
 _FAMILIES = (
     (APPEND_TEXT, register_step),
     (SET_READ, set_step),
@@ -213,6 +233,7 @@ _FAMILIES = (
     (LOCK_NOT_OWNER, lock_step),
     (COUNTER_ADD_GET, counter_step),
     (LOG_BEYOND, log_step),
+    (TXN, transaction_step),
 )
 
 

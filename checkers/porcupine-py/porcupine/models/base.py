@@ -76,8 +76,9 @@ class Encoded:
     """Operations of a compiled model as columns (see ``kernels.codes``); one place per operation that matters.
 
     ``source`` gives each one's index in the sequence it came from, ``part`` its partition. ``states`` are first
-    states, ``pool`` the first nodes, ``data`` the texts that operations point to. ``monitor`` names the monitor that
-    may decide, ``values`` the value that each id stands for.
+    states, ``pool`` the first nodes, ``data`` the texts that operations point to, from place 1 on; place 0 says how
+    many nodes a step may add, if more than the usual. ``monitor`` names the monitor that may decide, ``values`` the
+    value that each id stands for.
     """
 
     part: Ints
@@ -149,6 +150,8 @@ class CompiledModel(Model):
 
     functions: ClassVar[dict[str, int]] = {}
     """Each function's number of arguments."""
+    takes_initial: ClassVar[bool] = False
+    """Whether the first value is an option: the constructor's argument ``initial``."""
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
         """The operations as columns, partitions included. Raises PorcupineError for an operation that it does not

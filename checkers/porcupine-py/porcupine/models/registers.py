@@ -20,13 +20,17 @@ def pair(value: Any, what: str) -> tuple[Any, Any]:
 
 
 class Register(CompiledModel):
-    """A register that is null at first: ``("read",)`` -> value, ``("write", value)``."""
+    """A register: ``("read",)`` -> value, ``("write", value)``. It holds ``initial`` at first."""
 
     name: ClassVar[str] = "register"
     functions: ClassVar[dict[str, int]] = {"read": 0, "write": 1}
+    takes_initial: ClassVar[bool] = True
+
+    def __init__(self, initial: Any = None) -> None:
+        self.initial = freeze(initial)
 
     def init(self) -> Any:
-        return None
+        return self.initial
 
     def step(self, state: Any, input: Any, output: Any) -> tuple[bool, Any]:
         f = input[0]
@@ -44,7 +48,7 @@ class Register(CompiledModel):
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
         ids = Ids()
-        ids(None)
+        ids(self.initial)
         built = Builder()
         for i, operation in enumerate(operations):
             f, *rest = self.arguments(operation)

@@ -1,0 +1,193 @@
+"""What the rows of a file mean: processes, failures, first values, no operations at all."""
+
+import json
+
+import pytest
+
+import porcupine
+from porcupine import CheckResult, PorcupineError, check_operations, model_named, read_history
+from porcupine.cli import main
+from porcupine.formats import load_history
+
+OK, ILLEGAL = CheckResult.OK, CheckResult.ILLEGAL
+
+
+def edn(value):
+    if isinstance(value, dict):
+        return "{" + " ".join(f":{k} {edn(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + " ".join(map(edn, value)) + "]"
+    return "nil" if value is None else json.dumps(value)
+
+
+def rows(*events):
+    """Rows of (process, type, f, value)."""
+    return [dict(zip(("process", "type", "f", "value"), event, strict=True)) for event in events]
+
+
+def write(path, form, *events):
+    made = rows(*events)
+    if form == "jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in made)
+    elif form == "edn":
+        lines = (
+            f"{{:process {edn(r['process'])} :type :{r['type']} :f :{r['f']} :value {edn(r['value'])}}}" for r in made
+        )
+        text = "[" + "\n".join(lines) + "]"
+    else:
+        text = "".join(
+            f"INFO  jepsen.util - {row['process']}\t:{row['type']}\t:{row['f']}\t{edn(row['value'])}\n" for row in made
+        )
+    path.write_text(text)
+    return path
+
+
+# Register 1, then a compare-and-set from 1 that fails though nothing else runs: it can't be "compared, no match".
+LOST = [
+    (0, "invoke", "write", 1), (0, "ok", "write", 1), (1, "invoke", "cas", [1, 2]), (1, "fail", "cas", [1, 2]),
+    (0, "invoke", "read", None), (0, "ok", "read", 1),
+]  # fmt: skip
+# The same with a failure that is none: illegal however it is read.
+TAKEN = [*LOST[:-1], (0, "ok", "read", 2)]
+
+
+@pytest.mark.parametrize(
+    ("form", "failed_cas", "verdict"),
+    [
+        ("edn", None, OK),
+        ("jsonl", None, OK),
+        ("jepsen-log", None, ILLEGAL),
+        ("edn", "did-not-match", ILLEGAL),
+        ("jsonl", "did-not-match", ILLEGAL),
+        ("jepsen-log", "did-not-happen", OK),
+    ],
+)
+def test_a_failed_cas_means_what_it_means_in_the_format(tmp_path, capsys, form, failed_cas, verdict):
+    model = model_named("cas-register")
+    file = write(tmp_path / "h", form, *LOST)
+    assert check_operations(model, read_history(file, model, failed_cas=failed_cas)) is verdict
+    option = ["--failed-cas", failed_cas] if failed_cas else []
+    assert main(["check", "--model", "cas-register", *option, str(file)]) == (verdict is ILLEGAL)
+    bad = write(tmp_path / "bad", form, *TAKEN)
+    assert check_operations(model, read_history(bad, model, failed_cas=failed_cas)) is ILLEGAL
+    # One that compared with another value is fine either way.
+    other = [*LOST[:2], (1, "invoke", "cas", [3, 2]), (1, "fail", "cas", [3, 2]), *LOST[4:]]
+    fine = write(tmp_path / "fine", form, *other)
+    assert check_operations(model, read_history(fine, model, failed_cas=failed_cas)) is OK
+
+
+def test_failures_in_parquet_and_of_kv(tmp_path):
+    kv = model_named("kv")
+    lost = [(p, t, {"write": "put", "read": "get"}.get(f, f), ["k", v]) for p, t, f, v in LOST]
+    file = write(tmp_path / "h", "jsonl", *lost)
+    assert check_operations(kv, read_history(file, kv)) is OK
+    assert check_operations(kv, read_history(file, kv, failed_cas="did-not-match")) is ILLEGAL
+    with pytest.raises(PorcupineError, match='a failed cas means did-not-happen or did-not-match, not "no"'):
+        read_history(file, kv, failed_cas="no")
+
+
+def test_what_failed_must_be_an_operation_of_the_model_all_the_same(tmp_path, capsys):
+    file = write(tmp_path / "h", "jsonl", (0, "invoke", "cas", 3), (0, "fail", "cas", 3))
+    assert main(["check", "--model", "cas-register", str(file)]) == 3
+    assert ":2: cas needs a pair, not 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["jsonl", "edn", "jepsen-log"])
+def test_the_nemesis_is_passed_over_and_counted(tmp_path, capsys, form):
+    events = [("nemesis", "info", "start", None), *LOST[:2], (":nemesis", "info", "stop", None)]
+    file = write(tmp_path / "h", form, *events)
+    history = load_history(file, model_named("register"))
+    assert len(history.operations) == 1 and history.passed_over == 2
+    assert main(["check", "--model", "register", str(file)]) == 0
+    assert "1 operations, 1 partition, 2 lines passed over" in capsys.readouterr().out
+
+
+def test_a_keyword_is_the_nemesis_too(tmp_path):
+    file = tmp_path / "h.edn"
+    file.write_text("{:process :nemesis :type :info :f :start}\n{:process 0 :type :invoke :f :write :value 1}\n")
+    history = load_history(file, model_named("register"))
+    assert len(history.operations) == 1 and history.passed_over == 1
+
+
+@pytest.mark.parametrize(
+    "process", ["0", "client 1", "", -1, -7, 0.0, 1.5, None, True, [0], {"id": 0}, "nemesis2", "Nemesis", " 1"]
+)
+@pytest.mark.parametrize("form", ["jsonl", "edn"])
+def test_any_other_process_is_refused_with_line_and_value(tmp_path, capsys, form, process):
+    file = write(tmp_path / "h", form, *LOST[:2], (process, "invoke", "read", None))
+    assert main(["check", "--model", "register", str(file)]) == 3
+    error = capsys.readouterr().err
+    shown = repr(process)
+    assert f":3: process {' '.join(shown.split())} is neither a whole number from 0 nor nemesis" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("token", ["-1", "1.0", "x1", "٣"])
+def test_processes_of_a_log_are_refused_too(tmp_path, capsys, token):
+    file = write(tmp_path / "h", "jepsen-log", *LOST[:2], (token, "invoke", "read", None))
+    assert main(["check", "--model", "register", str(file)]) == 3
+    assert f":3: process '{token}' is neither" in capsys.readouterr().err
+
+
+def test_names_given_by_the_option_are_passed_over(tmp_path, capsys):
+    file = write(tmp_path / "h", "jsonl", *LOST[:2], ("monkey", "info", "x", 1), ("clock", "info", "y", 2))
+    command = ["check", "--model", "register", str(file)]
+    assert main([*command, "--pass-over", "monkey"]) == 3
+    assert ":4: process 'clock' is neither" in capsys.readouterr().err
+    assert main([*command, "--pass-over", "monkey,clock"]) == 0
+    assert "2 lines passed over" in capsys.readouterr().out
+    assert len(read_history(file, model_named("register"), pass_over=["monkey", "clock"])) == 1
+
+
+def test_a_parquet_history_has_its_nemesis_as_minus_one(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    def file(*processes):
+        n = len(processes)
+        table = pa.table({
+            "run": ["a"] * n, "index": list(range(n)), "process": pa.array(processes, pa.int64()), "type": [3] * n,
+            "f": ["start"] * n, "key": [-1] * n, "value": [-1] * n, "text": pa.array([None] * n, pa.string()),
+        })  # fmt: skip
+        pq.write_table(table, tmp_path / "h.parquet")
+        return tmp_path / "h.parquet"
+
+    model = model_named("register")
+    assert load_history(file(-1, -1), model).passed_over == 2
+    assert load_history(file(), model).operations == []
+    for process in (-2, None):
+        with pytest.raises(PorcupineError, match=f":2: process {process} is neither"):
+            load_history(file(-1, process), model)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "; nothing\n", "[]", "()", "#_ 5", '{"process":"nemesis","type":"","f":""}']
+)
+@pytest.mark.parametrize("name", porcupine.MODELS)
+def test_a_history_without_operations_is_legal(tmp_path, capsys, text, name):
+    file = tmp_path / "h"
+    file.write_text(text)
+    assert main(["check", "--model", name, "--html", str(tmp_path / "page.html"), str(file)]) == 0
+    assert ": ok  0 operations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["register", "cas-register"])
+def test_the_first_value_is_an_option(tmp_path, capsys, name):
+    events = [(0, t, f, v) for f, v in [("read", 5), ("write", 6), ("read", 6)] for t in ("invoke", "ok")]
+    file = write(tmp_path / "h", "jsonl", *events)
+    command = ["check", "--model", name, str(file)]
+    assert main(command) == 1
+    assert main([*command, "--initial", "5"]) == 0
+    assert main([*command, "--initial", "6"]) == 1
+    assert main([*command, "--initial", "nil"]) == 1
+    assert main([*command, "--initial", '"5"']) == 1
+    capsys.readouterr()
+    assert main([*command, "--initial", "[" * 100_000]) == 3
+    assert main([*command, "--initial", "NaN 3"]) == 3
+    assert main(["check", "--model", "stack", str(file), "--initial", "5"]) == 3
+    told = capsys.readouterr().err
+    assert "model stack takes no initial value; those that do: register, cas-register, multi-register" in told
+    assert told.count("\n") == 3
+    model = model_named(name, initial=[1, 2])
+    read = porcupine.Operation(0, ("read",), [1, 2], 0, 1)
+    assert check_operations(model, [read]) is OK and check_operations(model_named(name), [read]) is ILLEGAL
