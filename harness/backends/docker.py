@@ -52,6 +52,8 @@ _PROBE_LIMIT_S = 2.0
 # As in the namespaces of `local`: an init that reaps whatever is orphaned in the node.
 _INIT = 'trap "" CHLD; exec sleep infinity'
 _HELPER = "addresses"
+_ADD_ADDRESSES = ('PATH="$PATH:/usr/sbin:/sbin"; bridge=$1; shift; '
+                  'for address; do ip address add "$address" dev "$bridge" || exit; done')
 _SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 
 P = ParamSpec("P")
@@ -433,16 +435,15 @@ def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: di
                    addresses: list[str]) -> None:
     """Put the client hosts' addresses on the host's end of the bridge; they vanish with it."""
     bridge = bridge_name(run)
-    script = " && ".join(f"ip address add {address} dev {bridge}" for address in addresses)
+    command = ["sh", "-c", _ADD_ADDRESSES, "sh", bridge, *addresses]
     if os.geteuid() == 0 and find_tool("ip") and Path("/sys/class/net", bridge).exists():
-        done = subprocess.run(["sh", "-c", f'PATH="$PATH:/usr/sbin:/sbin"; {script}'], capture_output=True,
-                              text=True, check=False, timeout=_CONNECT_LIMIT_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CONNECT_LIMIT_S)
         if done.returncode == 0:
             return
     # Who may use Docker may let a container do it.
     api = client.api
     config = api.create_host_config(network_mode="host", cap_drop=["ALL"], cap_add=["NET_ADMIN"])
-    helper = api.create_container(image, ["sh", "-c", script], name=container_name(run, _HELPER), user="0",
+    helper = api.create_container(image, command, name=container_name(run, _HELPER), user="0",
                                   labels=labels, host_config=config)
     api.start(helper["Id"])
     status = api.wait(helper["Id"])["StatusCode"]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from stormproof.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,15 @@ class Topology:
     helpers: tuple[Helper, ...] = ()
     networks: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # They become names of hosts, network devices, containers and files, and stand in batches of commands.
+        for what, names, pattern in (
+            ("a machine", (*self.nodes, *(helper.name for helper in self.helpers)), _NAME),
+            ("a network", self.networks, _NAME), ("a Debian package", self.packages, _PACKAGE),
+        ):  # fmt: skip
+            if odd := next((name for name in names if not pattern.fullmatch(name)), None):
+                raise UsageError(f"{odd!r} can't be the name of {what}")
 
     @property
     def machines(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
+from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Backend
-from stormproof.contracts.cluster import MAIN
+from stormproof.contracts.cluster import MAIN, Deployment
+from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError
 from stormproof.test import Test
@@ -298,6 +301,27 @@ async def check_keep_other_rules(backend: Backend) -> None:
     assert (await backend.exec("n1", "nft list tables")).output.strip().splitlines()[-1] == "table inet others"
 
 
+async def check_nasty_paths(backend: Backend) -> None:
+    """Whatever the nodes' folders are called: commands, files, programs and a broker work, and nothing is run."""
+    base = backend.node_dir("n1")
+    await backend.upload("n1", b"content", f"{base}/a file")
+    assert await backend.download("n1", f"{base}/a file") == b"content"
+    assert (await backend.exec("n1", f"cat {shlex.quote(f'{base}/a file')}")).output == "content"
+    await start_echo(backend, "n1")
+    for _ in range(2):
+        await backend.pause("n1", MAIN)
+        await backend.resume("n1", MAIN)
+    assert await from_host(backend, "c2", "n1") == backend.address("c2")
+    await backend.kill("n1", MAIN)
+    test = Test(system="standalone", workload="queue", nodes=1, options={"idle_timeout": 5.0, "bug": ""})
+    topology = Topology(test.node_names, test.client_hosts)
+    cluster = SYSTEMS.load("standalone").cluster(Deployment(test, Demands(), backend, topology, "secret"))
+    await cluster.install()
+    await cluster.start()
+    assert await cluster.await_healthy(30), await cluster.describe()
+    await cluster.stop()
+
+
 async def check_measure(backend: Backend) -> None:
     """Median times in milliseconds of what a nemesis and an adapter do."""
     await start_echo(backend, *NODES)
@@ -353,7 +377,7 @@ async def reset(backend: Backend) -> None:
     await backend.set_network(frozenset())
     for node in NODES:
         await backend.kill(node, MAIN)
-        await backend.exec(node, f"rm -rf {backend.node_dir(node)}/*")
+        await backend.exec(node, f"rm -rf {shlex.quote(backend.node_dir(node))}/*")
 
 
 async def main(name: str, run_dir: Path, checks: list[str]) -> None:

@@ -27,6 +27,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("backend_child.py")
 NOBODY = 65534
 MARK = "STORMPROOF_TEST_RUN"
+_TOUCH = "touch ${STORMPROOF_MARK}"
+NASTY = f"a b;{_TOUCH};$({_TOUCH})`{_TOUCH}`&{_TOUCH}|{_TOUCH}\n{_TOUCH}\n'\"\\\\:=,*%\u00e9"
+"""A folder's name that makes the file STORMPROOF_MARK when a shell is given it without quotes."""
 
 _ASK = """
 import json
@@ -64,6 +67,7 @@ class Place:
     become: list[str]
     lock: IO[str]
     user: str
+    tmpdir: Path
 
     def command(self, *arguments: str) -> list[str]:
         """How the harness starts its child."""
@@ -110,7 +114,7 @@ class Place:
         """Everything of this run that can be seen on the machine."""
         found = [f"process {pid}: {cmdline(pid)}" for pid in self.processes()]
         found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if self.run in line]
-        found += [f"folder {path}" for path in self.tmp.glob("stormproof-*")]
+        found += [f"folder {path}" for path in self.tmpdir.glob("stormproof-*")]
         found += [f"link {path.name}" for path in Path("/sys/class/net").iterdir()
                   if path.name in (docker_backend.bridge_name(self.run), "stormproof0")]
         found += [f"netns {path}" for path in Path("/run/netns").glob("*") if "stormproof" in path.name]
@@ -147,8 +151,11 @@ PLACES = [
 
 
 @contextmanager
-def make_place(name: str) -> Iterator[Place]:
-    """A place with folders that its user can reach; afterwards nothing of the run may be left."""
+def make_place(name: str, below: str = "") -> Iterator[Place]:
+    """A place with folders that its user can reach; afterwards nothing of the run may be left.
+
+    ``below`` is where below it the folder for temporary files and the store are.
+    """
     backend, _, user = name.partition("-")
     if backend == "docker" and (missing := docker_missing()):
         pytest.skip(missing)
@@ -156,12 +163,13 @@ def make_place(name: str) -> Iterator[Place]:
     run = f"test-{uuid.uuid4().hex[:12]}"
     tmp = Path(tempfile.mkdtemp(prefix="backends-"))  # pytest's own folders are closed to other users
     try:
-        run_dir = tmp / "store" / run
+        tmpdir = tmp / below
+        run_dir = tmpdir / "store" / run
         run_dir.mkdir(parents=True)
         for package in ("harness", "nodes", "stormproof"):
             shutil.copytree(PROJECT / package, tmp / package, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(CHILD, tmp)
-        env = {**os.environ, "PYTHONPATH": str(tmp), "TMPDIR": str(tmp), MARK: run,
+        env = {**os.environ, "PYTHONPATH": str(tmp), "TMPDIR": str(tmpdir), MARK: run,
                "PYTHONDONTWRITEBYTECODE": "1"}
         become: list[str] = []
         python = sys.executable
@@ -180,7 +188,7 @@ def make_place(name: str) -> Iterator[Place]:
         # As the harness does for as long as it lives: else a cleanup beside this test takes the run away.
         with (run_dir / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            place = Place(backend, run, tmp, run_dir, python, env, become, lock, user)
+            place = Place(backend, run, tmp, run_dir, python, env, become, lock, user, tmpdir)
             yield place
         assert place.leftovers() == []
     finally:

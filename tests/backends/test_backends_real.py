@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from places import Place, make_place
+from places import NASTY, PLACES, Place, make_place
 
 from harness.backends import docker as docker_backend
 from harness.backends.cleanup import cleanup
@@ -32,6 +33,19 @@ def test_backend(place: Place, checks: tuple[str, ...]) -> None:
     """What the checks of backend_child say, one after the other."""
     figures = place.check(*checks)
     assert figures["up_ms"] > 0
+
+
+@pytest.mark.parametrize("name", [PLACES[0], PLACES[2]])  # whole runs elsewhere: tests/e2e/test_hostile_names.py
+def test_no_name_of_a_folder_is_run_by_a_shell(name: str, tmp_path: Path) -> None:
+    """The folder for temporary files and the store have a name that many a command line would run."""
+    mark = tmp_path / "executed"
+    with make_place(name, NASTY) as place:
+        trial = {**place.env, "STORMPROOF_MARK": f"{mark}-by-us"}
+        subprocess.run(["sh", "-c", f"test {NASTY.splitlines()[0]}\nwait"], env=trial, check=False)
+        assert Path(f"{mark}-by-us").exists(), "the name is nasty enough"
+        place.env["STORMPROOF_MARK"] = str(mark)
+        place.check("nasty_paths")
+    assert not mark.exists()
 
 
 def test_end_of_input_releases(place: Place) -> None:

@@ -7,6 +7,7 @@ is noted in the run's folder first, and everything is taken away at the end.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -279,7 +280,7 @@ class SshBackend(ShellBackend):
             if time.monotonic() > deadline:
                 raise BackendError(f"{host.label} did not boot within {POWER_LIMIT:g} s")
             await asyncio.sleep(BOOT_POLL)
-        await self._demand(node, f"rm -f {self.node_dir(node)}/*.pid")
+        await self._demand(node, f"rm -f {shlex.quote(self.node_dir(node))}/*.pid")
         self._down.discard(node)
         async with self._network_lock:
             await self._filter(node, network.filters(self._control, self._cut)[node])

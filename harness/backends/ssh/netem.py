@@ -9,6 +9,7 @@ beside it.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,13 +37,13 @@ unshare --net sh -c 'ip link add {DEVICE} type ifb && tc qdisc add dev lo handle
 HEAL = f"""
 for d in /sys/class/net/*; do
   d=${{d##*/}}
-  tc qdisc show dev $d 2>/dev/null | grep -q 'qdisc prio {HANDLE}00:.* root' || continue
-  tc qdisc del dev $d root && [ $d != {DEVICE} ] && echo packets
+  tc qdisc show dev "$d" 2>/dev/null | grep -q 'qdisc prio {HANDLE}00:.* root' || continue
+  tc qdisc del dev "$d" root && [ "$d" != {DEVICE} ] && echo packets
 done
 if ip link show {DEVICE} >/dev/null 2>&1; then
   for d in /sys/class/net/*; do
     d=${{d##*/}}
-    tc filter show dev $d ingress 2>/dev/null | grep -q {DEVICE} && tc qdisc del dev $d ingress
+    tc filter show dev "$d" ingress 2>/dev/null | grep -q {DEVICE} && tc qdisc del dev "$d" ingress
   done
   ip link delete {DEVICE}
 fi
@@ -60,7 +61,7 @@ class Queues:
 
     def script(self, device: str, address: Mapping[str, str]) -> str:
         """The shell script that makes the node do exactly this on the device of its cluster address."""
-        lines = [HEAL, "set -e"]
+        lines, device = [HEAL, "set -e"], shlex.quote(device)
         if self.leaving:
             lines += _queues(device, "dst", self.leaving, address)
         if self.arriving:
@@ -97,7 +98,7 @@ def queues(nodes: Iterable[str], conditions: Mapping[Link, LinkConditions]) -> d
 
 def counts_script(device: str) -> str:
     """Print our queues with their counters, those of leaving packets first."""
-    return f"tc -s qdisc show dev {device}; echo arriving; tc -s qdisc show dev {DEVICE} 2>/dev/null || :"
+    return f"tc -s qdisc show dev {shlex.quote(device)}; echo arriving; tc -s qdisc show dev {DEVICE} 2>/dev/null || :"
 
 
 def parse_counts(text: str, node: str, found: Queues) -> dict[Link, int]:

@@ -118,7 +118,7 @@ nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {right_script()}
 if [ -d {shlex.quote(folder)} ]; then
   ( {process.kill_script(pid_file)} ) || exit 1
-  rm -rf {shlex.quote(folder)} && echo "folder {folder}" || exit 1
+  rm -rf {shlex.quote(folder)} && echo {shlex.quote(f"folder {folder}")} || exit 1
   rmdir {STATE}/runs/{run} 2>/dev/null || :
 fi
 {_OWNER}

@@ -17,7 +17,7 @@ from nodes.reference.server.reaction import REACTION
 from nodes.reference.server.services import DEFAULT_SERVICES
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
-from nodes.systems.reference.code import code_folder, install_code
+from nodes.systems.reference.code import install_code, module_command
 from nodes.systems.reference.layout import SPARES, Group
 from stormproof.contracts.backend import Launcher, Shells
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
@@ -64,9 +64,8 @@ class ReferenceCluster(Cluster):
             await backend.launch(machine, program, partial(BrokerProcess, config), log)
             return
         assert isinstance(backend, Shells)
-        argv = ["env", f"PYTHONPATH={code_folder(backend, machine)}", "PYTHONUNBUFFERED=1", backend.python(machine),
-                "-m", "nodes.reference", f"{base}/config.json"]  # fmt: skip
-        await backend.start(machine, program, argv, log)
+        command = module_command(backend, machine, "nodes.reference", f"{base}/config.json")
+        await backend.start(machine, program, command, log)
 
     async def stop(self) -> None:
         """Stop all brokers in order."""

@@ -50,6 +50,16 @@ def code_folder(shells: Shells, node: str) -> str:
     return f"{shells.code_dir(node)}/{hashlib.sha256(node_hashes().encode()).hexdigest()[:16]}"
 
 
+# A folder's name may have a colon in it, which ends a folder in PYTHONPATH.
+_BEGIN = ("import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+          "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)")
+
+
+def module_command(shells: Shells, node: str, module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this code on a node."""
+    return [shells.python(node), "-P", "-u", "-c", _BEGIN, code_folder(shells, node), module, *arguments]
+
+
 async def install_code(backend: Backend, machines: tuple[str, ...]) -> None:
     """Bring the code to machines that don't have it.
 
