@@ -113,15 +113,29 @@ def _has(text: str, characters: str) -> bool:
 
 
 class Parser:
-    """Cuts a stream of bytes into frames; useless after a ProtocolError."""
+    """Cuts a stream of bytes into frames; useless after a ProtocolError.
 
-    def __init__(self, limits: FrameLimits | None = None) -> None:
-        self._limits = limits if limits is not None else FrameLimits()
+    ``limits`` may be changed between frames, which ``single`` makes possible: ``feed`` then gives one frame at a time.
+    """
+
+    def __init__(self, limits: FrameLimits | None = None, single: bool = False) -> None:
+        self.limits = limits if limits is not None else FrameLimits()
+        self.single = single
         self._buffer = bytearray()
         self._scanned = 0
         self._head: Frame | None = None
         self._length: int | None = None
         self._fault: ProtocolError | None = None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of frames that have not been given yet."""
+        return len(self._buffer)
+
+    def clear(self) -> None:
+        """Let go of what has come of the next frame; nothing sensible can follow."""
+        self._buffer = bytearray()
+        self._scanned, self._head, self._length = 0, None, None
 
     def feed(self, data: bytes) -> list[Frame | Heartbeat]:
         """The frames that ``data`` completes, and HEARTBEAT for end-of-lines between them.
@@ -146,7 +160,7 @@ class Parser:
             if item is None:
                 break
             items.append(item)
-            if position == len(self._buffer):
+            if position == len(self._buffer) or (self.single and isinstance(item, Frame)):
                 break
         if position:
             del self._buffer[:position]
@@ -177,7 +191,7 @@ class Parser:
 
     def _read_head(self, position: int) -> int:
         """Parse command and headers once they are there; returns where the body begins."""
-        buffer, limit = self._buffer, self._limits.header_bytes
+        buffer, limit = self._buffer, self.limits.header_bytes
         start = max(position, self._scanned)
         match = _END_OF_HEADERS.search(buffer, start, position + limit + 3)
         if match is None:
@@ -186,7 +200,7 @@ class Parser:
             # The last two bytes may be the beginning of the end.
             self._scanned = max(position, len(buffer) - 2)
             return position
-        self._head = _parse_head(bytes(buffer[position : match.start()]), self._limits.headers)
+        self._head = _parse_head(bytes(buffer[position : match.start()]), self.limits.headers)
         self._length = self._content_length(self._head.headers)
         self._scanned = match.end()
         return match.end()
@@ -198,12 +212,12 @@ class Parser:
         if not _DIGITS.fullmatch(text):
             raise ProtocolError("content-length is not a number")
         length = int(text)
-        if length > self._limits.body:
-            raise ProtocolError(f"the body is longer than {self._limits.body} bytes")
+        if length > self.limits.body:
+            raise ProtocolError(f"the body is longer than {self.limits.body} bytes")
         return length
 
     def _read_body(self, head: Frame, position: int) -> tuple[Frame | None, int]:
-        buffer, limit = self._buffer, self._limits.body
+        buffer, limit = self._buffer, self.limits.body
         if self._length is None:
             end = buffer.find(b"\0", self._scanned, position + limit + 1)
             if end < 0:

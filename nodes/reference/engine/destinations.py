@@ -78,10 +78,18 @@ class Destinations:
             name = destination.removeprefix(WANTED).removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
             if name not in self._state.queues:
                 fresh[name] = None
+        if count - len(self._server_queues) > self._limits.max_fanout:
+            raise CommandError(f"a command may bring {self._limits.max_fanout} messages into being")
         if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
             raise CommandError(f"the broker already holds its limit of {self._limits.max_messages} messages")
         if fresh:
             self._check_queues(len(fresh))
+
+    def fanout(self, destination: str) -> int:
+        """How many subscriptions a message to this destination would reach now."""
+        if not destination.startswith(TOPIC_PREFIX):
+            return 0
+        return len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
 
     def send(self, args: Mapping[str, Any]) -> None:
         """Post a message to its destination, which has room for it (``check_room``)."""
@@ -190,10 +198,21 @@ class Destinations:
         subscription = message.subscription
         if subscription is None:
             raise ValueError(f"message {message.id} is not in flight")
+        was_full = subscription.context.full
         subscription.release(message)
         if subscription.id in message.queue.subscriptions:
             message.queue.update_room(subscription)
         self._touched[message.queue.id] = message.queue
+        if was_full and not subscription.context.full:
+            self._update_rooms(subscription.context)
+
+    def _update_rooms(self, context: Context) -> None:
+        """The connection has become full, or is full no longer."""
+        for each in context.subscriptions.values():
+            if each.id in each.queue.subscriptions:  # else it is just being ended
+                each.queue.update_room(each)
+                if not context.full:
+                    self._touched[each.queue.id] = each.queue
 
     # Subscriptions.
 
@@ -294,6 +313,8 @@ class Destinations:
                 context.out_seq += 1
                 subscription.hold(message, context.out_seq)
                 queue.update_room(subscription)
+                if context.full:
+                    self._update_rooms(context)
                 if message.redeliveries:
                     self._state.delivery_table.update(message.id, message)
                 else:

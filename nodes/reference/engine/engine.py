@@ -47,7 +47,7 @@ class StoreEngine:
         self.changes: Changes | None = None
         self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
-        self._state = State(database, self._limits.message_cache)
+        self._state = State(database, self._limits.message_cache, self._limits.max_window)
         self.local = LocalQueue()
         self.server_queues = ServerQueues(database, config, bugs)
         clustered = config.clustered if config is not None else {}
@@ -136,6 +136,18 @@ class StoreEngine:
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
         """Headers and body of a message that a tap was told of."""
         return self._state.content(message)
+
+    def weight(self, command: Command) -> int:
+        """How much work a command is, about: the number of messages that it brings into being, and itself."""
+        args, context = command.args, self._state.contexts.get(command.conn)
+        if command.kind == "send" and "tx" not in args:
+            return 1 + self._destinations.fanout(args["destination"])
+        if command.kind == "commit" and context is not None and "tx" in args:
+            transaction = context.transactions.get(args["tx"])
+            items = transaction.items if transaction is not None else []
+            return 1 + sum(1 + self._destinations.fanout(item.args["destination"]) for item in items
+                           if item.kind == "send")
+        return 1
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:
         """Output of a reliable connection beyond what the client says it received, oldest first."""

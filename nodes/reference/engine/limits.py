@@ -11,9 +11,11 @@ from nodes.reference.api import ConfigError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of the engine (they must be the same on all replicas) and of the sessions.
+    """Bounds of the engine (they must be the same on all replicas) and of the sessions (from ``max_connections`` on).
 
-    Sizes are in bytes, times in seconds. Each can be set by the configuration's option of the same name.
+    Sizes are in bytes, times in seconds. Each can be set by the configuration's option of the same name; docs/stomp.md
+    says what each means. What the engine refuses depends on nothing but the commands before, so all replicas refuse the
+    same; what sessions do when their own bounds are reached is the affair of one node.
     """
 
     max_messages: int = 1_000_000
@@ -26,8 +28,16 @@ class Limits:
     max_prepared: int = 400
     max_transaction_items: int = 10_000
     max_transaction_bytes: int = 64 << 20
+    max_open_bytes: int = 128 << 20
+    max_fanout: int = 20_000
+    max_window: int = 12 << 20
     message_cache: int = 64 << 20
     max_connections: int = 4_096
+    max_logins: int = 1_024
+    max_login_bytes: int = 16 << 10
+    max_memory: int = 256 << 20
+    max_under_way: int = 512
+    max_bytes_under_way: int = 8 << 20
     max_header_bytes: int = 64 << 10
     max_headers: int = 128
     max_body: int = 4 << 20

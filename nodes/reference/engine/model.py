@@ -140,9 +140,9 @@ class Queue:
         self._set_room(subscription.id, False)
 
     def update_room(self, subscription: Subscription) -> None:
-        """Call after the subscription's unacknowledged messages have changed."""
+        """Call after the subscription's unacknowledged messages have changed, or ``full`` of its connection has."""
         room = len(subscription.unacked) < subscription.prefetch and subscription.held < MAX_WINDOW_BYTES
-        self._set_room(subscription.id, room)
+        self._set_room(subscription.id, room and not subscription.context.full)
 
     def _set_room(self, identity: int, room: bool) -> None:
         place = bisect_left(self.with_room, identity)
@@ -181,12 +181,14 @@ class Subscription:
         self.unacked[out_seq] = message
         self.context.inflight[out_seq] = message
         self.held += message.size
+        self.context.held += message.size
 
     def release(self, message: Message) -> None:
         """The message is no longer delivered to this subscription."""
         del self.unacked[message.out_seq]
         del self.context.inflight[message.out_seq]
         self.held -= message.size
+        self.context.held -= message.size
         message.subscription = None
 
 
@@ -223,15 +225,20 @@ class Transaction:
         """What names a branch: the login that it belongs to, and its XID."""
         return self.login, self.xid
 
-    def add(self, item: Item) -> None:
-        """Put one more item at the end."""
+    def add(self, item: Item) -> int:
+        """Put one more item at the end; returns its size."""
+        size = content_size(item.args)
         self.items.append(item)
-        self.size += content_size(item.args)
+        self.size += size
+        return size
 
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters."""
+    """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters.
+
+    ``held`` is the size of the bodies of what is in flight; from ``window`` on it gets no more.
+    """
 
     id: int
     conn: str
@@ -243,6 +250,13 @@ class Context:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     inflight: dict[int, Message] = field(default_factory=dict)
+    held: int = 0
+    window: int = 1 << 62
+
+    @property
+    def full(self) -> bool:
+        """Whether none of its subscriptions gets anything more now."""
+        return self.held >= self.window
 
     def find(self, ack_id: str) -> Message | None:
         """The delivered message that awaits an acknowledgement with this id."""

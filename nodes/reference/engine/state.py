@@ -49,13 +49,15 @@ class State:
 
     ``branches`` are the distributed transactions that have begun, by login and XID; ``prepared`` those of them that are
     prepared, in that order; ``reserved`` counts the sends that these hold; ``outcomes`` are ends that are remembered.
-    The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that they are read
-    from the store when their turn comes.
+    ``deferred`` are the bytes that all open transactions hold, prepared ones included. A connection with ``window``
+    bytes in flight gets no more. The contents of waiting messages are kept in memory up to ``cache`` bytes; beyond that
+    they are read from the store when their turn comes.
     """
 
-    def __init__(self, database: sqlite3.Connection, cache: int) -> None:
+    def __init__(self, database: sqlite3.Connection, cache: int, window: int) -> None:
         self._database = database
         self._cache = cache
+        self._window = window
         self._cached = 0
         self.tap: QueueTap | None = None
         self.counters = Counters()
@@ -69,6 +71,7 @@ class State:
         self.branches: dict[tuple[str, str], Transaction] = {}
         self.prepared: dict[tuple[str, str], Transaction] = {}
         self.reserved = 0
+        self.deferred = 0
         self.outcomes: dict[tuple[str, str], str] = {}
         self._outcome_ids: dict[tuple[str, str], int] = {}
         self._counter_table: Table[Counters] = Table("counters", lambda c: (0, c.next_id, c.next_message))
@@ -196,7 +199,7 @@ class State:
 
     def add_context(self, conn: str, reliable: bool, login: str) -> None:
         """A connection has been opened."""
-        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login)
+        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login, window=self._window)
         self.context_table.insert(context.id, context)
 
     def remove_context(self, context: Context) -> None:
@@ -237,7 +240,7 @@ class State:
     def add_item(self, transaction: Transaction, kind: str, args: Mapping[str, Any]) -> None:
         """One more item at the end of a transaction."""
         item = Item(self._next_id(), transaction, kind, args)
-        transaction.add(item)
+        self.deferred += transaction.add(item)
         self._item_table.insert(item.id, item)
 
     def assign(self, message: Message, branch: Transaction) -> None:
@@ -266,6 +269,7 @@ class State:
     def remove_transaction(self, transaction: Transaction) -> None:
         """The transaction was committed or aborted."""
         self._leave(transaction)
+        self.deferred -= transaction.size
         for item in transaction.items:
             self._item_table.remove(item.id)
         if transaction.xid:
@@ -359,6 +363,7 @@ class State:
         contexts: dict[int, Context] = {}
         for identity, conn, reliable, login, *counters in read_rows(self._database, "contexts"):
             contexts[identity] = Context(identity, conn, bool(reliable), login, *counters)
+            contexts[identity].window = self._window
         self.contexts = {context.conn: context for context in contexts.values()}
         return contexts
 
@@ -413,6 +418,7 @@ class State:
         prepared = sorted((each for each in transactions.values() if each.prepared), key=lambda each: each.prepared)
         self.prepared = {each.key: each for each in prepared}
         self.reserved = sum(len(each.items) for each in prepared)
+        self.deferred = sum(each.size for each in transactions.values())
         self.outcomes, self._outcome_ids = {}, {}
         for identity, login, xid, outcome in read_rows(self._database, "outcomes"):
             self.outcomes[login, xid] = outcome

@@ -47,10 +47,23 @@ class Transactions:
         transaction = self._transaction(context, command.args["tx"])
         if len(transaction.items) >= self._limits.max_transaction_items:
             raise CommandError(f"a transaction may have {self._limits.max_transaction_items} items")
-        if transaction.size + content_size(command.args) > self._limits.max_transaction_bytes:
-            raise CommandError(f"a transaction may hold {self._limits.max_transaction_bytes} bytes")
+        self._check_size(context, content_size(command.args))
         names = ("id",) if command.kind != "send" else ("destination", "headers", "body")
         self._state.add_item(transaction, command.kind, {name: command.args[name] for name in names})
+
+    def _check_size(self, context: Context, size: int) -> None:
+        """Whether a connection may have its transactions hold so much more.
+
+        When all together hold their limit, those go on that stay below their equal share of it.
+        """
+        limits, state = self._limits, self._state
+        own = size + sum(each.size for each in context.transactions.values())
+        if own > limits.max_transaction_bytes:
+            raise CommandError("a transaction, or all that a connection has open, may hold "
+                               f"{limits.max_transaction_bytes} bytes")
+        share = limits.max_open_bytes // (len(state.contexts) + len(state.prepared))
+        if size and state.deferred + size > limits.max_open_bytes and own > share:
+            raise CommandError(f"the broker's open transactions hold their limit of {limits.max_open_bytes} bytes")
 
     def prepare(self, context: Context, command: Command) -> None:
         """Make sure that a branch can be committed whatever happens, and detach it from its connection.

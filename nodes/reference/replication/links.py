@@ -397,8 +397,8 @@ class Links:
                 try:
                     async with within(max(self._silence / 2, 0.05)):
                         link = await self._open(peer, host, port)
-                except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
-                    if isinstance(error, LinkError):
+                except (OSError, TimeoutError, UnicodeError, LinkError, asyncio.IncompleteReadError) as error:
+                    if isinstance(error, (LinkError, UnicodeError)):  # the latter: no name of a host is like that
                         self._complaints.tell(peer, str(error))
                 else:
                     await self._run(peer, link)

@@ -32,6 +32,7 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
 from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.networks import Networks
@@ -45,8 +46,10 @@ _NETWORK_TIMEOUT = 2.0
 _IDLE_PARTS = 4
 _FAILED_LINGER = 0.2
 """Seconds that clients have to read their ERROR when the store has failed."""
-_SPARE_SESSIONS = 64
-"""Sessions above the limit of connections: they are told of the limit, or are an administrator's."""
+_MOST_ADMINS = 64
+"""Connections of administrators, beside those of clients."""
+_LEAVING_SESSIONS = 1024
+"""Sessions that have been told why they end and may still read that; beyond, the oldest is cut off."""
 
 
 class ReferenceBroker:
@@ -78,6 +81,11 @@ class ReferenceBroker:
         self.has_topic_manager = self.design.has_topic_manager
         self._server: asyncio.Server | None = None
         self._sessions: dict[Session, None] = {}
+        self._logins: dict[Session, None] = {}
+        """Those that have not shown the right login yet, the oldest first."""
+        self._seated: dict[Session, None] = {}
+        self.budget = Budget(self.limits.max_memory, lambda: self._sessions)
+        self.turns = Turns(self.limits.max_bytes_under_way)
         self._attached: dict[str, Session] = {}
         self._waiting: dict[str, list[Session]] = {}
         self._idle: dict[str, asyncio.TimerHandle] = {}
@@ -277,9 +285,18 @@ class ReferenceBroker:
             raise ConfigError(f"design {self.config.design} takes no more replicas at run time")
         self.design.add_replica(name, link, client)
 
-    def crowded(self) -> bool:
-        """Whether there are more sessions than allowed."""
-        return len(self._sessions) > self.limits.max_connections
+    def weight(self, command: Command) -> int:
+        """How much work a command is, about."""
+        return self.engine.weight(command)
+
+    def seat(self, session: Session) -> bool:
+        """The session has shown the right login: whether there is room for it among those that have."""
+        self._logins.pop(session, None)
+        alike = sum(each.admin == session.admin for each in self._seated)
+        if alike >= (_MOST_ADMINS if session.admin else self.limits.max_connections):
+            return False
+        self._seated[session] = None
+        return True
 
     def status(self) -> dict[str, Any]:
         """What an administrator's connection tells."""
@@ -311,6 +328,8 @@ class ReferenceBroker:
 
     def leave(self, session: Session) -> None:
         """The session is over: close its context, or let it wait to be resumed."""
+        self._logins.pop(session, None)
+        self._seated.pop(session, None)
         conn, session.conn = session.conn, None
         if conn is None:
             return
@@ -359,11 +378,15 @@ class ReferenceBroker:
         self._failed = False
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._sessions) >= self.limits.max_connections + _SPARE_SESSIONS:
-            writer.transport.abort()
-            return
+        if len(self._logins) >= self.limits.max_logins:
+            # Whoever means to log in does so at once; the one that has taken longest gives way to the newest.
+            next(iter(self._logins)).yield_place("too many connections are about to log in, and this one took longest")
+        if len(self._sessions) >= len(self._logins) + len(self._seated) + _LEAVING_SESSIONS:
+            oldest = next((session for session in self._sessions if session.ended), None)
+            if oldest is not None:
+                oldest.cut_off()
         session = Session(self, reader, writer)
-        self._sessions[session] = None
+        self._sessions[session] = self._logins[session] = None
         self._nobody.clear()
         try:
             await session.run()

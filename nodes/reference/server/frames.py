@@ -29,6 +29,7 @@ _PATTERN = re.compile(rf"{TOPIC_PREFIX}(>|({_LEVEL}|\*)(\.({_LEVEL}|\*))*(\.>)?)
 _DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
 _XID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _NUMBER = re.compile(r"[0-9]{1,15}")
+_WORD = re.compile(rf"[!-~]{{1,{MAX_NAME}}}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
     "destination", "receipt", "transaction", "content-length", "subscription", "message-id", "ack",
@@ -117,10 +118,12 @@ def new_replica(frame: Frame) -> tuple[str, tuple[str, int], str]:
     try:
         asked = json.loads(frame.body)
         name, (host, port), client = asked["name"], asked["link"], asked["client"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FrameError('SEND: the body is not {"name": NAME, "link": [HOST, PORT], "client": "HOST:PORT"}') from error
     if not (all(isinstance(text, str) and text for text in (name, host, client)) and type(port) is int):
         raise FrameError("SEND: name, host and client must be texts, the port a number")
+    if not (all(map(_WORD.fullmatch, (name, host, client))) and 0 < port < 65536):
+        raise FrameError(f"SEND: name, host and client are 1 to {MAX_NAME} visible characters, the port is 1 to 65535")
     return name, (host, port), client
 
 

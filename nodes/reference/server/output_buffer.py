@@ -8,17 +8,22 @@ import fcntl
 import socket
 import struct
 import termios
+from collections import deque
 from collections.abc import Callable
 
 from nodes.reference.engine.limits import Limits
 from nodes.timeouts import within
 
+PIECE = 1 << 20
+"""Bytes that are made and written at a time; what follows is made when the kernel has taken these."""
+
 
 class OutputBuffer:
     """Gathers frames, writes them together, and tells when all of them have reached the kernel.
 
-    ``emptied`` is called when nothing waits here any more; ``stuck``, once, when more than ``max_output``
-    bytes wait or the client has taken none of them for ``output_timeout`` seconds.
+    A frame may be given as what makes it, with about its size: many that carry the same body then cost nothing before
+    their turn comes. ``emptied`` is called when nothing waits here any more; ``stuck``, once, when more than
+    ``max_output`` bytes wait or the client has taken none of them for ``output_timeout`` seconds.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, limits: Limits, emptied: Callable[[], None],
@@ -28,8 +33,10 @@ class OutputBuffer:
         self._emptied = emptied
         self._stuck = stuck
         self._loop = asyncio.get_running_loop()
-        self._frames: list[bytes] = []
+        self._frames: deque[tuple[int, bytes | Callable[[], bytes]]] = deque()
+        self._unmade = 0
         self._drain: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._written = 0
         self._watching = True
         self.last_write = self._loop.time()
@@ -38,18 +45,21 @@ class OutputBuffer:
 
     def add(self, frame: bytes) -> None:
         """One more frame for the next ``flush``."""
-        self._frames.append(frame)
+        self.add_later(len(frame), frame)
+
+    def add_later(self, size: int, make: bytes | Callable[[], bytes]) -> None:
+        """One more frame of about that size for the next ``flush``, made when it is written."""
+        self._frames.append((size, make))
+        self._unmade += size
 
     def flush(self) -> None:
         """Write what was added."""
         if not self._frames:
             return
-        data = b"".join(self._frames)
-        self._frames = []
         if self._writer.transport.is_closing():
+            self._drop()
             return
-        self._writer.write(data)
-        self._written += len(data)
+        self._write_pieces()
         self.last_write = self._loop.time()
         waiting = self.waiting()
         if waiting == 0:
@@ -59,9 +69,30 @@ class OutputBuffer:
         elif self._drain is None:
             self._drain = self._loop.create_task(self._drained(), name="drain")
 
-    def waiting(self) -> int:
-        """Bytes that the kernel has not taken yet."""
+    def _write_pieces(self) -> None:
+        """Write until nothing is left, or the kernel takes no more."""
+        while self._frames and (self._unwritten() == 0 or self._unmade + self._unwritten() <= PIECE):
+            piece: list[bytes] = []
+            made = 0
+            while self._frames and (made + self._frames[0][0] <= PIECE or not piece):
+                size, frame = self._frames.popleft()
+                self._unmade -= size
+                made += size
+                piece.append(frame if isinstance(frame, bytes) else frame())
+            data = b"".join(piece)
+            self._writer.write(data)
+            self._written += len(data)
+
+    def _drop(self) -> None:
+        self._frames.clear()
+        self._unmade = 0
+
+    def _unwritten(self) -> int:
         return self._writer.transport.get_write_buffer_size()
+
+    def waiting(self) -> int:
+        """Bytes, about, that the kernel has not taken yet."""
+        return self._unmade + self._unwritten()
 
     def unconfirmed(self) -> int:
         """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""
@@ -92,36 +123,57 @@ class OutputBuffer:
         self._watching = False
         transport = self._writer.transport
         if transport.is_closing():
+            self._drop()
             return
-        if last:
-            self._frames.append(last)
-        self._writer.write(b"".join(self._frames))
-        self._frames = []
-        if transport.can_write_eof():
+        if last and self.waiting() > PIECE:
+            self._drop()  # it is told why it gets no more, and not later than it can be told
+        self.add(last)
+        if self._unmade <= PIECE:
+            self._writer.write(b"".join(frame if isinstance(frame, bytes) else frame() for _, frame in self._frames))
+            self._drop()
+            self._end_output()
+        else:
+            self._finishing = self._loop.create_task(self._write_rest(), name="last output")
+        self._loop.call_later(self._limits.linger, transport.abort)
+
+    def _end_output(self) -> None:
+        transport = self._writer.transport
+        if transport.can_write_eof() and not transport.is_closing():
             # A client that reset the connection is not noticed before the loop reads; there is nothing to end then.
             with contextlib.suppress(OSError):
                 transport.write_eof()
-        self._loop.call_later(self._limits.linger, transport.abort)
+
+    async def _write_rest(self) -> None:
+        """Write what is left, piece by piece; the connection is cut off when that takes too long."""
+        with contextlib.suppress(ConnectionError):
+            while self._frames and not self._writer.transport.is_closing():
+                self._write_pieces()
+                await self._writer.drain()
+            self._end_output()
 
     def close(self) -> None:
         """The connection is over."""
         self._watching = False
-        if self._drain is not None:
-            self._drain.cancel()
+        for task in (self._drain, self._finishing):
+            if task is not None:
+                task.cancel()
+        self._drop()
         self._writer.transport.abort()
 
     async def _drained(self) -> None:
         while self._watching:
-            taken = self._written - self.waiting()
+            taken = self._written - self._unwritten()
             try:
                 async with within(self._limits.output_timeout):
                     await self._writer.drain()
             except TimeoutError:
-                if self._written - self.waiting() == taken and self._watching:
+                if self._written - self._unwritten() == taken and self._watching:
                     self._give_up(f"no output was taken for {self._limits.output_timeout:g} s")
                 continue
             except ConnectionError:
                 break
+            if self._watching:
+                self._write_pieces()
             if self.waiting() == 0:
                 break
         self._drain = None

@@ -7,6 +7,7 @@ import hmac
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from nodes import stomp
@@ -25,7 +26,9 @@ from nodes.reference.api import (
 )
 from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
 from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
+from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.frames import FrameError, Greeting
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.stomp import Frame, FrameLimits, ProtocolError
@@ -37,6 +40,10 @@ _MISSED_BEATS = 3
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
 _HIGH_OUTPUT = 1 << 18
+_LARGE = 4 << 10
+"""Bytes of a body from which on a frame needs its turn."""
+_FRAME = 200
+"""Bytes, about, of a MESSAGE beside its body and the sender's headers."""
 
 
 class SessionHost(Protocol):
@@ -46,6 +53,12 @@ class SessionHost(Protocol):
     limits: Limits
     bugs: frozenset[str]
     has_topic_manager: bool
+    budget: Budget
+    turns: Turns
+
+    def weight(self, command: Command) -> int:
+        """How much work a command is, about."""
+        ...
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
@@ -61,8 +74,8 @@ class SessionHost(Protocol):
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
         """Let the group grow; raises ConfigError when the design can't."""
 
-    def crowded(self) -> bool:
-        """Whether there are as many sessions as allowed."""
+    def seat(self, session: Session) -> bool:
+        """The session has shown the right login: whether there is room for it among those that have."""
         ...
 
     def open(self, session: Session, greeting: Greeting) -> None:
@@ -79,7 +92,7 @@ class Session:
     """From accepting the TCP connection to its end.
 
     ``conn`` is the id of the connection context once one was asked for; ``ended`` is true when the client
-    gets nothing any more.
+    gets nothing any more; ``held`` is what the session counts for in the broker's budget of memory.
     """
 
     def __init__(self, host: SessionHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,18 +100,22 @@ class Session:
         self.reliable = False
         self.admin = False
         self.ended = False
+        self.held = 0
         self._host = host
         self._reader = reader
         self._loop = asyncio.get_running_loop()
-        self._parser = stomp.Parser(FrameLimits(host.limits.max_header_bytes, host.limits.max_headers,
-                                                host.limits.max_body))
+        # Who has not logged in can't make the broker hold much.
+        most = host.limits.max_login_bytes
+        self._parser = stomp.Parser(FrameLimits(most, host.limits.max_headers, most), single=True)
         self._output = OutputBuffer(writer, host.limits, self._all_written, self._stuck)
         self._greeting: Greeting | None = None
         self._admission: Admission | None = None
         self._open = False
         self._leaving = False
-        self._outstanding: deque[int] = deque()
-        self._outstanding_bytes = 0
+        self._outstanding: deque[tuple[int, int]] = deque()
+        self._outstanding_bytes = self._outstanding_weight = 0
+        self._turn: asyncio.Future[bool] | None = None
+        self._its_turn = 0
         self._may_go_on = asyncio.Event()
         self._reading = True
         self._last_read = self._loop.time()
@@ -123,6 +140,7 @@ class Session:
                 timer.cancel()
             self._host.leave(self)
             self._output.close()
+            self._let_go()
 
     async def _take(self, data: bytes) -> None:
         self._last_read = self._loop.time()
@@ -131,13 +149,61 @@ class Session:
                 data = b""
                 for item in items:
                     if isinstance(item, Frame) and not self.ended and not self._leaving:
-                        self._handle(item)
+                        if len(item.body) >= _LARGE and not self.admin:
+                            await self._take_turn(len(item.body))
+                            if self.ended:
+                                self._end_turn()
+                                return
+                        try:
+                            self._handle(item)
+                        finally:
+                            self._end_turn()
                         if self._must_wait():
                             await self._wait()
         except ProtocolError as fault:
             self.end(str(fault))
         except FrameError as fault:
             self.end(str(fault), fault.headers)
+        self._count()
+
+    def _count(self) -> None:
+        """Tell the budget what this session holds now."""
+        held = 0 if self.ended else self._parser.buffered + self._outstanding_bytes + self._output.waiting()
+        if held != self.held:
+            self._host.budget.note(self, held)
+
+    def _let_go(self) -> None:
+        """Hold nothing any more, and keep nobody waiting."""
+        self._parser.clear()
+        turns = self._host.turns
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(False)
+            turns.admit()
+        for size, weight in self._outstanding:
+            self._done(size, weight)
+        turns.busy -= bool(self._outstanding)
+        self._outstanding.clear()
+        self._count()
+
+    async def _take_turn(self, size: int) -> None:
+        """Wait until a large frame may be under way; ``_submit`` expects that it may."""
+        self._turn = self._host.turns.enter(size)
+        if self._turn is None or await self._wait_for(self._turn):
+            self._its_turn = size
+
+    async def _wait_for(self, turn: asyncio.Future[bool]) -> bool:
+        self._reading = False
+        self._count()
+        admitted = await turn
+        self._reading = True
+        self._last_read = self._loop.time()
+        return admitted
+
+    def _end_turn(self) -> None:
+        """The frame has been taken; its turn goes on if it was submitted."""
+        size, self._its_turn = self._its_turn, 0
+        if size:
+            self._host.turns.leave(size)
 
     def _must_wait(self) -> bool:
         """Whether the client has to wait before more of its frames are taken.
@@ -148,9 +214,14 @@ class Session:
             return False
         limits = self._host.limits
         opening = self.conn is not None and not self._open
-        return (opening or len(self._outstanding) >= limits.max_outstanding
+        return (opening or self._outstanding_weight >= limits.max_outstanding
                 or self._outstanding_bytes >= limits.max_outstanding_bytes
-                or self._output.waiting() > _HIGH_OUTPUT)
+                or self._output.waiting() > _HIGH_OUTPUT or self._has_share())
+
+    def _has_share(self) -> bool:
+        """Whether all clients together have as much under way as they may, and this one its equal share of that."""
+        turns, most = self._host.turns, self._host.limits.max_under_way
+        return bool(self._outstanding) and turns.weight >= most and self._outstanding_weight * turns.busy >= most
 
     async def _wait(self) -> None:
         self._reading = False
@@ -182,10 +253,24 @@ class Session:
             self._submit(command)
 
     def _submit(self, command: Command) -> None:
-        size = len(command.args.get("body", b""))
-        self._outstanding.append(size)
+        size, weight = len(command.args.get("body", b"")), self._host.weight(command)
+        self._host.turns.busy += not self._outstanding
+        self._host.turns.weight += weight
+        if size >= _LARGE:
+            self._its_turn = 0  # until it is done
+        self._outstanding.append((size, weight))
         self._outstanding_bytes += size
+        self._outstanding_weight += weight
         self._host.submit(command)
+
+    def _done(self, size: int, weight: int) -> None:
+        """What was submitted is done, or nobody waits for it any more."""
+        turns = self._host.turns
+        turns.weight -= weight
+        self._outstanding_bytes -= size
+        self._outstanding_weight -= weight
+        if size >= _LARGE:
+            turns.leave(size)
 
     # Being let in.
 
@@ -196,15 +281,20 @@ class Session:
         right &= hmac.compare_digest(greeting.passcode.encode(), config.passcode.encode())
         if not right:
             raise FrameError("wrong login or passcode")
+        limits = self._host.limits
+        self._parser.limits = FrameLimits(limits.max_header_bytes, limits.max_headers, limits.max_body)
+        self._parser.single = False
         self._greeting = greeting
         if greeting.admin:
             self.admin = True
+            if not self._host.seat(self):
+                raise FrameError("too many administrators")
             self._greet({"session": f"{config.node}-admin"})
             return
         admission = self._admission = self._host.admission()
         if not admission.accepted:
             raise FrameError(admission.reason or "not master", master_header(admission))
-        if self._host.crowded():
+        if not self._host.seat(self):
             raise FrameError("too many connections")
         self.reliable = greeting.reliable
         self._host.open(self, greeting)
@@ -243,7 +333,8 @@ class Session:
         if self.ended:
             return
         if isinstance(effect, Deliver):
-            self._output.add(frames.message(effect, self.reliable))
+            size = _FRAME + content_bytes(len(effect.body), (dict(effect.headers), effect.body))
+            self._output.add_later(size, partial(frames.message, effect, self.reliable))
             if effect.auto:
                 self._to_acknowledge[effect.subscription] = effect.ack_id
         elif isinstance(effect, Done):
@@ -251,7 +342,8 @@ class Session:
                 self._host.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
             # There may be none: after a takeover come the outcomes of what the older session submitted.
             if self._outstanding:
-                self._outstanding_bytes -= self._outstanding.popleft()
+                self._done(*self._outstanding.popleft())
+                self._host.turns.busy -= not self._outstanding
             if effect.receipt is not None:
                 self._output.add(frames.receipt(effect.receipt, effect.headers))
             self._may_go_on.set()
@@ -277,12 +369,14 @@ class Session:
         """Write the frames of the effects taken."""
         if not self.ended:
             self._output.flush()
+            self._count()
 
     def _closed(self, effect: Closed) -> None:
         if self._leaving:
             self.ended = True
             self.conn = None
             self._output.finish(b"")
+            self._let_go()
         else:
             headers = {} if effect.received is None else {"x-received": str(effect.received)}
             self._context_gone("connection closed", {"x-closed": effect.reason, **headers})
@@ -299,7 +393,17 @@ class Session:
         self._host.log("client ended", conn=self.conn or "", reason=reason)
         self._output.finish(frames.error(reason, headers if headers is not None else {}))
         self._host.leave(self)
+        self._let_go()
         self._may_go_on.set()
+
+    def yield_place(self, reason: str) -> None:
+        """Tell the reason and be gone at once: somebody else needs the place."""
+        self.end(reason)
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """Be gone at once."""
+        self._output.close()
 
     def depose(self, reason: str, headers: Mapping[str, str]) -> None:
         """End it because this node no longer serves.
@@ -312,6 +416,7 @@ class Session:
             self.ended = True
             self._host.log("client reset", conn=self.conn or "", reason=reason)
             self._host.leave(self)
+            self._let_go()
             self._may_go_on.set()
             self._output.reset()
         else:
@@ -322,6 +427,7 @@ class Session:
 
     def _all_written(self) -> None:
         self._may_go_on.set()
+        self._count()
         if self._to_acknowledge and self.conn is not None and not self.ended and not self._leaving:
             written, self._to_acknowledge = self._to_acknowledge, {}
             for ack_id in written.values():
