@@ -67,6 +67,8 @@ def check(run: Run) -> CheckOutcome:
 
 def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
     yield "completed", True, _completed(run)
+    if run.info.get("guarantees") == []:
+        yield "guarantees", True, GateResult(False, 0, "it names no guarantee that the run is judged by")
     asked = run.info.get("gates")
     if asked is None:
         asked = DEFAULT_GATES if run.subjects <= {MESSAGES, ANY} else {}

@@ -23,15 +23,15 @@ CREATES, DELETES, READS = names_that(THAT_CREATE), names_that(THAT_DELETE), name
 """Operations on metadata: an object is to exist, is to exist no longer, is looked at."""
 
 
-def read_history(run_dir: Path, sha256: str | None = None) -> HistoryColumns:
+def read_history(run_dir: Path, file_sha256: str, rows_sha256: str) -> HistoryColumns:
     """Read and validate a run's history.
 
     Raises:
-        HistoryError: there is no sealed history, it is not the one that the run recorded (``sha256``), or its
-            rows do not form a history.
+        HistoryError: there is no sealed history, it is not the one that the run recorded (by the digest of its file, or
+            that of its rows), or its rows do not form a history.
     """
     path = run_dir / HISTORY
-    return validated(read_columns(path, sha256), str(path))
+    return validated(read_columns(path, file_sha256, rows_sha256), str(path))
 
 
 def validated(history: HistoryColumns, where: str) -> HistoryColumns:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from checkers.verdict import Verdict, write_verdict
 from stormproof.errors import HistoryError, SparkFailed, StormproofError
+from stormproof.history import bounds
 from stormproof.run_folder import HISTORY, read_run
 
 VERDICTS_DIR = "verdicts"
@@ -55,9 +56,14 @@ VERDICT_ROWS = pa.schema(
         ("check_verdict", pa.string()),
         ("count", pa.int64()),
         ("trouble", pa.string()),
+        ("damage", pa.string()),
     ]
 )
-"""One row per run and check; ``run_dir`` and ``trouble`` (why the verdict could not be stored) are not stored."""
+"""One row per run and check."""
+
+NOT_STORED = ("run_dir", "trouble", "damage")
+"""Columns that the store's table lacks; ``trouble`` is why the verdict could not be stored, ``damage`` why the run
+could not be judged."""
 
 _FORMERLY = {"design": "system"}
 """Columns that earlier versions named otherwise."""
@@ -68,7 +74,10 @@ VERDICT_DDL = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field i
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """The verdict on one run, without its evidence (which is in the run's verdict.json)."""
+    """The verdict on one run, without its evidence (which is in the run's verdict.json).
+
+    ``damage`` says why it could not be judged; None where it was.
+    """
 
     run: str
     run_dir: Path
@@ -76,6 +85,7 @@ class VerdictRow:
     sentence: str
     anomalies: Mapping[str, int]
     checks: Mapping[str, str]
+    damage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ def check_runs(
     trouble = [text for text in table.column("trouble").to_pylist() if text]
     for store in dict.fromkeys(path.parent for path in wanted):
         store_rows = table.filter(pc.starts_with(table.column("run_dir"), f"{store}{os.sep}"))
-        add_verdicts(store, store_rows.drop_columns(["run_dir", "trouble"]))
+        add_verdicts(store, store_rows.drop_columns(list(NOT_STORED)))
     if trouble:
         raise StormproofError(f"{len(trouble)} checks have verdicts that could not be stored: {trouble[0]}")
     return rows
@@ -156,8 +166,10 @@ def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) 
 def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | None = None) -> Any:
     """The data frame of verdict rows; nothing is computed yet."""
     paths = [str(path) for path in run_dirs]
+    bound = os.environ.get(bounds.VARIABLE)
 
     def check_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        bounds.set_max_history(bound)
         if prepare is not None:
             prepare()
         for batch in batches:
@@ -203,16 +215,18 @@ def verdict_rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.Rec
         info = read_run(run_dir)
     except HistoryError:
         info = {}
-    test, figures = info.get("test") or {}, verdict.figures
+    test, figures = info.get("test"), verdict.figures
+    test = test if isinstance(test, dict) else {}
+    nemesis, seed = test.get("nemesis"), test.get("seed")
     common = {
         "run_dir": str(run_dir),
         "run": verdict.run,
-        "system": test.get("system"),
-        "workload": test.get("workload"),
-        "nemesis": ",".join(test.get("nemesis") or ()),
-        "backend": test.get("backend"),
-        "seed": test.get("seed"),
-        "started": info.get("started"),
+        "system": _text(test.get("system")),
+        "workload": _text(test.get("workload")),
+        "nemesis": ",".join(map(str, nemesis)) if isinstance(nemesis, list) else None,
+        "backend": _text(test.get("backend")),
+        "seed": seed if isinstance(seed, int) and -(1 << 63) <= seed < 1 << 63 else None,
+        "started": _text(info.get("started")),
         "verdict": verdict.verdict,
         "sentence": verdict.sentence,
         "anomalies": json.dumps(verdict.anomalies),
@@ -220,6 +234,7 @@ def verdict_rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.Rec
         "enqueue_ok": figures.get("enqueue_ok"),
         "longest_gap_s": figures.get("longest_gap_s"),
         "trouble": trouble,
+        "damage": verdict.damage,
     }
     rows = [
         common
@@ -234,15 +249,20 @@ def verdict_rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.Rec
     return pa.RecordBatch.from_pylist(rows, schema=VERDICT_ROWS)
 
 
+def _text(value: Any) -> str | None:
+    """A field of a description, which may be damaged."""
+    return value if isinstance(value, str) else None
+
+
 def _gather(table: pa.Table, wanted: Sequence[Path]) -> list[VerdictRow]:
     """One row per run; a run without a verdict must never pass for one that was checked."""
     found: dict[str, VerdictRow] = {}
-    columns = ("run_dir", "run", "verdict", "sentence", "anomalies", "check", "check_verdict")
-    for run_dir, run, verdict, sentence, anomalies, check, outcome in zip(
+    columns = ("run_dir", "run", "verdict", "sentence", "anomalies", "damage", "check", "check_verdict")
+    for run_dir, run, verdict, sentence, anomalies, damage, check, outcome in zip(
         *(table.column(name).to_pylist() for name in columns), strict=True
     ):
         if run_dir not in found:
-            found[run_dir] = VerdictRow(run, Path(run_dir), verdict, sentence, json.loads(anomalies), {})
+            found[run_dir] = VerdictRow(run, Path(run_dir), verdict, sentence, json.loads(anomalies), {}, damage)
         checks = found[run_dir].checks
         if check in checks:
             raise SparkFailed(f"{run_dir}: its verdict came back twice")

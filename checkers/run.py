@@ -219,6 +219,6 @@ def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
     Raises:
         HistoryError: one of them can't be read or isn't well formed.
     """
-    history = read_history(run_dir, info.get("history_file_sha256"))
+    history = read_history(run_dir, info["history_file_sha256"], info["history_sha256"])
     ledger = run_dir / LEDGER
     return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger))

@@ -12,23 +12,31 @@ import numpy as np
 from checkers.catalog import CHECKS, GATES
 from checkers.run import SECOND, Run, load_run
 from checkers.verdict import CheckVerdict, Verdict
+from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns
-from stormproof.run_folder import read_run
+from stormproof.run_folder import RUN_SCHEMA, read_run, written_by
 
 
 def check_run(run_dir: Path) -> Verdict:
-    """The verdict on one run. Never raises for what is wrong with the run: that makes it unknown, with the reason."""
+    """The verdict on one run. Never raises for what is wrong with the run.
+
+    One that merely ended early is unknown. One that is not whole is not judged: the verdict's ``damage`` says why.
+    """
     try:
         info = read_run(run_dir)
+        if (reason := ended_early(info)) is not None:
+            return _unjudged(run_dir.name, reason, None)
+        demand_whole(run_dir, info, old=written_by(run_dir) != RUN_SCHEMA)
         run = load_run(run_dir, info)
     except HistoryError as error:
-        return _unreadable(run_dir.name, str(error))
+        return _unjudged(run_dir.name, str(error), str(error))
     except Exception as error:
         # A damaged file can break the reader in ways nobody listed; the run must not vanish from the verdicts.
-        return _unreadable(run_dir.name, f"reading the run failed: {_origin(error)}")
+        reason = f"{run_dir}: reading the run failed: {_origin(error)}"
+        return _unjudged(run_dir.name, reason, reason)
     return judge(run)
 
 
@@ -39,9 +47,9 @@ def judge(run: Run) -> Verdict:
     return Verdict(run.name, _sentence(run, results), results, figures)
 
 
-def _unreadable(name: str, reason: str) -> Verdict:
+def _unjudged(name: str, reason: str, damage: str | None) -> Verdict:
     outcome = CheckOutcome(UNKNOWN, 1, reason)
-    return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),))
+    return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),), damage=damage)
 
 
 def _results(run: Run) -> Iterator[CheckVerdict]:

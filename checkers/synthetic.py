@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from checkers.gates import DEFAULT_GATES
 from stormproof.contracts.fault import CUTS_LINKS
 from stormproof.history.ledger import LedgerLine
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
+from stormproof.history.seal import rows_sha256
 from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
 
 ROW_GROUP = 250_000
@@ -121,7 +123,9 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
     )
     pq.write_table(table, path, compression="zstd", compression_level=1, row_group_size=ROW_GROUP)
     (run_dir / LEDGER).write_text(_ledger(window), encoding="utf-8")
-    info = _info(run_dir.name, seed, hashlib.sha256(path.read_bytes()).hexdigest())
+    digests = {"history_sha256": rows_sha256(table),
+               "history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}  # fmt: skip
+    info = _info(run_dir.name, seed) | digests
     (run_dir / RUN_FILE).write_text(json.dumps(info), encoding="utf-8")
 
 
@@ -235,7 +239,7 @@ def _ledger(window: tuple[int, int]) -> str:
     return "".join(f"{line.to_json()}\n" for line in lines)
 
 
-def _info(run: str, seed: int, sha256: str) -> dict[str, Any]:
+def _info(run: str, seed: int) -> dict[str, Any]:
     test: dict[str, Any] = {
         "system": ("joram", "standalone")[seed % 2],
         "workload": "queue",
@@ -255,8 +259,9 @@ def _info(run: str, seed: int, sha256: str) -> dict[str, Any]:
         "backend": {"name": "local", "why": "made up", "lateness": 5.0, "in_process": False},
         "started": "2026-01-01T00:00:00+00:00",
         "status": "recorded",
-        "history_file_sha256": sha256,
         "failure": None,
+        "guarantees": ["lost", "phantom", "duplicated", "duplicate-okay", "depth"],
+        "gates": dict(DEFAULT_GATES),
     }
 
 

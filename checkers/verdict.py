@@ -42,12 +42,13 @@ class CheckVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run: the worst of the checks that decide."""
+    """The verdict on a run: the worst of the checks that decide. ``damage`` says why it could not be judged at all."""
 
     run: str
     sentence: str
     checks: tuple[CheckVerdict, ...]
     figures: Mapping[str, Any] = field(default_factory=dict)
+    damage: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -73,6 +74,7 @@ class Verdict:
             "checks": [check.to_json() for check in self.checks],
             "anomalies": self.anomalies,
             "figures": dict(self.figures),
+            **({"damage": self.damage} if self.damage is not None else {}),
         }
 
 

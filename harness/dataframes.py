@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from stormproof.errors import HistoryError
 from stormproof.history.ledger import FaultWindow, read_ledger
 from stormproof.history.seal import history_frame
 from stormproof.run_folder import VERDICT_FILE, read_run, read_verdict
@@ -61,26 +62,40 @@ class StoreFrames:
         return RunFrames(path, read_run(path))
 
     def runs(self) -> pd.DataFrame:
-        """A row per run: id, start, status, every field of its test, verdict (None when not checked)."""
-        rows = []
-        for path in self.store.runs():
-            info = read_run(path)
-            row = {"run": info["run"], "started": pd.Timestamp(info["started"]), "status": info["status"]}
-            row |= {key: value for key, value in info["test"].items() if key != "options"}
-            row |= {f"option.{name}": value for name, value in info["test"]["options"].items()}
-            row["verdict"] = read_verdict(path)["verdict"] if (path / VERDICT_FILE).exists() else None
-            rows.append(row)
+        """A row per run: id, start, status, every field of its test, verdict (None when not checked).
+
+        A run whose description is damaged has the status ``damaged`` and nothing else.
+        """
+        rows = [_row_of(path) for path in self.store.runs()]
         return pd.DataFrame(rows)
 
     def verdicts(self) -> pd.DataFrame:
         """A row per run and check: verdict, whether it decides, count of anomalies, summary."""
         rows = []
         for path in self.store.runs():
-            if (path / VERDICT_FILE).exists():
-                for check in read_verdict(path)["checks"]:
-                    named = ("check", "verdict", "decides", "count", "summary")
-                    rows.append({"run": path.name, **{name: check[name] for name in named}})
+            try:
+                checks = read_verdict(path)["checks"] if (path / VERDICT_FILE).exists() else []
+            except HistoryError:
+                continue
+            for check in checks:
+                named = ("check", "verdict", "decides", "count", "summary")
+                rows.append({"run": path.name, **{name: check[name] for name in named}})
         return pd.DataFrame(rows, columns=pd.Index(["run", "check", "verdict", "decides", "count", "summary"]))
+
+
+def _row_of(path: Path) -> dict[str, Any]:
+    try:
+        info = read_run(path)
+        row = {"run": info["run"], "started": pd.Timestamp(info["started"]), "status": info["status"]}
+        row |= {key: value for key, value in info["test"].items() if key != "options"}
+        row |= {f"option.{name}": value for name, value in info["test"]["options"].items()}
+    except (HistoryError, KeyError, TypeError, ValueError, AttributeError):
+        return {"run": path.name, "status": "damaged", "verdict": None}
+    try:
+        row["verdict"] = read_verdict(path)["verdict"] if (path / VERDICT_FILE).exists() else None
+    except HistoryError:
+        row["verdict"] = None
+    return row
 
 
 def load(store: str | Path) -> StoreFrames:

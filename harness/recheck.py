@@ -19,9 +19,9 @@ from harness.output import print_json
 from harness.progress import console
 from reports.index_page import write_index
 from reports.run_page import write_report
-from stormproof.contracts.check import worst
+from stormproof.contracts.check import INVALID, worst
 from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, UsageError
-from stormproof.run_folder import HISTORY, RUN_FILE, is_alive, read_run
+from stormproof.run_folder import HISTORY, is_alive, read_run
 from stormproof.store import Store
 
 _SHOWN = 50
@@ -30,12 +30,15 @@ _SHOWN = 50
 def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json: bool) -> int:
     """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
 
+    A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
+    the others go on; the status is 3 then, unless one of them is invalid.
+
     Raises:
         UsageError: a run does not exist or is under way, or there is none at all.
     """
-    runs = _chosen(Store(store_dir), names)
+    runs, unsealed = _chosen(Store(store_dir), names)
     runs, others = _of_our_plugins(runs, strict=bool(names))
-    for line in others:
+    for line in [*unsealed, *others]:
         print(f"not checked: {line}", file=sys.stderr)
     warm = SparkWarmup(master)
     to = console(as_json)
@@ -49,13 +52,16 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     finally:
         warm.abandon()
     _write_pages(runs, reports=bool(names))
+    damaged = [row for row in rows if row.damage is not None]
+    for row in damaged:
+        print(f"not judged: {row.damage}", file=sys.stderr)
     verdict = worst(row.verdict for row in rows)
     if as_json:
         found = [_json(row) for row in rows]
         print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
     else:
         _show(to, rows, summary)
-    return EXIT_ERROR if others else EXIT_OF[verdict]
+    return EXIT_ERROR if (unsealed or others or damaged) and verdict != INVALID else EXIT_OF[verdict]
 
 
 def check_again(store_dir: Path, name: str) -> VerdictRow:
@@ -63,15 +69,17 @@ def check_again(store_dir: Path, name: str) -> VerdictRow:
 
     Raises:
         UsageError: there is no such run, or it is under way.
-        HistoryError: it was made with a plug-in that is not in use here.
+        HistoryError: it is damaged, or was made with a plug-in that is not in use here.
     """
-    runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name]), strict=True)
+    runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name])[0], strict=True)
     warm = SparkWarmup()
     try:
         rows = check_runs(warm.session(), runs, prepare=plugins.preparation())
     finally:
         warm.abandon()
     _write_pages(runs, reports=True)
+    if rows[0].damage is not None:
+        raise HistoryError(rows[0].damage)
     return rows[0]
 
 
@@ -87,24 +95,31 @@ def _write_pages(runs: Sequence[Path], *, reports: bool) -> None:
 def _of_our_plugins(runs: Sequence[Path], *, strict: bool) -> tuple[list[Path], list[str]]:
     """The runs whose plug-ins, if they were made with any, are in use here; and why others can't be checked.
 
+    One whose description can't be read is among the first: the check says what is wrong with it.
+
     Raises:
         HistoryError: one can't, and ``strict`` says that all are to be checked.
     """
     ours, others = [], []
     for run in runs:
         try:
-            plugins.demand_same(read_run(run), run.name)
+            info = read_run(run)
+        except HistoryError:
+            ours.append(run)
+            continue
+        try:
+            plugins.demand_same(info, run.name)
         except HistoryError as error:
             if strict:
                 raise
-            if (run / RUN_FILE).exists() and "plug-in" in str(error):
-                others.append(str(error))
-                continue
-        ours.append(run)
+            others.append(str(error))
+        else:
+            ours.append(run)
     return ours, others
 
 
-def _chosen(store: Store, names: Sequence[str]) -> list[Path]:
+def _chosen(store: Store, names: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The runs that have a history; and what to say of those that say they have one, and haven't."""
     if names:
         runs = [store.resolve(name) for name in names]
         for run in runs:
@@ -112,11 +127,27 @@ def _chosen(store: Store, names: Sequence[str]) -> list[Path]:
                 raise UsageError(f"run {run.name} is still under way; check it when it has ended")
             if not (run / HISTORY).exists():
                 raise UsageError(f"run {run.name} has no sealed history; `stormproof recover {run.name}` makes one")
-        return runs
-    runs = [run for run in store.runs() if (run / HISTORY).exists()]
+        return runs, []
+    runs, lost = [], []
+    for run in store.runs():
+        if (run / HISTORY).exists():
+            runs.append(run)
+        elif (reason := _without_history(run)) is not None:
+            lost.append(reason)
     if not runs:
+        for line in lost:
+            print(f"not checked: {line}", file=sys.stderr)
         raise UsageError(f"the store {store.path} holds no recorded runs; `stormproof test` makes one")
-    return runs
+    return runs, lost
+
+
+def _without_history(run: Path) -> str | None:
+    """What is wrong with a run that has no history; None for one that never got as far, or is under way."""
+    try:
+        recorded = read_run(run).get("status") == "recorded"
+    except HistoryError as error:
+        return None if is_alive(run) else str(error)
+    return f"{run}: it was recorded, and its {HISTORY} is gone" if recorded else None
 
 
 def _json(row: VerdictRow) -> dict[str, Any]:
@@ -126,6 +157,7 @@ def _json(row: VerdictRow) -> dict[str, Any]:
         "anomalies": dict(row.anomalies),
         "sentence": row.sentence,
         "report": str(row.run_dir / "report.html"),
+        **({"damage": row.damage} if row.damage is not None else {}),
     }
 
 

@@ -81,7 +81,7 @@ def read_object(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{path.name} can't be read: {error}.")
         return None
     if not isinstance(data, dict):

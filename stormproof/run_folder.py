@@ -124,7 +124,7 @@ def read_object(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HistoryError(f"{path} can't be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HistoryError(f"{path} can't be read: {error}") from error
     if not isinstance(data, dict):
         raise HistoryError(f"{path} can't be read: it holds no JSON object")
@@ -141,9 +141,16 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     if not path.exists():
         raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE}")
     data = read_object(path)
-    if data.get("schema") not in (1, RUN_SCHEMA):
-        raise HistoryError(f"{path} is not a run description of schema 1 to {RUN_SCHEMA}")
+    schema = data.get("schema")
+    if isinstance(schema, bool) or not isinstance(schema, int) or schema not in (1, RUN_SCHEMA):
+        told = json.dumps(schema)[:40] if "schema" in data else "missing"
+        raise HistoryError(f"{path} is not a run description of schema 1 to {RUN_SCHEMA}: its schema is {told}")
     return upgraded(data)
+
+
+def written_by(run_dir: Path) -> object:
+    """The schema in which the run's ``run.json`` was written; raises HistoryError as ``read_run`` does."""
+    return read_object(run_dir / RUN_FILE).get("schema")
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stormproof.errors import StormproofError, UsageError
+from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import LOGS, RUN_FILE, RUN_ID, RUN_SCHEMA, read_run, write_json
 from stormproof.test import Test
 
@@ -115,4 +115,12 @@ class Store:
             raise UsageError(f"the store {self.path} holds no runs yet")
         second = runs[-1].name[:15]
         same = [run_dir for run_dir in runs[-64:] if run_dir.name.startswith(second)]
-        return max(same, key=lambda run_dir: str(read_run(run_dir)["started"])) if len(same) > 1 else runs[-1]
+        return max(same, key=_started) if len(same) > 1 else runs[-1]
+
+
+def _started(run_dir: Path) -> str:
+    """When a run began; one whose description is damaged comes before all others."""
+    try:
+        return str(read_run(run_dir).get("started", ""))
+    except HistoryError:
+        return ""

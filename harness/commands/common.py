@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stormproof.history.bounds import VARIABLE
 from stormproof.registry import Registry
 
 DEFAULT_STORE = Path("runs")
@@ -18,6 +19,10 @@ SshConfigOption = Annotated[
 ]
 HostsOption = Annotated[
     Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
+]
+MaxHistoryOption = Annotated[
+    str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,
+                             help="memory that one history may take, as 500M or 6G; more is refused  [default: 4G]")
 ]
 RunsArgument = Annotated[
     list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")

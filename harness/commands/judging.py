@@ -9,10 +9,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from harness.commands.common import DEFAULT_STORE, JsonOption, RunsArgument, StoreOption
+from harness.commands.common import DEFAULT_STORE, JsonOption, MaxHistoryOption, RunsArgument, StoreOption
 from harness.output import print_json
 from harness.progress import console
 from stormproof.errors import UsageError
+from stormproof.history.bounds import set_max_history
 
 LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states or all; or the name of one of these"
 PLUGIN_HELP = "FILE.py:CLASS with which the runs were made; may be repeated"
@@ -27,6 +28,7 @@ def check(
     workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,
     nemesis: Annotated[list[str] | None, typer.Option(help=f"the fault: {PLUGIN_HELP}")] = None,
     check: Annotated[list[str] | None, typer.Option(help=f"the check: {PLUGIN_HELP}")] = None,
+    max_history: MaxHistoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check recorded runs again with PySpark and store their verdicts.
@@ -36,6 +38,7 @@ def check(
     from harness import plugins
     from harness.recheck import check_stored
 
+    set_max_history(max_history)
     if bool(runs) == all_runs:
         raise UsageError("check what? name runs, or say --all")
     named = {plugins.SYSTEM: system, plugins.WORKLOAD: workload, plugins.NEMESIS: nemesis, plugins.CHECK: check}
@@ -74,6 +77,7 @@ def list_names(
 def report(
     runs: RunsArgument = None,
     store: StoreOption = DEFAULT_STORE,
+    max_history: MaxHistoryOption = None,
 ) -> None:
     """Write the HTML report of runs (the latest by default) and the index over the store again."""
     from harness.coverage import note_log_events
@@ -81,6 +85,7 @@ def report(
     from reports.run_page import write_report
     from stormproof.store import Store
 
+    set_max_history(max_history)
     runs_of = Store(store)
     for name in runs or ["latest"]:
         run_dir = runs_of.resolve(name)
@@ -93,9 +98,11 @@ def serve(
     store: StoreOption = DEFAULT_STORE,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on", min=0, max=65535)] = 8642,
+    max_history: MaxHistoryOption = None,
 ) -> None:
     """Serve the index and the reports over HTTP, on loopback unless told otherwise."""
     from harness.coverage import note_log_events
     from reports.server import serve as serve_store
 
+    set_max_history(max_history)
     serve_store(Path(store), host, port, note_log_events)

@@ -132,6 +132,9 @@ def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) 
             result = SeedResult(case, seed, BROKEN, str(error), {}, (), {}, {}, "", 0.0, seconds, command, kept)
             return result, None
         verdict = check_run(run_dir)
+        if verdict.damage is not None:
+            seconds, kept = time.perf_counter() - start, None if keep == NONE else run_dir
+            return SeedResult(case, seed, BROKEN, verdict.damage, {}, (), {}, {}, "", 0.0, seconds, command, kept), None
         info = read_run(run_dir)
         if keep == ALL or (keep == FAILED and verdict.verdict == "invalid"):
             write_verdict(run_dir, verdict)

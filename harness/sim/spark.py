@@ -17,7 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.job import TASKS_A_CORE, VERDICT_DDL, VERDICT_ROWS, Progress, add_verdicts, collect_frame, verdict_rows
+from checkers.job import (
+    NOT_STORED,
+    TASKS_A_CORE,
+    VERDICT_DDL,
+    VERDICT_ROWS,
+    Progress,
+    add_verdicts,
+    collect_frame,
+    verdict_rows,
+)
 from checkers.spark import SparkWarmup
 from harness import plugins
 from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
@@ -57,7 +66,7 @@ def spark_campaign(
             table = collect_frame(spark, _frame(spark, part, store, staging, cores * TASKS_A_CORE), len(part), progress)
             results = [_settled(result, store) for result in _results(table, len(part))]
             checked = table.filter(table.column("check").is_valid())
-            add_verdicts(store, checked.drop_columns(["run_dir", "trouble", "result"]))
+            add_verdicts(store, checked.drop_columns([*NOT_STORED, _RESULT.name]))
             for result in results:
                 report(result)
             if not collect and any(result.failed for result in results):

@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stormproof.errors import HistoryError
+from stormproof.history.bounds import demand_bytes, demand_small
+from stormproof.history.digest import RowsDigest, text_sizes
+from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION
 from stormproof.run_folder import HISTORY
 from stormproof.vocabulary import FUNCTIONS, INVOKE, OTHER
 
@@ -25,6 +28,9 @@ Bools = NDArray[np.bool_]
 NUMBERS: Mapping[str, Any] = {"index": np.int64, "time": np.int64, "process": np.int32, "type": np.int8,
                               "key": np.int32, "value": np.int64}  # fmt: skip
 NAMES = ("run", "f", "node", "error")
+TEXT = "text"
+BATCH_ROWS = 250_000
+"""Rows that are decoded at a time: a row group as we write them."""
 
 
 @dataclass(frozen=True)
@@ -82,29 +88,34 @@ class HistoryColumns:
         return len(self.time)
 
 
-def read_columns(path: Path, sha256: str | None = None, *, texts: bool = False) -> HistoryColumns:
+def read_columns(
+    path: Path, file_sha256: str | None = None, rows_sha256: str | None = None, *, texts: bool = False
+) -> HistoryColumns:
     """Read a history file; its rows may be anything, as long as it has the columns.
 
     Args:
-        sha256: what the file's digest must be.
+        file_sha256: what the file's digest must be.
+        rows_sha256: what the digest of its rows must be.
         texts: whether values that are text are wanted.
 
     Raises:
-        HistoryError: there is no sealed history, it is another one (``sha256``), or it can't be read.
+        HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
+            more memory than it may (``stormproof.history.bounds``).
     """
     if not path.exists():
         raise HistoryError(f"{path.parent}: no {HISTORY}: the run was not sealed; run `stormproof recover`")
+    digest = RowsDigest() if rows_sha256 else None
     try:
         with pa.memory_map(str(path)) as mapped:
             content = mapped.read_buffer()
-            if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+            if file_sha256 and hashlib.sha256(content).hexdigest() != file_sha256:
                 raise HistoryError(f"{path}: not the history that the run recorded (its SHA-256 differs)")
-            file = pq.ParquetFile(pa.BufferReader(content))
-            numbers, names = _read_columns(file)
-            found = _read_texts(file) if texts else {}
+            numbers, names, found = _read_columns(content, path, texts, digest)
     except (pa.ArrowException, OSError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise HistoryError(f"{path}: not a history ({reason}); run `stormproof recover`") from error
+    if digest is not None and digest.hexdigest() != rows_sha256:
+        raise HistoryError(f"{path}: not the rows that the run recorded (history_sha256 in run.json differs)")
     order = np.argsort(numbers["index"], kind="stable")
     if not np.array_equal(order, np.arange(len(order))):
         numbers = {name: column[order] for name, column in numbers.items()}
@@ -163,43 +174,70 @@ def pair_rows(
     return partner, first
 
 
-def _read_columns(file: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Names]]:
-    """All columns but the texts, read one row group at a time so that only one is ever decoded."""
+def _read_columns(
+    content: pa.Buffer, path: Path, texts: bool, digest: RowsDigest | None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Names], dict[int, str]]:
+    """All columns, and the values that are text by row, read some rows at a time so that only these are ever decoded.
+
+    Texts are read with dictionaries: written out, a small file could hold any amount of them.
+    """
+    demand_small(pq.read_metadata(pa.BufferReader(content)), path)
+    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*NAMES, TEXT])
+    _demand_schema(file.schema_arrow, path)
     rows = file.metadata.num_rows
     numbers = {name: np.empty(rows, dtype=kind) for name, kind in NUMBERS.items()}
     codes = {name: np.empty(rows, dtype=np.int32) for name in NAMES}
     known: dict[str, dict[str, int]] = {name: {} for name in NAMES}
-    offset = 0
-    for group in range(file.metadata.num_row_groups):
-        table = file.read_row_group(group, columns=[*NUMBERS, *NAMES], use_threads=False)
-        end = offset + table.num_rows
-        for name, kind in NUMBERS.items():
-            column = table.column(name).combine_chunks()
-            numbers[name][offset:end] = column.to_numpy(zero_copy_only=False).astype(kind, copy=False)
+    found: dict[int, str] = {}
+    wanted = [*NUMBERS, *NAMES, *([TEXT] if texts or digest else [])]
+    offset = taken = 0
+    for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
+        end = offset + batch.num_rows
+        written_out = sum(int(np.maximum(text_sizes(batch.column(name)), 0).sum(dtype=np.int64))
+                          for name in wanted if name not in NUMBERS)  # fmt: skip
+        # A footer may lie about what follows.
+        taken += batch.nbytes + written_out
+        demand_bytes(taken, path)
+        for name in NUMBERS:
+            column = batch.column(name)
+            if column.null_count:
+                raise HistoryError(f"{path}: the column {name} holds nulls")
+            numbers[name][offset:end] = column.to_numpy(zero_copy_only=False)
         for name in NAMES:
-            codes[name][offset:end] = _codes(table.column(name), known[name])
+            codes[name][offset:end] = _codes(batch.column(name), known[name])
+        if digest is not None:
+            digest.update(batch)
+        if texts:
+            column = batch.column(TEXT)
+            here = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            found.update(zip((here + offset).tolist(), column.take(pa.array(here)).to_pylist(), strict=True))
         offset = end
-    return numbers, {name: Names(codes[name], tuple(known[name])) for name in NAMES}
+    if offset != rows:
+        raise HistoryError(f"{path}: it holds {offset} rows, and says {rows}")
+    return numbers, {name: Names(codes[name], tuple(known[name])) for name in NAMES}, found
 
 
-def _read_texts(file: Any) -> dict[int, str]:
-    """The values that are text, by row."""
-    column = file.read(columns=["text"], use_threads=False).column("text")
-    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    return dict(zip(rows.tolist(), column.take(pa.array(rows)).to_pylist(), strict=True))
+def _demand_schema(schema: pa.Schema, path: Path) -> None:
+    """See that a file is of the one schema; a column may lack the dictionary that it was written with.
+
+    Raises:
+        HistoryError: it isn't.
+    """
+    version = (schema.metadata or {}).get(b"stormproof.schema", str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
+    if version != str(SCHEMA_VERSION):
+        raise HistoryError(f"{path} has schema version {version}, this Stormproof reads {SCHEMA_VERSION}")
+    for wanted in HISTORY_SCHEMA:
+        if (place := schema.get_field_index(wanted.name)) < 0:
+            raise HistoryError(f"{path}: not a history: it has no column {wanted.name}, or several")
+        plain, kind = (each.value_type if pa.types.is_dictionary(each) else each
+                       for each in (wanted.type, schema.field(place).type))  # fmt: skip
+        if kind != plain:
+            raise HistoryError(f"{path}: the column {wanted.name} holds {kind}, not {plain}")
 
 
 def _codes(column: Any, known: dict[str, int]) -> Int32s:
-    """A dictionary (or text) column's codes in terms of ``known``, which grows; row groups have dictionaries
-    of their own."""
-    array = column.combine_chunks()
-    if not pa.types.is_dictionary(array.type):
-        array = array.dictionary_encode()
-    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
-    parts = []
-    for chunk in chunks:
-        translate = [known.setdefault(name, len(known)) for name in chunk.dictionary.to_pylist()]
-        local = chunk.indices.fill_null(-1) if chunk.indices.null_count else chunk.indices
-        raw = local.to_numpy(zero_copy_only=False)
-        parts.append(np.asarray([*translate, -1], dtype=np.int32)[raw])
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+    """A dictionary column's codes in terms of ``known``, which grows; row groups have dictionaries of their own."""
+    translate = [known.setdefault(name, len(known)) for name in column.dictionary.to_pylist()]
+    local = column.indices.fill_null(-1) if column.indices.null_count else column.indices
+    found: Int32s = np.asarray([*translate, -1], dtype=np.int32)[local.to_numpy(zero_copy_only=False)]
+    return found

@@ -1,7 +1,8 @@
 """The fault ledger: what the nemesis did to which machine, when, and the evidence that it took effect.
 
-One JSON object a line in ``ledger.jsonl``: a line when a fault is injected, a line when it is healed, and one for a
-repair, as an operator would do it. Times are nanoseconds on the clock of the history.
+One JSON object a line in ``ledger.jsonl``: a line when a fault is injected, a line when it is healed, one for a repair,
+as an operator would do it, and one for each time in which the harness itself stood still. Times are nanoseconds on the
+clock of the history.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 
 from stormproof.errors import HistoryError
 
-INJECT, HEAL, REPAIR = "inject", "heal", "repair"
+INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 
 _EFFECTS: Mapping[str, tuple[str, ...]] = {
     "partition": ("cuts links",),
     "packets": ("delays messages",),
     "pause": ("stops time",),
     "kill": ("ends process",),
+    "stop": ("ends process",),
     "power": ("ends process",),
     "reboot": ("ends process",),
     "clock": ("moves clock",),
@@ -75,6 +77,18 @@ class Repair:
 
 
 @dataclass(frozen=True)
+class Standstill:
+    """A time in which the harness itself did nothing: it was stopped, its machine suspended, or it got no processor."""
+
+    start: int
+    end: int
+
+    def to_json(self) -> str:
+        """The line as it stands in the file, without the line break."""
+        return json.dumps({"phase": STANDSTILL, "time": self.start, "done": self.end})
+
+
+@dataclass(frozen=True)
 class FaultWindow:
     """A fault from its injection to its heal; ``end`` is None while (or if never) healed.
 
@@ -101,9 +115,9 @@ def read_ledger(path: Path) -> list[FaultWindow]:
     """The windows of a ledger file in order of injection; a torn last line is left out.
 
     Raises:
-        HistoryError: a line other than the last is not a ledger line.
+        HistoryError: another line is not a ledger line.
     """
-    rows = [row for row in _rows(path) if row["phase"] != REPAIR]
+    rows = _rows(path)
     healed = {row["id"]: row for row in rows if row["phase"] == HEAL}
     injected = {row["id"]: row for row in rows if row["phase"] == INJECT}
     return [_window(row, healed.get(ident)) for ident, row in injected.items()]
@@ -111,32 +125,73 @@ def read_ledger(path: Path) -> list[FaultWindow]:
 
 def read_repairs(path: Path) -> list[Repair]:
     """The repairs that a ledger file tells of, in order; raises HistoryError as ``read_ledger`` does."""
-    rows = [row for row in _rows(path) if row["phase"] == REPAIR]
-    return [Repair(str(row["text"]), int(row["time"]), int(row["done"])) for row in rows]
+    return [Repair(row["text"], row["time"], row["done"]) for row in _rows(path) if row["phase"] == REPAIR]
+
+
+def read_standstills(path: Path) -> list[Standstill]:
+    """When the harness stood still, in order; raises HistoryError as ``read_ledger`` does."""
+    return [Standstill(row["time"], row["done"]) for row in _rows(path) if row["phase"] == STANDSTILL]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise HistoryError(f"{path}: can't be read ({error.strerror or error})") from error
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
             row = json.loads(line)
-            if row["phase"] == REPAIR:
-                row = {**row, "time": int(row["time"]), "done": int(row["done"]), "text": str(row["text"])}
-            elif row["phase"] in (INJECT, HEAL):
-                row = {**row, "id": int(row["id"])}
-            else:
-                raise ValueError(f"phase {row['phase']!r}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError) as error:
             if number >= len(lines) - 1:
                 break
             raise HistoryError(f"{path}:{number}: not a ledger line ({error})") from error
+        wrong = _wrong(row)
+        if wrong:
+            raise HistoryError(f"{path}:{number}: not a ledger line ({wrong})")
         found.append(row)
     return found
+
+
+_WHOLE = (int,)
+_TEXTS = "a list of texts"
+_STEP: Mapping[str, Any] = {"id": _WHOLE, "fault": (str,), "kind": (str,), "time": _WHOLE, "targets": _TEXTS,
+                            "evidence": (dict,), "proven": (bool,), "error": (str, type(None))}  # fmt: skip
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    INJECT: _STEP,
+    HEAL: _STEP,
+    REPAIR: {"time": _WHOLE, "done": _WHOLE, "text": (str,)},
+    STANDSTILL: {"time": _WHOLE, "done": _WHOLE},
+}
+_WHERE_TOLD: Mapping[str, Any] = {"done": (int, type(None)), "effects": _TEXTS}
+
+
+def _wrong(row: object) -> str:
+    """What is wrong with a line, if anything."""
+    if not isinstance(row, dict):
+        return "no JSON object"
+    phase = row.get("phase")
+    if not isinstance(phase, str) or phase not in _FIELDS:
+        return f"phase {phase!r}"
+    for name, kinds in {**_WHERE_TOLD, **_FIELDS[phase]}.items():
+        if name not in row:
+            if name in _FIELDS[phase]:
+                return f"it has no {name}"
+            continue
+        value = row[name]
+        fits = _are_texts(value) if kinds is _TEXTS else isinstance(value, kinds)
+        # For Python, true is a whole number.
+        if not fits or (isinstance(value, bool) and bool not in kinds):
+            return f"its {name} is {json.dumps(value)[:60]}"
+    return ""
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultWindow:

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.bounds import demand_bytes, demand_small
+from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
 from stormproof.run_folder import HISTORY, JOURNAL
@@ -90,7 +91,11 @@ def read_history(run_dir: Path) -> pa.Table:
         journal = read_journal(run_dir / JOURNAL)
         return _as_history(journal.batches, journal.run)
     try:
-        table = pq.read_table(path)
+        demand_small(pq.read_metadata(path), path)
+        texts = [field.name for field in HISTORY_SCHEMA if not pa.types.is_integer(field.type)]
+        table = pq.read_table(path, read_dictionary=texts)
+        chunks = (chunk for name in texts for chunk in table.column(name).chunks)
+        demand_bytes(sum(int(np.maximum(text_sizes(chunk), 0).sum(dtype=np.int64)) for chunk in chunks), path)
         version = (table.schema.metadata or {}).get(b"stormproof.schema", b"?").decode()
         if version != str(SCHEMA_VERSION):
             raise HistoryError(f"{path} has schema version {version}, this Stormproof reads {SCHEMA_VERSION}")
@@ -110,33 +115,10 @@ def history_frame(run_dir: Path) -> pd.DataFrame:
 
 
 def rows_sha256(table: pa.Table) -> str:
-    """SHA-256 of a history's rows, of all columns but ``run``, however they are chunked or encoded.
-
-    Each column gives a digest (numbers: little-endian bytes; texts: lengths as 32-bit numbers, -1 for null,
-    and the UTF-8 bytes); the result is the digest of these digests in the schema's order.
-    """
-    whole = hashlib.sha256()
-    for field in HISTORY_SCHEMA:
-        if field.name != "run":
-            whole.update(_column_digest(table.column(field.name)))
-    return whole.hexdigest()
-
-
-def _column_digest(column: pa.ChunkedArray) -> bytes:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if not pa.types.is_string(column.type):
-        digest = hashlib.sha256()
-        for chunk in column.chunks:
-            values = chunk.to_numpy(zero_copy_only=False)
-            digest.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
-        return digest.digest()
-    lengths, texts = hashlib.sha256(), hashlib.sha256()
-    for chunk in column.chunks:
-        sizes = pc.fill_null(pc.binary_length(chunk), -1).to_numpy(zero_copy_only=False)
-        lengths.update(np.ascontiguousarray(sizes, "<i4").data)
-        texts.update("".join(filter(None, chunk.to_pylist())).encode())
-    return lengths.digest() + texts.digest()
+    """SHA-256 of a history's rows, of all columns but ``run``, however they are chunked or encoded."""
+    digest = RowsDigest()
+    digest.update(table)
+    return digest.hexdigest()
 
 
 def _as_history(batches: Sequence[pa.RecordBatch], run: str) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkers.catalog import CHECKS, GATES
+from checkers.gates import DEFAULT_GATES
 from checkers.history import validated
 from checkers.run import Run
 from harness.backends.catalog import BACKENDS
@@ -19,7 +22,9 @@ from nemesis.catalog import FAULTS
 from stormproof.history.columns import NAMES, NUMBERS, Names, make_columns
 from stormproof.history.ledger import HEAL, INJECT, FaultWindow, LedgerLine
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
-from stormproof.run_folder import RUN_SCHEMA
+from stormproof.history.seal import rows_sha256
+from stormproof.run_folder import HISTORY, RUN_FILE, RUN_SCHEMA
+from stormproof.vocabulary import ANY, MESSAGES
 from workloads.catalog import WORKLOADS
 
 
@@ -96,9 +101,16 @@ def described(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def store_run(run_dir: Path, rows: Sequence[Row], row_group: int = 1000, **info: Any) -> Path:
-    """A run's folder on disk."""
-    info.setdefault("test", {"system": "joram", "workload": "queue", "nodes": 3, "nemesis": [], "seed": 1})
-    return write_folder(run_dir, rows, {"schema": RUN_SCHEMA, "run": run_dir.name, **described(info)}, row_group)
+    """A run's folder on disk; what ``info`` does not say is as for a run on ``local`` that is judged by every check."""
+    test = {"system": "joram", "backend": "local", "workload": "queue", "nodes": 3, "nemesis": [], "seed": 1}
+    info["test"] = {"system": "joram", "backend": "local", "options": {}, **info.get("test", test)}
+    whole = described(info)
+    subjects = run_of(rows, **{name: info[name] for name in info if name in ("test", "subject")}).subjects
+    checks = (CHECKS.load(name) for name in CHECKS.names() if name != GATES)
+    usual = [check.name for check in checks if check.decides and subjects.intersection(check.subjects)]
+    gates = DEFAULT_GATES if subjects <= {MESSAGES, ANY} else {}
+    return write_folder(run_dir, rows, {"schema": RUN_SCHEMA, "run": run_dir.name, "guarantees": usual,
+                                        "gates": dict(gates), **whole}, row_group)  # fmt: skip
 
 
 def store_old_run(run_dir: Path, rows: Sequence[Row], **info: Any) -> Path:
@@ -108,11 +120,25 @@ def store_old_run(run_dir: Path, rows: Sequence[Row], **info: Any) -> Path:
 
 
 def write_folder(run_dir: Path, rows: Sequence[Row], description: Mapping[str, Any], row_group: int = 1000) -> Path:
-    """A run's folder: its history and its description."""
+    """A run's folder: its history and its description, with the digests of the history."""
     run_dir.mkdir(parents=True)
-    pq.write_table(table_of(rows, run_dir.name), run_dir / "history.parquet", row_group_size=row_group)
-    (run_dir / "run.json").write_text(json.dumps(description))
+    table = table_of(rows, run_dir.name)
+    pq.write_table(table, run_dir / HISTORY, row_group_size=row_group)
+    (run_dir / RUN_FILE).write_text(json.dumps({"status": "recorded", "failure": None, **description}))
+    sign(run_dir)
     return run_dir
+
+
+def sign(run_dir: Path, **changes: Any) -> None:
+    """Let a run's description tell the digests of the history that is there, and whatever else is changed."""
+    path = run_dir / HISTORY
+    digests: dict[str, Any] = {"history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    try:
+        digests["history_sha256"] = rows_sha256(pq.read_table(path))
+    except (pa.ArrowException, OSError, KeyError):
+        digests["history_sha256"] = "0" * 64
+    info = json.loads((run_dir / RUN_FILE).read_text())
+    (run_dir / RUN_FILE).write_text(json.dumps(info | digests | changes))
 
 
 def write_ledger(run_dir: Path, faults: Iterable[FaultWindow], *, effects: bool = True) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import drained, sent, store_old_run, store_run
+from checker_histories import depth, drained, sent, store_old_run, store_run, taken
 
 from checkers import job
 from checkers.job import VERDICTS_DIR, VERDICTS_FILE, check_and_store, check_runs, summarize
 from checkers.run_check import check_run
 from checkers.spark import SparkWarmup
 from checkers.synthetic import write_store
+from harness.recheck import check_stored
 from stormproof.errors import SparkFailed, StormproofError
 from stormproof.run_folder import read_verdict
 
@@ -154,6 +155,39 @@ def test_a_damaged_table_is_begun_anew(spark: Any, tmp_path: Path) -> None:
     (tmp_path / VERDICTS_DIR / VERDICTS_FILE).write_bytes(b"PAR1")
     check_runs(spark, [run_dir])
     assert {row["run"] for row in table_rows(tmp_path)} == {"r"}
+
+
+def test_a_damaged_run_is_named_and_the_others_are_checked(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [*sent(0, (0, 0)), *taken(1, (0, 0)), *drained(), *depth()]
+    names = [f"20260101T00000{number}-joram-queue-{number}-000{number}" for number in range(6)]
+    runs = [store_run(tmp_path / name, good) for name in names]
+    (runs[0] / "run.json").write_text("{")
+    (runs[1] / "run.json").write_text('{"schema": 99}')
+    (runs[2] / "run.json").write_text('{"schema": 2, "test": null, "status": [], "plugins": 3}')
+    (runs[3] / "history.parquet").unlink()
+
+    def checked(*words: str) -> tuple[int, dict[str, str], str]:
+        status = check_stored(tmp_path, words, master="local[2]", as_json=True)
+        out, err = capsys.readouterr()
+        told = json.loads(out)
+        return status, {run["run"]: run["verdict"] for run in told.get("runs", [told])}, err
+
+    status, verdicts, err = checked()
+    assert status == 3
+    assert verdicts[names[4]] == verdicts[names[5]] == "valid"
+    for name in names[:4]:
+        assert verdicts.get(name) != "valid"
+        assert sum(name in line for line in err.splitlines()) == 1, err
+    assert len(err.splitlines()) == 4
+    index = (tmp_path / "index.html").read_text()
+    assert all(name in index for name in names)
+    assert checked(names[4])[::2] == (0, "")
+    status, _, err = checked(names[1])
+    assert status == 3 and "schema is 99" in err and err.count("\n") == 1
+    store_run(tmp_path / names[0].replace("000000", "000009"), good[:2] + good[4:])
+    assert checked()[0] == 1, "a violation is worse than a damaged run"
 
 
 def test_warm_up_gives_the_running_session(spark: Any) -> None:

@@ -51,9 +51,15 @@ def test_successes(name: str) -> None:
 
 
 def test_drain_and_depth() -> None:
-    assert verdict(GOOD[:4], {"drain": True}, guarantees=[]).verdict == "unknown"
-    assert verdict(GOOD[:6], {"depth": True}, guarantees=[]).verdict == "unknown"
-    assert verdict(GOOD[:6], {"depth": False}, guarantees=[]).verdict == "valid"
+    assert verdict(GOOD[:4], {"drain": True}, guarantees=["phantom"]).verdict == "unknown"
+    assert verdict(GOOD[:6], {"depth": True}, guarantees=["phantom"]).verdict == "unknown"
+    assert verdict(GOOD[:6], {"depth": False}, guarantees=["phantom"]).verdict == "valid"
+
+
+def test_a_run_that_is_judged_by_nothing_is_unknown() -> None:
+    found = verdict(GOOD, guarantees=[])
+    assert found.verdict == "unknown"
+    assert found.sentence == "Unknown: it names no guarantee that the run is judged by."
 
 
 def test_every_family_must_be_confirmed() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import depth, drained, sent, store_run, table_of, taken
+from checker_histories import depth, drained, sent, sign, store_run, table_of, taken
 
 from checkers import catalog, run_check
 from checkers.api import RunCheck
@@ -42,6 +41,7 @@ def test_text_columns_without_dictionaries(tmp_path: Path) -> None:
         plain = plain.set_column(place, name, plain.column(name).cast(pa.string()))
     expected = check_run(run_dir).to_json()
     pq.write_table(plain, run_dir / "history.parquet", store_schema=False)
+    sign(run_dir)
     assert check_run(run_dir).to_json() == expected
 
 
@@ -73,9 +73,6 @@ def test_a_torn_file(tmp_path: Path) -> None:
 def test_damage_inside_a_file_is_never_valid_silently(tmp_path: Path) -> None:
     run_dir = store_run(tmp_path / "r", ROWS)
     path = run_dir / "history.parquet"
-    info = json.loads((run_dir / "run.json").read_text())
-    info["history_file_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (run_dir / "run.json").write_text(json.dumps(info))
     assert check_run(run_dir).verdict == "invalid"
     whole = bytearray(path.read_bytes())
     whole[60] ^= 1
@@ -89,6 +86,7 @@ def test_rows_missing_in_the_middle(tmp_path: Path) -> None:
     run_dir = store_run(tmp_path / "r", ROWS)
     table = table_of(ROWS)
     pq.write_table(pa.concat_tables([table.slice(0, 2), table.slice(4)]), run_dir / "history.parquet")
+    sign(run_dir)
     assert "not numbered 0, 1, 2" in check_run(run_dir).sentence
 
 
@@ -96,6 +94,7 @@ def test_rows_of_two_runs(tmp_path: Path) -> None:
     run_dir = store_run(tmp_path / "r", ROWS)
     both = table_of(ROWS).set_column(0, "run", pa.array(["a", "b"] * 5).dictionary_encode())
     pq.write_table(both, run_dir / "history.parquet")
+    sign(run_dir)
     assert "several runs" in check_run(run_dir).sentence
 
 
@@ -135,6 +134,7 @@ def test_a_check_that_crashes_costs_the_verdict_and_says_why(
     assert [result.check for result in whole.checks] == about_messages
     broken = Entry("broken", "", target)
     monkeypatch.setattr(run_check, "CHECKS", Registry("check", catalog._is_check, *CHECKS, broken))
+    sign(run_dir, guarantees=["lost", "broken"])
     found = check_run(run_dir)
     assert found.verdict == "unknown"
     assert f"broken failed: {error}" in found.sentence

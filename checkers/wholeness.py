@@ -1,0 +1,150 @@
+"""Is a run's description whole? A run is judged only when every field that a gate or a check reads is there.
+
+A field that is missing, or holds something else than it should, was lost or changed after the run: no verdict can rest
+on it. A run that merely ended early is whole as far as it went, and unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
+from stormproof.errors import HistoryError
+from stormproof.run_folder import RUN_FILE
+
+RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
+
+DIGESTS = ("history_sha256", "history_file_sha256")
+
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+Kind = tuple[str, Callable[[Any], bool]]
+"""What a field should be, in words, and whether a value is that."""
+
+
+def ended_early(info: Mapping[str, Any]) -> str | None:
+    """Why there can be no verdict on a run that ended before its history was sealed; None for any other."""
+    if info.get("status") == RUNNING:
+        return "the run did not complete: its harness ended first, or is still at it (`stormproof recover` seals it)"
+    if info.get("status") == BROKEN and any(info.get(name) is None for name in DIGESTS):
+        failure = info.get("failure")
+        return f"the run did not complete: {failure if isinstance(failure, str) and failure else 'it was not sealed'}"
+    return None
+
+
+def demand_whole(run_dir: Path, info: Mapping[str, Any], *, old: bool) -> None:
+    """See that a run's description (in today's words) has all that a verdict needs.
+
+    ``old`` descriptions, of schema 1, may lack what was not written then: the defaults for it judge more, not less.
+
+    Raises:
+        HistoryError: it hasn't; the message names the field and the file.
+    """
+    where = run_dir / RUN_FILE
+    missing = _NOT_IN_OLD if old else ()
+    _demand(where, "", info, _RUN, (*_OPTIONAL, *missing))
+    _demand(where, "test.", info["test"], _TEST, (*_OPTIONAL_OF_TEST, *missing))
+    if "backend" in info:
+        _demand(where, "backend.", info["backend"], _BACKEND, ())
+    for number, phase in enumerate(info.get("phases") or ()):
+        _demand(where, f"phases[{number}].", phase, _PHASE, ())
+    if info.get("recovery") is not None:
+        _demand(where, "recovery.", info["recovery"], _RECOVERY, ())
+
+
+def _demand(where: Path, prefix: str, data: Any, kinds: Mapping[str, Kind], optional: Any) -> None:
+    if not isinstance(data, dict):
+        raise HistoryError(f"{where}: the field {prefix.rstrip('.')} is {_shown(data)}, not an object")
+    for name, (words, fits) in kinds.items():
+        if name not in data:
+            if name in optional:
+                continue
+            raise HistoryError(f"{where}: the field {prefix}{name} is missing: the run can't be judged")
+        if not fits(data[name]):
+            raise HistoryError(f"{where}: the field {prefix}{name} is {_shown(data[name])}, not {words}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _are_statuses(value: Any) -> bool:
+    known = (PROMISED, KNOWN_VIOLATION, NOT_PROMISED)
+    return isinstance(value, dict) and all(isinstance(told, dict) and told.get("status") in known
+                                           for told in value.values())  # fmt: skip
+
+
+def _are_exemptions(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_texts(kinds) for kinds in value.values())
+
+
+def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_TEXT: Kind = ("a text", _is_text)
+_WHOLE: Kind = ("a whole number", _is_whole)
+_TIME: Kind = ("a time", lambda value: _is_whole(value) and value >= 0)
+_NUMBER: Kind = ("a number", _is_number)
+_TRUTH: Kind = ("true or false", lambda value: isinstance(value, bool))
+_OBJECT: Kind = ("an object", _is_object)
+_TEXTS: Kind = ("a list of names", _is_texts)
+_DIGEST: Kind = ("a SHA-256", lambda value: isinstance(value, str) and _SHA256.fullmatch(value) is not None)
+
+_RUN: Mapping[str, Kind] = {
+    "status": (f"{RECORDED} or {BROKEN}", lambda value: value in (RECORDED, BROKEN)),
+    "failure": ("a text or null", _or_null(_is_text)),
+    "test": _OBJECT,
+    "guarantees": _TEXTS,
+    "statuses": ("what the system says of each guarantee", _are_statuses),
+    "exemptions": ("kinds of anomalies by guarantee", _are_exemptions),
+    "gates": ("the gates by name", _is_object),
+    "subject": ("a text or null", _or_null(_is_text)),
+    "backend": _OBJECT,
+    "phases": ("a list", lambda value: isinstance(value, list)),
+    "recovery": ("an object or null", _or_null(_is_object)),
+    "clock_zero": ("a text or null", _or_null(_is_text)),
+    "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
+    **dict.fromkeys(DIGESTS, _DIGEST),
+}
+_TEST: Mapping[str, Kind] = {
+    "system": _TEXT, "workload": _TEXT, "nemesis": _TEXTS,
+    "nodes": ("a number of nodes", lambda value: _is_whole(value) and value > 0),
+    "backend": _TEXT, "seed": _WHOLE, "time_limit": _NUMBER, "rate": _NUMBER, "concurrency": _WHOLE,
+    "options": _OBJECT,
+}  # fmt: skip
+_BACKEND: Mapping[str, Kind] = {
+    "name": _TEXT, "in_process": _TRUTH, "lateness": ("a number or null", _or_null(_is_number)),
+}  # fmt: skip
+_PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or null", _or_null(_TIME[1]))}
+_RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
+
+_OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "clock_zero", "faults_planned", "failure")
+"""Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
+_OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
+_NOT_IN_OLD = ("guarantees", "gates", "backend", "options")

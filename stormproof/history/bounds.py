@@ -1,0 +1,60 @@
+"""How much memory a stored history may take: it may come from strangers, and a small file can hold a huge one."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from stormproof.errors import HistoryError, UsageError
+from stormproof.text import size
+
+VARIABLE = "STORMPROOF_MAX_HISTORY"
+"""The environment variable that raises the bound for every command, and for the processes that a command starts."""
+DEFAULT = 4 << 30
+ROW_BYTES = 64
+"""What a row takes as arrays, its texts aside."""
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def read_size(text: str) -> int:
+    """The bytes that a person means by ``6G``, ``500M`` or a plain number.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if found is None or not int(found[1]):
+        raise UsageError(f"--max-history {text}: write a size as 500M or 6G")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def max_history() -> int:
+    """Bytes that one history may take in memory."""
+    text = os.environ.get(VARIABLE)
+    return read_size(text) if text else DEFAULT
+
+
+def set_max_history(text: str | None) -> None:
+    """Let this process, and those that it starts from now on, take as much for a history."""
+    if text:
+        os.environ[VARIABLE] = str(read_size(text))
+
+
+def demand_small(footer: Any, where: object) -> None:
+    """See by a Parquet file's footer that what it holds may be read.
+
+    Raises:
+        HistoryError: it would take more than the bound.
+    """
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    demand_bytes(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups), where)
+
+
+def demand_bytes(needed: int, where: object) -> None:
+    """See that a history that takes so many bytes may be read; raises HistoryError as ``demand_small`` does."""
+    bound = max_history()
+    if needed > bound:
+        raise HistoryError(f"{where}: unpacked it would take {size(needed)}, and {size(bound)} is the bound; "
+                           f"`--max-history` (or {VARIABLE}) raises it")  # fmt: skip
