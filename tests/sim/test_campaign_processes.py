@@ -92,7 +92,8 @@ def test_an_interrupted_campaign_leaves_nothing_but_a_summary(tmp_path: Path) ->
         assert process.returncode == 130, errors
         answer = json.loads(output)
         assert answer["interrupted"]
-        assert errors.splitlines()[-1].startswith(f"interrupted after {answer['runs']} of ")
+        *_, summary, last = errors.splitlines()
+        assert summary.startswith(f"interrupted after {answer['runs']} of ") and last == "stormproof: interrupted"
         assert list(memory.iterdir()) == []
         for child in children:
             assert _ends(child), f"process {child} is still there"
