@@ -76,7 +76,10 @@ def test_where_it_comes_from(installed: Installed, tmp_path: Path) -> None:
     assert (version.returncode, version.stderr) == (0, "") and version.stdout.startswith("stormproof ")
 
 
-@pytest.mark.parametrize("folders", [(), ("reports", "nodes")], ids=["alone", "beside-foreign-folders"])
+@pytest.mark.parametrize("folders", [
+    pytest.param((), marks=pytest.mark.soak, id="alone"),
+    pytest.param(("reports", "nodes"), id="beside-foreign-folders"),
+])  # fmt: skip
 def test_it_runs(installed: Installed, tmp_path: Path, folders: tuple[str, ...]) -> None:
     """A test with its report, and a few seeds; packages of a user's own, in the folder where it runs, don't matter."""
     for name in folders:

@@ -76,10 +76,10 @@ def results(request: pytest.FixtureRequest,
 
 @pytest.mark.requirement("H6", part=True)
 @pytest.mark.parametrize(("name", "backend"), [
-    *everywhere("asynchronous", "clustered", only=[LOCAL]),
-    *everywhere("asynchronous", "clustered", only=[DOCKER], slow=True),
-    *everywhere("processing", "store-and-forward", "transaction", only=[DOCKER]),
-    *everywhere("processing", "store-and-forward", "transaction", only=[LOCAL], slow=True),
+    *everywhere("clustered", "store-and-forward", "transaction", only=[LOCAL]),
+    *everywhere("clustered", "store-and-forward", "transaction", only=[DOCKER], slow=True),
+    *everywhere("asynchronous", "processing", only=[DOCKER]),
+    *everywhere("asynchronous", "processing", only=[LOCAL], slow=True),
     *everywhere("topic", only=[LOCAL]), *everywhere("unspecified", only=[DOCKER]),
 ])  # fmt: skip
 def test_main_line(name: str, backend: str, results: Callable[[str, str], Ended]) -> None:

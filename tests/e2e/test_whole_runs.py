@@ -182,7 +182,7 @@ def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Pa
 
 
 @pytest.mark.requirement("H15")
-@pytest.mark.parametrize("backend", ["local", DOCKER, SLOW_SSH])
+@pytest.mark.parametrize("backend", [SLOW_LOCAL, DOCKER, SLOW_SSH])
 def test_after_kill_9_heal_and_recover_leave_a_clean_machine_and_a_history(where: Where, tmp_path: Path) -> None:
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)

@@ -312,7 +312,7 @@ async def check_code_is_reused() -> None:
     test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
                      seed=1, settings=OPTIONS)  # fmt: skip
     uploads: list[str] = []
-    rounds = (("rm -rf {0}", 3), ("", 0), ("echo >> {0}/nodes/stomp.py", 1), ("rm {0}/nodes/reference/engine/store.py", 1))
+    rounds = (("rm -rf {0}", 3), ("", 0), ("echo >> {0}/nodes/stomp.py", 1), ("rm {0}/nodes/reference/wire.py", 1))
     for damage, expected in rounds:
         async with provisioned(test) as backend:
             upload = backend.upload

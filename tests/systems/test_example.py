@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from runs import HERE, Ran, possible, run_of
+from runs import HERE, Ran, backends, run_of
 
 DOCS = HERE.parents[1] / "docs"
 EXAMPLE = DOCS / "examples/beanstalkd.py"
-REAL = [name for name in possible() if name != "sim"]
+REAL = [backend for backend in backends(slow="local") if backend != "sim"]
 
 
 def test_the_page_shows_the_file() -> None:

@@ -60,10 +60,12 @@ def test_a_wrong_number_of_machines_is_refused(project: Path, nodes: str) -> Non
 
 @needs_vagrant
 @pytest.mark.parametrize(("box", "provider", "told"), [
-    (OWN_BOX, "libvirt", "stormproof-host is not on this machine; make it: sudo nodes/image/vagrant/build libvirt"),
+    pytest.param(OWN_BOX, "libvirt", "stormproof-host is not on this machine; make it: sudo nodes/image/vagrant/build "
+                 "libvirt", marks=pytest.mark.soak),
     (OWN_BOX, "docker", "stormproof-host is not on this machine; make it: nodes/image/vagrant/build docker"),
     (None, "libvirt", "if it can't be downloaded, make one: sudo nodes/image/vagrant/build libvirt"),
-    (None, "docker", "if it can't be downloaded, make one: nodes/image/vagrant/build docker"),
+    pytest.param(None, "docker", "if it can't be downloaded, make one: nodes/image/vagrant/build docker",
+                 marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_up_without_its_box_tells_the_command_that_makes_it(
     project: Path, box: str | None, provider: str, told: str
