@@ -8,6 +8,7 @@ has its own clock and runs right here.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -187,6 +188,9 @@ class RunnerProcess:
     def __init__(self, test: Test, run_dir: Path, lock: Lock) -> None:
         prefix = BACKENDS.load(test.backend).launch_prefix()
         self._run_dir = run_dir
+        # A user's folder may hold packages that are named as ours are.
+        ours = Path.cwd().resolve() == Path(__file__).resolve().parents[1]
+        environment = os.environ if ours else {**os.environ, "PYTHONSAFEPATH": "1"}
         # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
         with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
@@ -195,6 +199,7 @@ class RunnerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                env=environment,
                 # The run is alive as long as either process is: the child may still be healing when we are gone.
                 pass_fds=(lock.fileno(),),
             )
