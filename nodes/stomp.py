@@ -115,12 +115,12 @@ def _has(text: str, characters: str) -> bool:
 class Parser:
     """Cuts a stream of bytes into frames; useless after a ProtocolError.
 
-    ``limits`` may be changed between frames, which ``single`` makes possible: ``feed`` then gives one frame at a time.
+    ``feed`` gives at most ``most`` frames at a time; ``limits``, which may be changed, are those of the next one.
     """
 
-    def __init__(self, limits: FrameLimits | None = None, single: bool = False) -> None:
+    def __init__(self, limits: FrameLimits | None = None, most: int | None = None) -> None:
         self.limits = limits if limits is not None else FrameLimits()
-        self.single = single
+        self.most = most
         self._buffer = bytearray()
         self._scanned = 0
         self._head: Frame | None = None
@@ -138,7 +138,7 @@ class Parser:
         self._scanned, self._head, self._length = 0, None, None
 
     def feed(self, data: bytes) -> list[Frame | Heartbeat]:
-        """The frames that ``data`` completes, and HEARTBEAT for end-of-lines between them.
+        """The frames that ``data`` completes, and HEARTBEAT for end-of-lines between them; call again for more.
 
         Raises:
             ProtocolError: the stream is not STOMP or exceeds a limit. When frames were completed before the
@@ -160,7 +160,7 @@ class Parser:
             if item is None:
                 break
             items.append(item)
-            if position == len(self._buffer) or (self.single and isinstance(item, Frame)):
+            if position == len(self._buffer) or len(items) == self.most:
                 break
         if position:
             del self._buffer[:position]

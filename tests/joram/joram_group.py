@@ -208,7 +208,7 @@ class Group:
             name, "joram", self.backend.node_dir(name), host=address(name), port=CLIENT_PORT,
             peers={other: (address(other), LINK_PORT) for other in peers},
             client_addresses={other: f"{address(other)}:{CLIENT_PORT}" for other in peers},
-            options={"join": name in self.newcomers, **self.options},
+            options={"join": name in self.newcomers, "secret": "between us", **self.options},
         )  # fmt: skip
 
     # The backend's own ``kill`` and ``power_off`` take some milliseconds to get there.

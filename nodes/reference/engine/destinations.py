@@ -136,10 +136,17 @@ class Destinations:
     def _enqueue_copy(self, queue: Queue, shared: Shared) -> None:
         self._state.add_copy(queue, shared)
         self._touched[queue.id] = queue
-        if queue.kind == TRANSIENT and queue.depth > self._limits.max_backlog:
-            reason = f"holds more than {self._limits.max_backlog} messages"
-            for subscription in queue.subscriptions.values():
-                self._local.post(self._too_slow, subscription.context, f"subscription {subscription.name} {reason}")
+        if queue.kind != TRANSIENT:
+            return
+        most, most_of_all = self._limits.max_backlog, self._limits.max_connection_backlog
+        for subscription in queue.subscriptions.values():
+            context, name = subscription.context, subscription.name
+            context.backlog += 1
+            if queue.depth > most:
+                self._local.post(self._too_slow, context, f"subscription {name} holds more than {most} messages")
+            elif context.backlog > most_of_all:
+                reason = f"the subscriptions to topics hold more than {most_of_all} messages"
+                self._local.post(self._too_slow, context, reason)
 
     def _queue(self, destination: str) -> Queue:
         name = destination.removeprefix(QUEUE_PREFIX)
@@ -173,6 +180,9 @@ class Destinations:
         """A message, delivered or taken, has reached its consumer for good."""
         self._take_back(message)
         message.queue.depth -= 1
+        if message.queue.kind == TRANSIENT:
+            for subscription in message.queue.subscriptions.values():
+                subscription.context.backlog -= 1
         self._state.remove_message(message)
 
     def assign(self, message: Message, branch: Transaction) -> None:
@@ -277,6 +287,8 @@ class Destinations:
     def end_subscription(self, subscription: Subscription) -> None:
         """What it has not acknowledged goes back; a transient topic subscription goes altogether."""
         queue = subscription.queue
+        if queue.kind == TRANSIENT:
+            subscription.context.backlog -= queue.depth
         queue.detach(subscription)
         for message in list(subscription.unacked.values()):
             if CLOSE_DROPS_UNACKED in self._bugs:

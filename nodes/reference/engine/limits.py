@@ -21,13 +21,14 @@ class Limits:
     max_messages: int = 1_000_000
     max_queues: int = 10_000
     max_backlog: int = 10_000
+    max_connection_backlog: int = 20_000
     max_contexts: int = 20_000
     max_subscriptions: int = 1_000
     max_prefetch: int = 10_000
     max_transactions: int = 100
     max_prepared: int = 400
     max_transaction_items: int = 10_000
-    max_transaction_bytes: int = 64 << 20
+    max_transaction_bytes: int = 16 << 20
     max_open_bytes: int = 128 << 20
     max_fanout: int = 20_000
     max_window: int = 12 << 20
@@ -36,8 +37,8 @@ class Limits:
     max_logins: int = 1_024
     max_login_bytes: int = 16 << 10
     max_memory: int = 256 << 20
-    max_under_way: int = 512
-    max_bytes_under_way: int = 8 << 20
+    max_under_way: int = 256
+    max_bytes_under_way: int = 4 << 20
     max_header_bytes: int = 64 << 10
     max_headers: int = 128
     max_body: int = 4 << 20

@@ -237,7 +237,8 @@ class Transaction:
 class Context:
     """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters.
 
-    ``held`` is the size of the bodies of what is in flight; from ``window`` on it gets no more.
+    ``held`` is the size of the bodies of what is in flight; from ``window`` on it gets no more. ``backlog`` counts the
+    messages in the queues of its transient subscriptions.
     """
 
     id: int
@@ -252,6 +253,7 @@ class Context:
     inflight: dict[int, Message] = field(default_factory=dict)
     held: int = 0
     window: int = 1 << 62
+    backlog: int = 0
 
     @property
     def full(self) -> bool:

@@ -11,6 +11,7 @@ from nodes.reference import wire
 from nodes.reference.engine.model import (
     DURABLE,
     PLAIN,
+    TRANSIENT,
     Context,
     Item,
     Message,
@@ -403,6 +404,8 @@ class State:
         restore_ready(with_progress(self.messages.values(), on_progress))
         for holder in subscriptions.values():
             holder.queue.attach(holder)
+            if holder.queue.kind == TRANSIENT:
+                holder.context.backlog += holder.queue.depth
 
     def _restore_transactions(self, contexts: dict[int, Context]) -> dict[int, Transaction]:
         transactions: dict[int, Transaction] = {}

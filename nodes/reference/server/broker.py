@@ -38,6 +38,7 @@ from nodes.reference.server.frames import Greeting
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
 from nodes.reference.server.sessions import Session, master_header
+from nodes.reference.trust import NO_SECRET, check_trust, demand_secret, has_secret
 from nodes.timeouts import within
 
 DATABASE = "broker"
@@ -98,9 +99,15 @@ class ReferenceBroker:
         """Listen (port 0 takes a free one; the log names it), and start the design.
 
         Raises:
-            ConfigError: the address can't be listened on.
+            ConfigError: the address can't be listened on, or strangers could take part because there is no secret.
         """
         host, port = self.config.host, self.config.port
+        try:
+            if check_trust(self.config):
+                self.runtime.log(NO_SECRET, level="warning")
+        except ConfigError:
+            self.database.close()
+            raise
         try:
             self._server = await self.runtime.serve(self._accept, host, port)
         except OSError as error:
@@ -283,6 +290,8 @@ class ReferenceBroker:
         """
         if not isinstance(self.design, Growing):
             raise ConfigError(f"design {self.config.design} takes no more replicas at run time")
+        if not has_secret(self.config):
+            demand_secret(name, link[0])
         self.design.add_replica(name, link, client)
 
     def weight(self, command: Command) -> int:

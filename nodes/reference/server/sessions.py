@@ -40,6 +40,11 @@ _MISSED_BEATS = 3
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
 _HIGH_OUTPUT = 1 << 18
+_FRAMES = 64
+"""Frames that are read at a time: many small ones take long, and others want their turn."""
+_DISCARDED = 16 << 20
+_DISCARDED_OF_STRANGERS = 256 << 10
+"""Bytes that a client may still send after it was told that it is ended; then it is cut off."""
 _LARGE = 4 << 10
 """Bytes of a body from which on a frame needs its turn."""
 _FRAME = 200
@@ -106,7 +111,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         # Who has not logged in can't make the broker hold much.
         most = host.limits.max_login_bytes
-        self._parser = stomp.Parser(FrameLimits(most, host.limits.max_headers, most), single=True)
+        self._parser = stomp.Parser(FrameLimits(most, host.limits.max_headers, most), most=1)
         self._output = OutputBuffer(writer, host.limits, self._all_written, self._stuck)
         self._greeting: Greeting | None = None
         self._admission: Admission | None = None
@@ -129,9 +134,14 @@ class Session:
         limit = self._host.limits.connect_timeout
         self._timer("connect", limit, lambda: self.end(f"no CONNECT within {limit:g} s"))
         try:
+            discarded = 0
             while data := await self._reader.read(_CHUNK):
                 if not self.ended:
                     await self._take(data)
+                else:
+                    discarded += len(data)
+                    if discarded > (_DISCARDED if self._greeting is not None else _DISCARDED_OF_STRANGERS):
+                        break
         except OSError:
             pass  # The connection failed, which ends the session like its orderly end does.
         finally:
@@ -283,7 +293,7 @@ class Session:
             raise FrameError("wrong login or passcode")
         limits = self._host.limits
         self._parser.limits = FrameLimits(limits.max_header_bytes, limits.max_headers, limits.max_body)
-        self._parser.single = False
+        self._parser.most = _FRAMES
         self._greeting = greeting
         if greeting.admin:
             self.admin = True

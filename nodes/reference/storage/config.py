@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.reference.api import ConfigError
+from nodes.reference.trust import is_loopback
 
 _KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list}
 _WORDS = {str: "a text", int: "a whole number", list: "a list of names"}
@@ -69,4 +70,7 @@ def parse_storage_config(content: Any) -> StorageConfig:
         raise ConfigError(f"port: {content['port']} is not between 1 and 65535")
     if not all(isinstance(name, str) and name for name in content["clients"]):
         raise ConfigError("clients: is not a list of names")
+    if not content.get("secret") and not is_loopback(content["host"]):
+        raise ConfigError(f"secret: is missing; without one the service listens at a loopback address only, not at "
+                          f"{content['host']!r}")
     return StorageConfig(**{**content, "clients": tuple(content["clients"])})

@@ -6,12 +6,15 @@ from nodes.reference.server.process import NodeProcess, serve_process
 from nodes.reference.server.runtime import LoopRuntime, RealRuntime
 from nodes.reference.storage.config import StorageConfig
 from nodes.reference.storage.service import StorageService
+from nodes.reference.trust import NO_SECRET
 
 
 class StorageProcess(NodeProcess):
     """A storage service from its start to its exit status."""
 
     def __init__(self, config: StorageConfig, runtime: LoopRuntime) -> None:
+        if not config.secret:
+            runtime.log(NO_SECRET, level="warning")
         super().__init__(StorageService(config, runtime).run(), runtime, "storage service")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,6 +38,8 @@ class ReferenceCluster(Cluster):
         super().__init__(deployment)
         self.groups = groups
         self._group_of = {node: group for group in self.groups for node in group.nodes}
+        # Of this run alone, and not to be guessed by clients, who know the passcode. No history depends on it.
+        self._secret = secrets.token_hex(16)
         self._admins: dict[str, AdminConnection] = {}
         self._status_timeout = STATUS_TIMEOUT * timeout_scale(self.backend)
 
@@ -144,7 +147,9 @@ class ReferenceCluster(Cluster):
         assert isinstance(self.backend, Shells)
         base = self.backend.node_dir(node)
         await self.backend.upload(node, json.dumps(self._config(node)).encode(), f"{base}/config.json")
-        await self.backend.exec(node, f"mkdir -p {shlex.quote(f'{base}/data')}")
+        # The configuration holds passcode and secret, and other users may be on the machine.
+        config, data = shlex.quote(f"{base}/config.json"), shlex.quote(f"{base}/data")
+        await self.backend.exec(node, f"chmod 600 {config} && mkdir -p {data}")
 
     def _config(self, node: str) -> dict[str, Any]:
         spare = node in self.spares()
@@ -155,7 +160,7 @@ class ReferenceCluster(Cluster):
         if SPARES in options:
             options["join"] = spare
         if group.replicated or len(self.groups) > 1:
-            options["secret"] = f"links of {self.passcode}"
+            options["secret"] = self._secret
         return {
             "node": node,
             "design": group.design,

@@ -341,7 +341,10 @@ class Log:
 
 def _newest(pairs: Sequence[tuple[int, list[T]]], index: int) -> list[T]:
     """The newest of some lists that holds at an entry."""
-    return next(found for place, found in reversed(pairs) if place <= index)
+    for place, found in reversed(pairs):
+        if place <= index:
+            return found
+    raise ValueError(f"what held at entry {index} has been dropped")
 
 
 def _forget(pairs: list[tuple[int, list[T]]], upto: int) -> list[tuple[int, list[T]]]:
