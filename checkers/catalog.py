@@ -55,6 +55,7 @@ CHECKS: Registry[Check] = Registry(
     Entry("availability", "the longest time without a success; recovery time after each fault",
           "checkers.checks.availability:CHECK"),
     Entry("recovery", "not healthy again in time after the last heal", "checkers.checks.recovery:CHECK"),
+    Entry("livelock", "simulated nodes that are never done", "checkers.checks.livelock:CHECK"),
     Entry("latency", "quantiles of the time that operations took", "checkers.checks.latency:CHECK"),
     Entry(GATES, "coverage: did the run exercise what it was to exercise", "checkers.gates:CHECK"),
 )  # fmt: skip

@@ -128,6 +128,7 @@ _RUN: Mapping[str, Kind] = {
     "backend": _OBJECT,
     "phases": ("a list", lambda value: isinstance(value, list)),
     "recovery": ("an object or null", _or_null(_is_object)),
+    "livelock": _TEXT,
     "clock_zero": ("a text or null", _or_null(_is_text)),
     "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
     **dict.fromkeys(DIGESTS, _DIGEST),
@@ -144,7 +145,8 @@ _BACKEND: Mapping[str, Kind] = {
 _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or null", _or_null(_TIME[1]))}
 _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
 
-_OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "clock_zero", "faults_planned", "failure")
+_OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "clock_zero", "faults_planned",
+             "failure")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_OLD = ("guarantees", "gates", "backend", "options")

@@ -55,8 +55,8 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     It is made in ``runs`` if given, though its command names ``store``.
     """
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
-    # Time is free in simulation, so there a cluster that takes too long is not excused.
-    wanted = [*work.guarantees, *(["recovery"] if backend.in_process else []), *plugins.check_names()]
+    # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
+    wanted = [*work.guarantees, *(["recovery", "livelock"] if backend.in_process else []), *plugins.check_names()]
     judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(
         test,

@@ -149,6 +149,8 @@ class TestRunner:
         )
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
+        self._over = False
+        """Whether it was ended as it was, by ``end_as_it_is``."""
 
     async def run(self) -> None:
         """Provision, record, seal, wait for the parent's check, tear down.
@@ -161,7 +163,8 @@ class TestRunner:
             try:
                 await self.control.unless_interrupted(self._record())
             except BaseException as error:
-                await self._give_up(str(error) or "the harness ended before the test did")
+                if not self._over:
+                    await self._give_up(str(error) or "the harness ended before the test did")
                 raise
             await self._collect_logs()
             self._seal("recorded")
@@ -297,6 +300,12 @@ class TestRunner:
         except StormproofError as error:
             # On a full disk, say; the parent tries again, and after it `stormproof recover`.
             logger.warning("not sealed: %s", error)
+
+    def end_as_it_is(self, reason: str) -> None:
+        """Keep what there is of a run in which nothing can be done any more: its world stands still."""
+        self._over = True
+        update_run(self.run_dir, failure=reason)
+        self._seal("broken")
 
     def _seal(self, status: str) -> None:
         self.journal.close()

@@ -139,10 +139,11 @@ def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) 
         if keep == ALL or (keep == FAILED and verdict.verdict == "invalid"):
             write_verdict(run_dir, verdict)
             kept = run_dir
+        ended = info["phases"][-1]["end"] if info["phases"] else 0
         broken = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
         result = SeedResult(
             case, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
-            info["coverage"], info["history_sha256"], info["phases"][-1]["end"] / 1e9, time.perf_counter() - start,
+            info["coverage"], info["history_sha256"], ended / 1e9, time.perf_counter() - start,
             command, kept,
         )
         return result, verdict

@@ -16,7 +16,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from stormproof.errors import StormproofError
+from harness.sim.errors import SimulationError
+from harness.sim.livelock import CHUNK_BITS, PORTION, WATCHED, Limit, Livelock, Watch, label
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
@@ -27,10 +28,6 @@ MAX_IDLE_TURNS = 2_000_000
 """Turns without any timer coming due, after which the run is taken for one that spins for ever."""
 
 _CLOSE_ATTEMPTS = 50
-
-
-class SimulationError(StormproofError):
-    """The simulated run can't go on: everybody waits, or somebody spins without end."""
 
 
 class Process:
@@ -199,6 +196,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self._sequence = 0
         self._owner: Process | None = None
         self._idle_turns = 0
+        self.limit: Limit | None = None
+        """How much the run may do; without one, anything."""
+        self.watch: Watch | None = None
+        """What happens, once the run is beyond that."""
+        self._work = 0
+        """Callbacks, and what was sent."""
+        self._look_at = PORTION
+        self._watched_until = 0
         self._graves: list[asyncio.Task[Any]] = []
         self._ended = False
         self._harness = Process(self, "harness", 1)
@@ -304,6 +309,12 @@ class SimLoop(asyncio.BaseEventLoop):
         ]
         heapq.heapify(self._timers)
 
+    def carried(self, link: tuple[str, str], chunk: bytes) -> None:
+        """A chunk of bytes departs: whoever gets it has work to do, however few callbacks that is."""
+        self._work += len(chunk) >> CHUNK_BITS
+        if self.watch is not None:
+            self.watch.sent(link, chunk)
+
     def bury(self, task: asyncio.Task[Any]) -> None:
         """Keep a dead process's task until the run is over."""
         self._graves.append(task)
@@ -330,6 +341,30 @@ class SimLoop(asyncio.BaseEventLoop):
             heapq.heappush(self._timers, (when, self._sequence, handle))
         return handle
 
+    def _look(self) -> None:
+        """After a portion of work: was it too much? Then what comes next is watched, and told.
+
+        Raises:
+            Livelock: nodes are never done. SimulationError: the harness isn't.
+        """
+        ready = self.ready
+        if self.watch is None:
+            self._look_at = self._work + PORTION
+            if self.limit is not None and self.limit.exceeded(self._work, self.now):
+                self.watch = Watch()
+                self._look_at = self._watched_until = self._work
+                self._watched_until += WATCHED
+            return
+        self._look_at = self._work
+        for handle in ready:
+            if not handle._cancelled:
+                self.watch.ran(handle.owner.name if handle.owner is not None else "", label(handle.callback))
+        if self._work >= self._watched_until:
+            told = f"at {self.now:.3f} s: {self.watch.told()}"
+            if self.watch.by_nodes(self._harness.name):
+                raise Livelock(f"the nodes are never done, {told}")
+            raise SimulationError(f"the harness is never done, {told}")
+
     def _run_once(self) -> None:
         """Turn after turn until the loop is stopped; asyncio calls it until then."""
         ready, pop = self.ready, heapq.heappop
@@ -349,6 +384,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._idle_turns = 0
             if self._idle_turns > MAX_IDLE_TURNS:
                 raise SimulationError(f"somebody spins at {self.now:.6f} s: {ready[0] if ready else 'nothing'}")
+            self._work += len(ready)
+            if self._work >= self._look_at:
+                self._look()
             # Written out here, without a call for each callback: there are a thousand for a simulated second.
             for _ in range(len(ready)):
                 handle = ready.popleft()

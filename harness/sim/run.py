@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.sim.clock import EPOCH
+from harness.sim.livelock import Limit, Livelock
 from harness.sim.loop import SimLoop, simulation
 from harness.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
 from stormproof.history.journal import JournalWriter
-from stormproof.run_folder import HARNESS_LOG, read_run
+from stormproof.run_folder import HARNESS_LOG, read_run, update_run
 from stormproof.test import Test
 
 
@@ -26,6 +27,8 @@ def ignore(event: Mapping[str, Any]) -> None:
 def simulate(run_dir: Path, emit: Emit = ignore) -> None:
     """Carry out the test of a run folder in simulation, to its sealed history.
 
+    A run whose nodes are never done ends there: ``run.json`` says what they did, by which it is judged.
+
     Raises:
         StormproofError: the run broke; the history so far is sealed.
         KeyboardInterrupt: Ctrl-C; likewise. A second one ends the run as it is.
@@ -33,11 +36,18 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
     test = Test.from_json(read_run(run_dir)["test"])
     control = ControlChannel()
     control.teardown.set()
+    begun: list[TestRunner] = []
     with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
-        runner = loop.create_task(_runner(run_dir, test, loop, control, emit), name="runner")
+        loop.limit = Limit(test.rate)
+        runner = loop.create_task(_runner(run_dir, test, loop, control, emit, begun), name="runner")
         with _interrupts(lambda: loop.interrupt(control.interrupted.set)):
             try:
                 loop.run_until_complete(runner)
+            except Livelock as error:
+                if not begun:
+                    raise
+                begun[0].end_as_it_is(str(error))
+                update_run(run_dir, livelock=str(error))
             except Interrupted:
                 raise KeyboardInterrupt from None
 
@@ -97,14 +107,17 @@ def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
         restore()
 
 
-async def _runner(run_dir: Path, test: Test, loop: SimLoop, control: ControlChannel, emit: Emit) -> None:
+async def _runner(
+    run_dir: Path, test: Test, loop: SimLoop, control: ControlChannel, emit: Emit, begun: list[TestRunner]
+) -> None:
     environment = Environment(
         emit=emit,
         passcode=f"{test.rng('passcode').getrandbits(128):032x}",
         time_of_day=lambda: EPOCH + timedelta(seconds=loop.now),
         make_journal=_journal,
     )
-    await TestRunner(run_dir, control, environment).run()
+    begun.append(TestRunner(run_dir, control, environment))
+    await begun[0].run()
 
 
 def _journal(path: Path, run: str) -> JournalWriter:

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any, Protocol
 
+from harness.sim.errors import SimulationError
 from harness.sim.latency import LatencyModel
-from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop, SimulationError
+from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
 from stormproof.contracts.backend import Link
 
 WINDOW = 1 << 19
@@ -105,6 +106,7 @@ class Pipe:
             return
         network = self._network
         loop = network.loop
+        loop.carried(self._link, chunk)
         arrival = loop.now + network.delay(self._link)
         if arrival < self._last:
             arrival = self._last  # TCP keeps the order

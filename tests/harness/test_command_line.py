@@ -151,7 +151,8 @@ def test_without_a_command_the_help_is_shown_as_it_is_laid_out(
 def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir = Store(tmp_path).create(Test("joram", "queue"), backend={}, guarantees=[], gates={})
+    backend = {"name": "local", "lateness": 5.0, "in_process": False}
+    run_dir = Store(tmp_path).create(Test("joram", "queue"), backend=backend, guarantees=["lost"], gates={})
     _write_journal(run_dir)
     journal = run_dir / "journal.bin"
     whole = journal.read_bytes()
@@ -160,7 +161,7 @@ def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
     assert status == 0 and "torn last write" in out
     (run_dir / "history.parquet").write_bytes(b"PAR1 no more")
     status, out, err = run(capsys, monkeypatch, "check", run_dir.name, "--store", str(tmp_path), "--json")
-    assert status == 2 and json.loads(out)["verdict"] == "unknown", err
+    assert status == 3 and "SHA-256" in json.loads(out)["damage"] and err.count("\n") == 1, err
 
 
 def _write_journal(run_dir: Path) -> None:
@@ -195,6 +196,37 @@ def test_a_variable_that_makes_no_sense_is_told_in_one_line(tmp_path: Path) -> N
     done = subprocess.run(words, cwd=ROOT, env={**os.environ, "STORMPROOF_SLOW": "0"}, capture_output=True, text=True,
                           timeout=60, check=False)  # fmt: skip
     assert (done.returncode, done.stderr) == (3, "stormproof: STORMPROOF_SLOW=0: give a number from 1 to 100\n")
+
+
+@pytest.mark.parametrize(("limit", "command", "message"), [
+    ("ulimit -n 64", "test --backend local", "may open only 64 files, but Spark needs"),
+    ("ulimit -n 64", "check latest --store {store}", "may open only 64 files, but Spark needs"),
+    ("ulimit -v 300000", "test --backend local", "may use only 292 MiB of address space"),
+    ("", "list > /dev/full", "standard output, or the disk, is full"),
+    ("", "list --json > /dev/full", "standard output, or the disk, is full"),
+    ("", "list >&-", "standard output is closed"),
+])  # fmt: skip
+def test_what_there_is_too_little_of_is_told_in_one_line(
+    limit: str, command: str, message: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "20260101T000000-joram-queue-1-abcd", 50, 1)
+    words = command.format(store=tmp_path)
+    done = subprocess.run(["sh", "-c", f'{limit or ":"}; "$0" -m harness {words}', sys.executable],
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 3 and message in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_memory_that_runs_out_is_no_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (MemoryError(), RuntimeError("can't start new thread")):
+        def short(error: Exception = error, **_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "_whole", short)
+        status, _, err = run(capsys, monkeypatch, "list")
+        assert status == 3 and len(err.splitlines()) == 1
 
 
 def test_a_reader_that_goes_away_is_no_verdict() -> None:

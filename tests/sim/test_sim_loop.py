@@ -8,7 +8,8 @@ import time
 import pytest
 from simulated import World, in_world
 
-from harness.sim.loop import DEAD, SimLoop, SimulationError
+from harness.sim.errors import SimulationError
+from harness.sim.loop import DEAD, SimLoop
 
 
 def test_time_jumps_to_the_next_timer() -> None:

@@ -1,0 +1,9 @@
+"""Why a simulated run can't go on."""
+
+from __future__ import annotations
+
+from stormproof.errors import StormproofError
+
+
+class SimulationError(StormproofError):
+    """The simulated run can't go on: everybody waits, or somebody spins without end."""
