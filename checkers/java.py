@@ -19,6 +19,7 @@ from pathlib import Path
 
 from checkers.caches import cache_dir
 from stormproof.errors import StormproofError
+from stormproof.limits import memory_is_limited
 
 MIN_JAVA = 17
 _VERSION_TIMEOUT = 20
@@ -67,6 +68,8 @@ def find_java() -> Java:
         version = java_version(packaged / "bin" / "java")
         if version is not None:
             return Java(packaged, version)
+    if memory_is_limited():
+        passed_over.append("the limit of address space, ulimit -v, may be why")
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise JavaMissing(
         f"the checks run on Spark, which needs Java {MIN_JAVA} or later, and there is none{seen}; "

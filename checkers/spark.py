@@ -24,6 +24,7 @@ from typing import IO, Any
 from checkers.caches import cache_dir
 from checkers.java import Java, find_java
 from stormproof.errors import SparkFailed, StormproofError
+from stormproof.limits import demand_files
 from stormproof.made import PREFIX, OwnFolder
 
 LOCAL_MASTER = "local[*]"
@@ -212,6 +213,7 @@ def _reason(error: Exception, log: IO[bytes]) -> str:
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LOG_TAIL))
     lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
+    lines = [line for line in lines if not line.startswith("at ")]  # the stack below a complaint
     telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
     return (telling or [line for line in str(error).splitlines() if line] or [type(error).__name__])[-1]
 
@@ -279,6 +281,7 @@ class SparkWarmup:
         self._master = master
         self._session: Any = None
         self._error: Exception | None = None
+        demand_files("Spark")
         find_java()
         # A session that was there before belongs to somebody else in this process, who will stop it.
         self._owner = not _is_running()

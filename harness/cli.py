@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import os
 import signal
@@ -19,9 +20,12 @@ from harness.commands.admin import admin_app, rewritten
 from harness.commands.old_names import tell_old_names
 from harness.output import begin_output, json_missing, print_json
 from stormproof.errors import EXIT_ERROR, StormproofError
+from stormproof.limits import demand_memory
 
 EXIT_INTERRUPTED = 130
 _CLOSED = "standard output was closed before the end"
+_STDERR = 2
+_FULL = "standard output, or the disk, is full"
 
 app = typer.Typer(
     help="""Find out whether a message broker keeps its promises when networks split, nodes pause and processes die.
@@ -75,6 +79,7 @@ def main() -> NoReturn:
 
 
 def _whole(**settings: Any) -> Any:
+    demand_memory()
     sys.argv[1:] = rewritten(sys.argv[1:])
     tell_old_names(sys.argv[1:])
     words = os.environ["COMP_WORDS"].split() if "COMP_WORDS" in os.environ else sys.argv  # a shell completes a line
@@ -91,18 +96,30 @@ def run_app(application: Callable[..., Any]) -> NoReturn:
     def terminate(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    if (silent := sys.stdout is None) or sys.stderr is None or sys.stdin is None:
+        _fill_standard_streams()
     signal.signal(signal.SIGTERM, terminate)
     begin_output("--json" in sys.argv[1:])
-    code, why = _status_of(application)
+    code, why = (EXIT_ERROR, _told("standard output is closed")) if silent else _status_of(application)
     try:
         if why and json_missing():
             print_json({"verdict": None, "status": code, "error": why})
         sys.stdout.flush()
-    except OSError:
-        _told(_CLOSED)
+    except OSError as error:
+        if not why:
+            _told(_CLOSED if isinstance(error, BrokenPipeError) else f"{_FULL}: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush would change the status
         code = EXIT_ERROR
     sys.exit(code)
+
+
+def _fill_standard_streams() -> None:
+    """Have something stand where a stream was closed, so that no file that is opened takes its place."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(fd)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
@@ -130,7 +147,10 @@ def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "format_message"):
             return EXIT_ERROR, _told(f"{_one_line(error.format_message())} (see --help)")
         if isinstance(error, OSError):
-            return EXIT_ERROR, _told(_one_line(str(error)))
+            full = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            return EXIT_ERROR, _told(f"{_FULL}: {error.strerror}" if full else _one_line(str(error)))
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+            return EXIT_ERROR, _told(f"there is too little memory, or room for processes ({type(error).__name__})")
         # Status 1 would read as "invalid".
         traceback.print_exc()
         return EXIT_ERROR, _told("a defect in the harness; please report the lines above")

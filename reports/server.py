@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shutil
 import threading
 from collections.abc import Callable
@@ -33,15 +34,18 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-RAW_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
-PAGE_POLICY = "frame-ancestors 'none'"
-"""The pages carry their own stricter policy, with the hashes of their blocks."""
-PICTURE_POLICY = f"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; {PAGE_POLICY}"
-"""Pictures carry none: their blocks run, and reach no network."""
+_CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_OWN_BLOCKS = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+"""What stands in the page itself runs; our reports and the index narrow that down, to two blocks, by hash."""
+RAW_POLICY = f"{_CLOSED}; sandbox"
+INDEX_POLICY = f"{_CLOSED}; {_OWN_BLOCKS}"
+"""The index is written here, just before it is sent."""
+RUN_POLICY = f"{_CLOSED}; {_OWN_BLOCKS}; sandbox allow-scripts allow-downloads"
+"""A run's folder may be a stranger's, with its pages: they get an origin of their own, which may read nothing of this
+server, and ask nobody for anything."""
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -142,7 +146,8 @@ class Handler(BaseHTTPRequestHandler):
         with file:
             size = file.seek(0, 2)
             file.seek(0)
-            policy = PICTURE_POLICY if is_picture(path.name) else PAGE_POLICY if path.suffix == ".html" else RAW_POLICY
+            page = INDEX_POLICY if path.parent == self.pages.store else RUN_POLICY
+            policy = page if path.suffix == ".html" else RAW_POLICY
             self._start(HTTPStatus.OK, CONTENT_TYPES[path.suffix], size, policy)
             if body:
                 try:
@@ -163,6 +168,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", policy)
         for name, value in HEADERS.items():
             self.send_header(name, value)
+        if "sandbox" not in policy:
+            # Browsers refuse a page that asks for both.
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
         self.end_headers()
 
 
@@ -201,7 +209,7 @@ def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: 
     """
     if not store.is_dir():
         raise HistoryError(f"{store}: there is no such store of runs; name one with --store DIR")
-    hosts = LOOPBACK | {host} if host in LOOPBACK else None
+    hosts = LOOPBACK | {host.lower()} if _is_loopback(host) else None
     handler = partial(Handler, Pages(store, prepare), hosts)
     try:
         server = ThreadingHTTPServer((host, port), handler)
@@ -232,8 +240,15 @@ def serve(
             print()
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK
+
+
 def _host(header: str) -> str:
-    name = header.strip()
+    name = header.strip().lower()
     if name.startswith("["):
         return name[1 : name.find("]")]
     return name.rsplit(":", 1)[0] if ":" in name else name

@@ -123,8 +123,10 @@ class JournalWriter:
         if self._failed is not None:
             raise self._failed
         if self._pending:
-            rows, self._pending = self._pending, []
-            self._write(encode_rows(rows, self.rows - len(rows)))
+            rows = self._pending
+            payload = encode_rows(rows, self.rows - len(rows))
+            self._pending = []  # not before: where memory or files are short, these rows come with the next ones
+            self._write(payload)
 
     def _write(self, payload: bytes) -> None:
         frame = HEADER.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload

@@ -184,6 +184,24 @@ def test_a_full_disk_is_one_clear_line_and_the_rest_is_readable(tmp_path: Path) 
     assert contents.rows > 0
 
 
+def test_rows_that_could_not_be_encoded_come_with_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory or files are short for a moment, the journal lacks nothing in its middle."""
+    def short(*_: object) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    writer = JournalWriter(tmp_path / "journal.bin", "run")
+    for number in range(3):
+        writer.record(some_ops(1, number)[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module, "encode_rows", short)
+            with pytest.raises(OSError, match="Too many"):
+                writer.flush()
+    writer.close()
+    assert read_journal(tmp_path / "journal.bin").rows == 3
+
+
 def test_a_full_disk_at_creation_is_told(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

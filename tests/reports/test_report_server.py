@@ -123,7 +123,22 @@ def test_only_reading_is_allowed(server: ThreadingHTTPServer, method: str) -> No
 
 def test_a_foreign_host_name_is_refused(server: ThreadingHTTPServer) -> None:
     assert ask(server, "/", host="evil.example:80")[0] == 403
-    assert ask(server, "/", host=f"localhost:{server.server_address[1]}")[0] == 200
+    for name in ("localhost", "LOCALHOST", "LocalHost"):
+        assert ask(server, "/", host=f"{name}:{server.server_address[1]}")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["LOCALHOST", "127.0.0.1", "127.0.0.2"])
+def test_every_loopback_address_is_served_under_its_own_names_only(store: Path, host: str) -> None:
+    with make_server(store, host, 0) as one:
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        address, port = one.server_address[:2]
+        try:
+            for name, status in (("evil.example", b"403"), (host, b"200")):
+                with socket.create_connection((str(address), port), timeout=10) as asked:
+                    asked.sendall(f"GET / HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\n\r\n".encode())
+                    assert asked.recv(12).endswith(status)
+        finally:
+            one.shutdown()
 
 
 @pytest.mark.requirement("H10", part=True)
