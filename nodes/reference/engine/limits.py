@@ -37,7 +37,7 @@ class Limits:
     max_logins: int = 1_024
     max_login_bytes: int = 16 << 10
     max_memory: int = 256 << 20
-    max_under_way: int = 256
+    max_under_way: int = 128
     max_bytes_under_way: int = 4 << 20
     max_header_bytes: int = 64 << 10
     max_headers: int = 128

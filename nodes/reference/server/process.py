@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import resource
 import signal
 import sys
@@ -17,6 +19,7 @@ from nodes.reference.server.services import SERVICES, ServiceFactory
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CONFIG = 3
+_M_MMAP_THRESHOLD = -3
 
 
 async def run_broker(config: Config, runtime: Runtime,
@@ -63,8 +66,19 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _give_memory_back() -> None:
+    """Have the C library give large pieces back to the system when they are freed.
+
+    It would keep them from the second time on, in a heap that large bodies of many clients tear to shreds: a broker
+    that held 150 MiB was seen with 2 GiB.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+
+
 async def _serve(make: Callable[[], NodeProcess]) -> int:
     _allow_many_files()
+    _give_memory_back()
     process = make()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

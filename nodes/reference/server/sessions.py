@@ -39,6 +39,8 @@ HEART_BEAT_MS = 100
 _MISSED_BEATS = 3
 _IDLE_PARTS = 4
 _CHUNK = 1 << 16
+_RECEIVED = 1 << 15
+"""Bytes that a real connection is asked for in one turn of the event loop, in which hundreds may have something."""
 _HIGH_OUTPUT = 1 << 18
 _FRAMES = 64
 """Frames that are read at a time: many small ones take long, and others want their turn."""
@@ -112,6 +114,9 @@ class Session:
         # Who has not logged in can't make the broker hold much.
         most = host.limits.max_login_bytes
         self._parser = stomp.Parser(FrameLimits(most, host.limits.max_headers, most), most=1)
+        transport: Any = writer.transport
+        if hasattr(transport, "max_size"):
+            transport.max_size = _RECEIVED
         self._output = OutputBuffer(writer, host.limits, self._all_written, self._stuck)
         self._greeting: Greeting | None = None
         self._admission: Admission | None = None
