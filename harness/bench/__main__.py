@@ -131,6 +131,12 @@ def porcupine_figures(size: float = 1.0) -> Iterator[tuple[str, str, str]]:
         if not right:
             raise StormproofError(f"porcupine: wrong verdict on {case.name!r}, which is {case.verdict}")
         yield f"porcupine: {case.name} ({case.verdict})", f"{seconds:.4f} s", f"under {case.limit:g} s"
+    for case in bench.object_targets(size):
+        seconds, turns, right = bench.measure_turns(case)
+        if not right:
+            raise StormproofError(f"porcupine: wrong verdict on {case.name!r}, which is {case.verdict}")
+        asked = "" if case.turns is None else f"under {case.turns:g} million turns"
+        yield f"porcupine: {case.name}", f"{seconds * 1e3:.2f} ms, {turns:.2f} million turns", asked
 
 
 def backends() -> list[str]:

@@ -9,7 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .check import check_events, check_events_verbose, check_operations, check_operations_verbose
+    from .check import (
+        check_events,
+        check_events_verbose,
+        check_histories,
+        check_operations,
+        check_operations_verbose,
+    )
     from .columns import ColumnsResult, check_queue_columns, check_register_columns
     from .compiling import compile_step
     from .formats import read_history
@@ -21,7 +27,13 @@ if TYPE_CHECKING:
     from .visual import Annotation, html, write_html
 
 _NAMES = {
-    "check": ("check_events", "check_events_verbose", "check_operations", "check_operations_verbose"),
+    "check": (
+        "check_events",
+        "check_events_verbose",
+        "check_histories",
+        "check_operations",
+        "check_operations_verbose",
+    ),
     "columns": ("ColumnsResult", "check_queue_columns", "check_register_columns"),
     "compiling": ("compile_step",),
     "formats": ("read_history",),
@@ -54,6 +66,7 @@ __all__ = [
     "Result",
     "check_events",
     "check_events_verbose",
+    "check_histories",
     "check_operations",
     "check_operations_verbose",
     "check_queue_columns",

@@ -5,23 +5,32 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from . import generate
+from .check import check_histories, check_operations, check_operations_verbose, encode_together, positions
 from .columns import ColumnsResult, check_queue_columns, check_register_columns
+from .compiled import VERDICTS, Limits, run_search
 from .generate import Columns
+from .models import model_named
+from .models.base import Encoded, Ints
+from .types import CheckResult, Operation, Result
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table; ``limit`` in seconds, None for a growth line."""
+    """One line of the table; ``limit`` in seconds, None for none; or ``turns``, how many million turns of an empty
+    loop it may take (what starts from Python objects is as fast as Python is)."""
 
     name: str
     limit: float | None
-    make: Callable[[], Columns]
-    check: Callable[[Columns], ColumnsResult]
+    make: Callable[[], Any]
+    check: Callable[[Any], ColumnsResult | Result]
     verdict: str
+    turns: float | None = None
 
 
 def queue(history: Columns) -> ColumnsResult:
@@ -37,6 +46,90 @@ def raw_queue(history: Columns) -> ColumnsResult:
 def register(history: Columns) -> ColumnsResult:
     """Check integer columns as a register."""
     return check_register_columns(history.f, history.value, history.call, history.ret, new=history.new)
+
+
+def kv_objects(history: list[Operation]) -> Result:
+    """Check operations on texts, from Python objects."""
+    return check_operations_verbose(model_named("kv"), history, evidence=False)
+
+
+def kv_search(history: tuple[Encoded, Ints, Ints]) -> ColumnsResult:
+    """The same from what they were encoded to: the search alone."""
+    return _searched(*history, every=False)
+
+
+def etcd_objects(histories: list[list[Operation]]) -> ColumnsResult:
+    """Check many short histories of a register, from Python objects, in one call."""
+    return _summed(check_histories(model_named("cas-register"), histories))
+
+
+def etcd_one_by_one(histories: list[list[Operation]]) -> ColumnsResult:
+    """The same, a call each."""
+    model = model_named("cas-register")
+    return _summed([check_operations(model, history) for history in histories])
+
+
+def etcd_search(history: tuple[Encoded, Ints, Ints]) -> ColumnsResult:
+    """The same from what they were encoded to: the search alone."""
+    return _searched(*history, every=True)
+
+
+def _searched(encoded: Encoded, call: Ints, ret: Ints, every: bool) -> ColumnsResult:
+    found = run_search(encoded, call, ret, Limits(None, 1 << 62, 2 << 30), False, every=every)
+    return _summed([VERDICTS[verdict] for verdict in found.verdicts.tolist()])
+
+
+def _summed(verdicts: list[CheckResult]) -> ColumnsResult:
+    worst = next((v for v in (CheckResult.ILLEGAL, CheckResult.UNKNOWN) if v in verdicts), CheckResult.OK)
+    return ColumnsResult(worst, verdicts, 0, 0.0)
+
+
+def encoded_kv(history: list[Operation]) -> tuple[Encoded, Ints, Ints]:
+    """What the search is given."""
+    encoded = model_named("kv").encode(history)
+    call, ret = positions(history)
+    return encoded, call[encoded.source], ret[encoded.source]
+
+
+def object_targets(size: float) -> list[Case]:
+    """The cases that start from Python objects, each beside its search alone."""
+    count = max(2, int(102 * size))
+
+    def kv() -> list[Operation]:
+        return generate.texts(max(100, int(1100 * size)), 50, 10, 1)
+
+    def etcd() -> list[list[Operation]]:
+        return [generate.etcd(seed) for seed in range(count)]
+
+    def encoded_etcd() -> tuple[Encoded, Ints, Ints]:
+        return encode_together(model_named("cas-register"), etcd())[2:]
+
+    ok, bad = "ok", "illegal"
+    return [
+        Case("kv, 10 keys, 50 clients, texts, objects", None, kv, kv_objects, ok, 0.9 * size),
+        Case("the same, search alone", None, lambda: encoded_kv(kv()), kv_search, ok),
+        Case(f"{count} etcd histories, objects, one call", None, etcd, etcd_objects, bad, 1.1 * size),
+        Case("the same, a call each", None, etcd, etcd_one_by_one, bad),
+        Case("the same, search alone", None, encoded_etcd, etcd_search, bad),
+    ]
+
+
+def turns_per_second(turns: int = 1_000_000) -> float:
+    """How fast the interpreter itself is: loops that do nothing, the best of five."""
+    return turns / min(timeit.repeat(number=turns, repeat=5))
+
+
+def measure_turns(case: Case, rounds: int = 10) -> tuple[float, float, bool]:
+    """Best seconds, in million turns of an empty loop too, and whether the verdict was right. Loop and case take
+    turns, so that other work on the machine bears on both."""
+    history, best, rate, right = case.make(), float("inf"), 0.0, True
+    for _ in range(rounds):
+        rate = max(rate, turns_per_second())
+        began = time.perf_counter()
+        result = case.check(history)
+        best = min(best, time.perf_counter() - began)
+        right = right and result.verdict.value == case.verdict
+    return best, best * rate / 1e6, right
 
 
 def targets(size: float) -> list[Case]:
@@ -106,6 +199,7 @@ def warm_up() -> float:
     for warm in (generate.queue(200, 4, 1), generate.queue(200, 4, 1, 3)):
         queue(warm)
     register(generate.register(200, 4, 1))
+    kv_objects(generate.texts(100, 4, 2, 1))
     return time.perf_counter() - began
 
 
@@ -119,6 +213,12 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     print(f"first verdicts (compiling, or loading what was compiled): {warm_up():.2f} s")
     wrong = 0
+    for case in object_targets(chosen.size):
+        seconds, turns, right = measure_turns(case)
+        wrong += not right
+        asked = "" if case.turns is None else f", target {case.turns:.2f}"
+        note = "" if right else "  WRONG VERDICT"
+        print(f"{case.name:42}{seconds * 1e3:8.2f} ms  {turns:.2f} million turns{asked}{note}", flush=True)
     print(f"{'case':36}{'seconds':>10}{'target':>9}  memory so far")
     for case in targets(chosen.size) + growth(chosen.growth):
         seconds, right = measure(case)

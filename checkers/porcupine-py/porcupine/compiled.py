@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .kernels import codes
-from .kernels.codes import BLIND, ILLEGAL, PENDING, PURE, UNKNOWN
+from .kernels.codes import ILLEGAL, PENDING, PURE, UNKNOWN
 from .kernels.prepare import ORIGIN, WILD, Prepared, prepare
 from .models.base import Encoded
 from .types import CheckResult
@@ -53,9 +54,11 @@ class Found:
 
 
 @contextmanager
-def stopping(limits: Limits) -> Iterator[Ints]:
-    """A flag for a kernel that is set when the time is over."""
-    stop = np.zeros(1, np.int64)
+def stopping(limits: Limits, every: bool = False) -> Iterator[Ints]:
+    """Two flags for a kernel: the first is set when the time is over, the second asks for more than the first illegal
+    partition."""
+    stop = np.zeros(2, np.int64)
+    stop[1] = every
     if limits.deadline is None:
         yield stop
         return
@@ -69,18 +72,36 @@ def stopping(limits: Limits) -> Iterator[Ints]:
         timer.cancel()
 
 
-def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: bool, step: Any = None) -> Found:
-    """The general search over all partitions, in rounds of rising budgets; stops at the first illegal one.
+Search = Callable[..., None]
+"""``kernels.search_parts`` without its first argument."""
 
-    Positions are as ``rank_times`` gives them. ``orders`` asks for the orders, covered operations included.
-    """
-    began = time.monotonic()
-    from .kernels.search import search_all
+
+def _searching(step: Any, last: int) -> Search:
+    """The search with a model's step, or with the built-in one that knows the code ``last``."""
+    if step is None and last <= codes.APPEND_TEXT:
+        from .kernels.search import ready_registers
+
+        found: Search = ready_registers()
+        return found
+    from .kernels.search import ready_any
 
     if step is None:
         from .kernels.step import step_for
 
-        step = step_for(int(encoded.f.max(initial=0)))
+        step = step_for(last)
+    return partial(ready_any(), step)
+
+
+def run_search(
+    encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: bool, step: Any = None, every: bool = False
+) -> Found:
+    """The general search over all partitions, in rounds of rising budgets; stops at the first illegal one, unless a
+    verdict on ``every`` one is wanted.
+
+    Positions are as ``rank_times`` gives them. ``orders`` asks for the orders, covered operations included.
+    """
+    began = time.monotonic()
+    search = _searching(step, int(encoded.f.max(initial=0)))
     limits = limits.after_loading(began)
     parts = len(encoded.keys)
     ready = prepare(encoded.part, parts, encoded.f, encoded.a, encoded.b, encoded.flags, call, ret)
@@ -89,22 +110,26 @@ def run_search(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: 
     order = np.zeros(ready.rows.shape[0] + parts, np.int64)
     longest = int(np.diff(ready.offsets).max(initial=0))
     budget = min(FIRST_BUDGET + 2 * longest, limits.steps)
-    with stopping(limits) as stop:
+    with stopping(limits, every) as stop:
         while True:
-            search_all(
-                step, ready.rows, ready.offsets, ready.completed, encoded.states, encoded.depth, encoded.data,
-                encoded.pool, budget, limits.memory, stop, order, results,
+            search(
+                ready.rows, ready.offsets, ready.completed, encoded.states, encoded.depth, encoded.data, encoded.pool,
+                budget, limits.memory, stop, order, results,
             )  # fmt: skip
             undecided = results[:, 0] == UNKNOWN
-            if (results[:, 0] == ILLEGAL).any() or not undecided.any() or stop[0] or budget >= limits.steps:
+            enough = not every and bool((results[:, 0] == ILLEGAL).any())
+            if enough or not undecided.any() or stop[0] or budget >= limits.steps:
                 break
             # A search that ended within its budget ran out of memory: no budget helps.
             exhausted = bool((results[undecided, 1] <= budget).all())
-            if refute(encoded, ready, results, call, ret, limits, budget, step, stop) or exhausted:
+            if refute(encoded, ready, results, call, ret, limits, budget, search, stop) or exhausted:
                 break
             budget = min(budget * 16, limits.steps)
     found = []
     for p in range(parts if orders else 0):
+        if every and results[p, 0] != codes.OK:
+            found.append(order[:0])  # who asks for every verdict asks for no evidence
+            continue
         start = int(ready.offsets[p]) + p
         chosen = order[start : start + int(results[p, 4])]
         found.append(_complete(encoded, ready, p, chosen, int(results[p, 2]), call, ret))
@@ -125,13 +150,14 @@ def refute(
     ret: Ints,
     limits: Limits,
     budget: int,
-    step: Any,
+    search: Search,
     stop: Ints,
 ) -> bool:
     """Try to show an undecided register illegal by a short window before the operation where the search stuck.
 
     The window starts from an unknown value (ANY) and may use, or not, every operation open at its ends: it admits all
-    that the whole history admits, so if it is illegal, so is the whole. Sets the verdict, and says whether it did.
+    that the whole history admits, so if it is illegal, so is the whole. Sets the verdict, and says whether that was
+    all that is wanted.
     """
     if encoded.f.max() > codes.APPEND_TEXT:
         return False
@@ -140,11 +166,13 @@ def refute(
             places = window(ready, int(p), int(results[p, 2]), length, call, ret)
             if places is None or stop[0]:
                 break
-            found = _search_window(encoded, *places, limits, budget // WINDOW_SHARE, step, stop)
+            found = _search_window(encoded, *places, limits, budget // WINDOW_SHARE, search, stop)
             results[p, 1] += found[1]
             if found[0] == ILLEGAL:
                 results[p, 0] = ILLEGAL
-                return True
+                if not stop[1]:
+                    return True
+                break
     return False
 
 
@@ -163,11 +191,9 @@ def window(ready: Prepared, p: int, level: int, length: int, call: Ints, ret: In
 
 
 def _search_window(
-    encoded: Encoded, places: Ints, calls: Ints, returns: Ints, limits: Limits, budget: int, step: Any, stop: Ints
+    encoded: Encoded, places: Ints, calls: Ints, returns: Ints, limits: Limits, budget: int, search: Search, stop: Ints
 ) -> Ints:
     """Results of the search of a window."""
-    from .kernels.search import search_all
-
     # An observation that is optional is of no use.
     useful = (returns != PENDING) | (encoded.flags[places] & PURE == 0)
     places, calls, returns = places[useful], calls[useful], returns[useful]
@@ -175,9 +201,9 @@ def _search_window(
     ready = prepare(np.zeros(places.size, np.int64), 1, *columns, calls, returns)
     results = np.array([[UNKNOWN, 0, 0, 0, 0]], np.int64)
     order = np.zeros(places.size + 1, np.int64)
-    search_all(
-        step, ready.rows, ready.offsets, ready.completed, np.array([codes.ANY]), encoded.depth, encoded.data,
-        encoded.pool, budget, limits.memory, stop, order, results,
+    search(
+        ready.rows, ready.offsets, ready.completed, np.array([codes.ANY]), encoded.depth, encoded.data, encoded.pool,
+        budget, limits.memory, stop, order, results,
     )  # fmt: skip
     found: Ints = results[0]
     return found
@@ -187,25 +213,14 @@ def _complete(encoded: Encoded, ready: Prepared, p: int, order: Ints, level: int
     """The order, which reaches a level, with what the search leaves out: covered operations, a bag's crashed
     dequeues."""
     low = int(ready.offsets[p])
-    done = ready.rows[low : low + level, ORIGIN]
-    taken = np.zeros(encoded.f.size, np.bool_)
-    taken[order] = True
-    covered = done[~taken[done]]
-    if covered.size:
-        order = _uncover(encoded, order, covered, call, ret)
+    if order.size < level or ready.offsets[p + 1] - low > ready.completed[p]:
+        from .kernels.rows import uncovered
+
+        done = np.ascontiguousarray(ready.rows[low : low + level, ORIGIN])
+        order = uncovered(order, done, encoded.flags, call, ret)
     if encoded.monitor == "bag" and (encoded.f == codes.BAG_WILD).any():
         order = _take_lost(encoded.f, order, call)
     return order
-
-
-def _uncover(encoded: Encoded, order: Ints, covered: Ints, call: Ints, ret: Ints) -> Ints:
-    """Covered operations go before the first blind one after which nothing returned before they began."""
-    covered = covered[np.argsort(call[covered])]
-    ends = np.minimum.accumulate(ret[order][::-1])[::-1]
-    blind = np.nonzero(encoded.flags[order] & BLIND)[0]
-    before = blind[np.searchsorted(blind, np.searchsorted(ends, call[covered]))]
-    merged: Ints = np.insert(order, before, covered)
-    return merged
 
 
 def _take_lost(f: Ints, order: Ints, call: Ints) -> Ints:

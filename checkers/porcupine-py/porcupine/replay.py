@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from .kernels.codes import PENDING
 from .models.base import Ints, Model
 from .types import NO_OUTPUT, Operation
@@ -17,23 +19,20 @@ def first_fault(
     It must hold every operation that returned, once; respect the order of time; and the model must admit each
     operation.
     """
-    if len(set(order)) != len(order) or not set(order) <= set(members):
+    placed = set(order)
+    if len(placed) != len(order) or not placed.issubset(members):
         return "an operation is in it twice, or is none of the history's"
-    missing = {i for i in members if ret[i] != PENDING} - set(order)
-    if missing:
-        return f"operation {min(missing)} is missing"
-    latest = -1
-    states = {model.key(s): s for s in (model.init(),)}
-    for i in order:
-        if ret[i] < latest:
-            return f"operation {i} returned before one that is placed before it began"
-        latest = max(latest, int(call[i]))
-        output = outcome(operations[i])
-        following = [after for s in states.values() for after in model.steps(s, operations[i].input, output)]
-        states = {model.key(s): s for s in following}
-        if not states:
-            return f"no state admits operation {i}"
-    return ""
+    if len(placed) != len(members):
+        missing = [i for i in members if i not in placed and ret[i] != PENDING]
+        if missing:
+            return f"operation {min(missing)} is missing"
+    at = np.array(order, np.int64)
+    latest = np.maximum.accumulate(call[at])
+    early = np.nonzero(ret[at[1:]] < latest[:-1])[0]
+    if early.size:
+        return f"operation {order[early[0] + 1]} returned before one that is placed before it began"
+    place = model.replay(operations, order)
+    return f"no state admits operation {order[place]}" if place >= 0 else ""
 
 
 def outcome(operation: Operation) -> object:

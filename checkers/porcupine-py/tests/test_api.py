@@ -397,3 +397,71 @@ def test_compiling_does_not_count_against_the_timeout(tmp_path):
     environment = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == "ok\n"
+
+
+def test_histories_checked_together_have_the_verdicts_that_each_has_by_itself():
+    model = porcupine.model_named("cas-register")
+    histories = [generate.etcd(seed) for seed in range(30)]
+    alone = [porcupine.check_operations(model, history) for history in histories]
+    assert set(alone) == {OK, ILLEGAL}
+    assert porcupine.check_histories(model, histories) == alone
+    assert porcupine.check_histories(model, []) == [] and porcupine.check_histories(model, [[], []]) == [OK, OK]
+    assert porcupine.check_histories(model, [[], *histories, []], max_steps=1).count(UNKNOWN) > 20
+    # Values that can't be hashed, and models of several keys.
+    lists = [at(0, ("write", [1]), None, 0, 1), at(0, ("read",), [1], 2, 3)]
+    assert porcupine.check_histories(model, [lists, histories[0], lists[1:]]) == [OK, alone[0], ILLEGAL]
+    kv = porcupine.model_named("kv")
+    assert porcupine.check_histories(kv, [generate.texts(50, 4, 2, 1), []]) == [OK, OK]
+    with pytest.raises(PorcupineError, match="operation 0 returns at 1"):
+        porcupine.check_histories(model, [lists, [at(0, ("read",), None, 2, 1)]])
+
+
+@given(st.lists(register_histories(), max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_registers_checked_together_agree_with_the_definition(histories):
+    model = porcupine.model_named("cas-register")
+    expected = [OK if linearizable(model, operations) else ILLEGAL for operations in histories]
+    assert porcupine.check_histories(model, histories) == expected
+
+
+@given(st.lists(st.text("ab\x00é\U0001f600", max_size=3), min_size=6, max_size=6), st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_texts_in_bulk_agree_with_texts_one_by_one(pieces, rng):
+    from porcupine.models import registers
+
+    model = porcupine.model_named("kv")
+    operations, held = [], {"k": "", "l": ""}
+    for i, piece in enumerate(pieces):
+        key = rng.choice("kl")
+        f = rng.choice(["put", "append", "append", "cas", "get"])
+        call, ret = i - rng.choice([0, 0, 1.5]), rng.choice([i + 0.5, i + 2, None])
+        if f == "get":
+            seen = held[key] if rng.random() < 0.8 else piece
+            operations.append(at(i, (f, key), rng.choice([seen, seen or None]), call, ret))
+        elif f == "cas":
+            operations.append(at(i, (f, key, held[key], piece), True, call, ret))
+            held[key] = piece
+        else:
+            operations.append(at(i, (f, key, piece), None, call, ret))
+            held[key] = piece if f == "put" else held[key] + piece
+    operations += [at(9, ("get", key), text, 20, 21) for key, text in held.items() if rng.random() < 0.7]
+    parts = [operations[i : i + 1] for i in range(len(operations))]
+    expected = all(linearizable(model, [o for o in operations if o.input[1] == key]) for key in "kl")
+    assert (porcupine.check_operations(model, operations) is OK) is expected, parts
+    keys = list(dict.fromkeys(o.input[1] for o in operations))
+    numbers = [keys.index(o.input[1]) for o in operations]
+    if any(o.input[0] == "append" for o in operations):
+        assert registers._encode_plain_texts(operations, numbers, keys) is not None
+        slow = registers._encode_texts(operations, numbers, keys)
+        quick = registers._encode_plain_texts(operations, numbers, keys)
+        assert (quick.f == slow.f).all() and (quick.flags == slow.flags).all() and (quick.part == slow.part).all()
+        observing = (quick.f != 4) & (quick.f != 1)
+        assert len(np.unique(quick.a[observing])) == len(np.unique(slow.a[observing]))
+
+
+def test_generated_shapes_are_what_they_say():
+    texts = generate.texts(300, 20, 5, 3)
+    assert len(texts) == 300 and {o.input[0] for o in texts} == {"get", "append", "put"}
+    assert check("kv", texts).verdict is OK
+    spoilt = [*texts, at(99, ("get", "0"), "x 0 0 yx", 1e9, 2e9)]
+    assert check("kv", spoilt).verdict is ILLEGAL

@@ -23,9 +23,9 @@ LAYERS = [
     "formats.edn._atom", "formats.rows._operation", "models.model_named", "models.registers.CasRegister.from_history",
     "models.registers.CasRegister.arguments", "models.registers.CasRegister.encode",
     "models.registers.CasRegister.kernel", "models.registers.CasRegister.step", "check.check_operations_verbose",
-    "check.positions", "check.rank_times", "check.run_monitor", "check.describe", "check._search", "check.run_search",
-    "check._explain", "check.operation_text", "compiled.prepare", "compiled.stopping", "kernels.step.step_for",
-    "kernels.search.search_all", "minimal.minimal_history", "visual.write_html",
+    "check.positions", "kernels.rows.rank_dense", "check.run_monitor", "check.describe", "check._search",
+    "check.run_search", "check._explain", "check.operation_text", "compiled.prepare", "compiled.stopping",
+    "compiled._searching", "kernels.search.ready_registers", "minimal.minimal_history", "visual.write_html",
 ]  # fmt: skip
 ERRORS = [
     MemoryError(), RecursionError("deep"), ZeroDivisionError("no"), AssertionError("two\nlines"), OSError(28, "full"),

@@ -9,10 +9,9 @@ from histories import random_history
 
 from porcupine import CheckResult, check_operations, model_named
 from porcupine.check import positions
-from porcupine.compiled import Limits, _search_window, window
+from porcupine.compiled import Limits, _search_window, _searching, window
 from porcupine.kernels.codes import ILLEGAL
 from porcupine.kernels.prepare import prepare
-from porcupine.kernels.step import step_for
 
 LIMITS = Limits(None, 1 << 60, 1 << 30)
 
@@ -22,13 +21,13 @@ def refuted(encoded, call, ret):
     call, ret = call[encoded.source], ret[encoded.source]
     parts = len(encoded.keys)
     ready = prepare(encoded.part, parts, encoded.f, encoded.a, encoded.b, encoded.flags, call, ret)
-    step, stop = step_for(0), np.zeros(1, np.int64)
+    search, stop = _searching(None, 0), np.zeros(2, np.int64)
     for p in range(parts):
         for level in range(int(ready.completed[p])):
             for length in (1, 2, 4, 8):
                 found = window(ready, p, level, length, call, ret)
                 if found is not None:
-                    result = _search_window(encoded, *found, LIMITS, 100_000, step, stop)
+                    result = _search_window(encoded, *found, LIMITS, 100_000, search, stop)
                     if result[0] == ILLEGAL:
                         return True
     return False

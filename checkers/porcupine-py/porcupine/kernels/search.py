@@ -15,13 +15,16 @@ linearisation); Athalye's Porcupine (partitions, limits). What is added here:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, types
 
 from . import signatures as sig
-from .codes import ANY, BAG_EMPTY, BLIND, ILLEGAL, OK, PURE, READ, UNKNOWN, WRITE
+from .codes import ANY, BAG_EMPTY, BLIND, CAS, CAS_FAILED, ILLEGAL, OK, PURE, READ, UNKNOWN, WRITE
 from .pool import COUNT, CTX_SIZE, DEPTH, MAX_NEW_NODES, make_table, tree_get
 from .prepare import BY_CALL, FIRST, FLAGS, ORIGIN, SLOT, START, TWIN, WILD, A, B, F
+from .step import register_step
 
 HEAD = 2  # words of a row before the masks: level, state
 NO_MOVE = -2
@@ -49,16 +52,28 @@ def clear_bit(row, base, place):  # type: ignore[no-untyped-def]
     row[base + (place >> 6)] &= ~(np.int64(1) << (place & 63))
 
 
+@njit(cache=True)
+def other_step(step, nodes, table, ctx, data, wild, state, f, a, b):  # type: ignore[no-untyped-def]
+    """A model's step; that of registers if it is None, which saves a call through a pointer."""
+    if step is None:
+        return register_step(nodes, table, ctx, data, wild, state, f, a, b)
+    return step(nodes, table, ctx, data, wild, state, f, a, b)
+
+
 @njit(inline="always")
 def apply(step, ops, nodes, table, ctx, data, level, state, o):  # type: ignore[no-untyped-def]
-    """State after operation o at a level, or -1."""
+    """State after operation o at a level, or -1. Registers of values are by far the most used, and a call costs as
+    much as they do."""
     f, a = ops[o, F], ops[o, A]
-    # Registers of values are by far the most used, and the call through a pointer costs as much as they do.
     if f == READ:
         return a if state in (a, ANY) else np.int64(-1)
     if f == WRITE:
         return a
-    return step(nodes, table, ctx, data, ops[level, WILD], state, f, a, ops[o, B])
+    if f == CAS:
+        return ops[o, B] if state in (a, ANY) else np.int64(-1)
+    if f == CAS_FAILED:
+        return state if state != a else np.int64(-1)
+    return other_step(step, nodes, table, ctx, data, ops[level, WILD], state, f, a, ops[o, B])
 
 
 @njit(cache=True)
@@ -338,26 +353,31 @@ def set_up(ops, m, ctx):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, order):  # type: ignore[no-untyped-def]
+def first_nodes(pool, data):  # type: ignore[no-untyped-def]
+    """(nodes, table) that hold the pool, with room for some steps."""
+    size = 256
+    while size < pool.shape[0] + 4 * max(data[0], MAX_NEW_NODES):
+        size *= 2
+    nodes = np.empty((size, 3), np.int64)
+    copy_rows(nodes, pool, 0, pool.shape[0])
+    return nodes, make_table(nodes, pool.shape[0], 2 * size)
+
+
+@njit(cache=True)
+def search(step, ops, m, state, depth, data, count, nodes, table, max_steps, max_bytes, stop, order):  # type: ignore[no-untyped-def]
     """Search one partition (rows of ``prepare``, ``m`` of them completed) from ``state``.
 
-    Returns (verdict, steps, level reached, state after the order). ``order`` gets [length, rank...]: the
-    linearisation found, without covered operations, or the longest partial one. ``pool``: the first nodes;
-    ``data[0]``: the most nodes that a step adds, if more than MAX_NEW_NODES.
+    Returns (verdict, steps, level reached, state after the order, number of nodes). ``order`` gets [length, rank...]:
+    the linearisation found, without covered operations, or the longest partial one. ``count``: how many of
+    ``nodes`` are used; ``data[0]``: the most nodes that a step adds, if more than MAX_NEW_NODES.
     ``stop[0]``, set by another thread, ends it with UNKNOWN.
     """
     ctx = np.zeros(CTX_SIZE + 5, np.int64)
-    ctx[COUNT] = pool.shape[0]
+    ctx[COUNT] = count
     ctx[DEPTH] = depth
     width = set_up(ops, m, ctx)
     crash = ctx[CRASH]
     room_for_step = max(data[0], MAX_NEW_NODES)
-    size = 256
-    while size < pool.shape[0] + 4 * room_for_step:
-        size *= 2
-    nodes = np.zeros((size, 3), np.int64)
-    copy_rows(nodes, pool, 0, pool.shape[0])
-    table = make_table(nodes, ctx[COUNT], 2 * size)
     opened = np.empty(max(ctx[SLOTS], 1), np.int64)
     open_first(ops, ctx, opened)
     nothing = np.zeros(1, np.int64)
@@ -466,34 +486,63 @@ def search(step, ops, m, state, depth, data, pool, max_steps, max_bytes, stop, o
         frames[top],
         order,
     )
-    return verdict, steps, best, final
+    return verdict, steps, best, final, ctx[COUNT]
 
 
-@njit(
-    types.void(
-        sig.STEP, sig.ROWS, sig.COLUMN, sig.COLUMN, sig.COLUMN, sig.I64, sig.COLUMN, sig.ROWS_IN, sig.I64, sig.I64,
-        sig.COLUMN, sig.BUFFER, sig.ROWS,
-    ),
-    cache=True,
-    nogil=True,
-)  # fmt: skip
-def search_all(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
-    """Search every partition whose ``results[p, 0]`` is UNKNOWN, and stop at the first illegal one.
+@njit(cache=True)
+def search_parts(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
+    """Search every partition whose ``results[p, 0]`` is UNKNOWN, and stop at the first illegal one unless ``stop[1]``.
 
     ``results[p]`` gets verdict, steps, level reached, state after the order, length of the order; ``order``, from place
     ``offsets[p] + p`` on, the order as ORIGIN indices (see ``search``).
     """
+    nodes, table = first_nodes(pool, data)
     for p in range(completed.size):
         if results[p, 0] != UNKNOWN:
             continue
         low, high = offsets[p], offsets[p + 1]
         part = ops[low:high]
         out = order[low + p : high + p + 1]
-        found = search(step, part, completed[p], states[p], depth, data, pool, max_steps, max_bytes, stop, out)
-        results[p, 0], results[p, 1], results[p, 2], results[p, 3] = found
+        verdict, steps, level, final, count = search(
+            step, part, completed[p], states[p], depth, data, pool.shape[0], nodes, table, max_steps, max_bytes, stop,
+            out,
+        )  # fmt: skip
+        if count > pool.shape[0]:
+            # What one partition adds is not kept for the next.
+            nodes, table = first_nodes(pool, data)
+        results[p, 0], results[p, 1], results[p, 2], results[p, 3] = verdict, steps, level, final
         n = out[0]
         for i in range(n):
             out[i] = part[out[i + 1], ORIGIN]
         results[p, 4] = n
-        if results[p, 0] == ILLEGAL or stop[0] != 0:
+        if stop[0] != 0 or (results[p, 0] == ILLEGAL and stop[1] == 0):
             return
+
+
+@njit(cache=True, nogil=True)
+def search_registers(ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
+    """``search_parts`` of registers, with their step (codes up to APPEND_TEXT) compiled in."""
+    search_parts(None, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results)
+
+
+@njit(cache=True, nogil=True)
+def search_any(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results):  # type: ignore[no-untyped-def]
+    """``search_parts`` of any model, whose step is called through a pointer: a new model compiles its step only."""
+    search_parts(step, ops, offsets, completed, states, depth, data, pool, max_steps, max_bytes, stop, order, results)
+
+
+def ready_registers() -> Any:
+    """``search_registers``, compiled, or loaded from the cache, when it is first asked for."""
+    return _ready(search_registers, types.void(*sig.SEARCH))
+
+
+def ready_any() -> Any:
+    """``search_any``, likewise: each takes seconds to compile, and few histories need both."""
+    return _ready(search_any, types.void(sig.STEP, *sig.SEARCH))
+
+
+def _ready(kernel: Any, signature: Any) -> Any:
+    if not kernel.signatures:
+        kernel.compile(signature)
+        kernel.disable_compile()
+    return kernel

@@ -17,6 +17,8 @@ IDS = types.Array(types.int32, 1, "C")
 I64 = types.int64
 BOOL = types.boolean
 VOID = types.void
+SEARCH = (ROWS, COLUMN, COLUMN, COLUMN, I64, COLUMN, ROWS_IN, I64, I64, COLUMN, BUFFER, ROWS)
+"""What the search is given after the step."""
 FOUND = types.UniTuple(types.int64, 4)
 """A monitor's pattern and places."""
 STEP_SIGNATURE = I64(ROWS, IDS, BUFFER, COLUMN, I64, I64, I64, I64, I64)

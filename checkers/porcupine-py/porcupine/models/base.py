@@ -14,9 +14,15 @@ from ..types import NO_OUTPUT, Operation, PorcupineError
 Ints = npt.NDArray[np.int64]
 
 
+FROZEN = frozenset({int, str, bool, float, bytes, type(None)})
+"""Types whose values ``freeze`` leaves as they are."""
+
+
 def freeze(value: Any) -> Any:
     """A hashable form of a value from JSON or EDN: lists become tuples, sets frozensets, mappings sorted tuples of
     pairs."""
+    if type(value) in FROZEN:
+        return value
     if isinstance(value, list | tuple):
         return tuple(freeze(v) for v in value)
     if isinstance(value, set | frozenset):
@@ -51,6 +57,18 @@ class Model:
         """All states that the operation may lead to; none if the state does not admit it."""
         admitted, after = self.step(state, input, output)
         return (after,) if admitted else ()
+
+    def replay(self, operations: Sequence[Operation], order: Sequence[int]) -> int:
+        """The place in an order of the first operation that no state admits, or -1. What ``steps`` says, told for a
+        whole order; a model may override it to be quick."""
+        states = {self.key(s): s for s in (self.init(),)}
+        for place, i in enumerate(order):
+            output = NO_OUTPUT if operations[i].ret is None else operations[i].output
+            following = [after for s in states.values() for after in self.steps(s, operations[i].input, output)]
+            states = {self.key(s): s for s in following}
+            if not states:
+                return place
+        return -1
 
     def key(self, state: Any) -> Hashable:
         """A hashable value that two states share only if they are equal."""
@@ -110,6 +128,17 @@ class Ids:
         except TypeError:
             raise PorcupineError(f"value {value!r} can't be compared with others (it is not hashable)") from None
 
+    def of(self, values: list[Any]) -> list[int]:
+        """The ids of many values."""
+        known = self.ids
+        try:
+            # A value that can be hashed is frozen as it is.
+            for value in dict.fromkeys(values):
+                known.setdefault(value, len(known) + self.first)
+            return [known[value] for value in values]
+        except TypeError:
+            return [self(value) for value in values]
+
     def values(self) -> list[Any]:
         """Values by id."""
         return [None] * self.first + list(self.ids)
@@ -150,6 +179,8 @@ class CompiledModel(Model):
 
     functions: ClassVar[dict[str, int]] = {}
     """Each function's number of arguments."""
+    one_register: ClassVar[bool] = False
+    """Whether ``encode`` makes one partition of values that mean the same in any history."""
     takes_initial: ClassVar[bool] = False
     """Whether the first value is an option: the constructor's argument ``initial``."""
 

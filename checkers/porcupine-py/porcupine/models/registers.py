@@ -9,7 +9,7 @@ import numpy as np
 
 from ..kernels.codes import APPEND_TEXT, BLIND, CAS, CAS_FAILED, DEAD, PURE, READ, WRITE
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, Ids, by_key, freeze
+from .base import FROZEN, Builder, CompiledModel, Encoded, Ids, Ints, by_key, freeze
 
 
 def pair(value: Any, what: str) -> tuple[Any, Any]:
@@ -25,6 +25,7 @@ class Register(CompiledModel):
     name: ClassVar[str] = "register"
     functions: ClassVar[dict[str, int]] = {"read": 0, "write": 1}
     takes_initial: ClassVar[bool] = True
+    one_register: ClassVar[bool] = True
 
     def __init__(self, initial: Any = None) -> None:
         self.initial = freeze(initial)
@@ -43,16 +44,61 @@ class Register(CompiledModel):
             return False, state
         return True, freeze(input[2]) if matches else state
 
+    def replay(self, operations: Sequence[Operation], order: Sequence[int]) -> int:
+        # As ``step`` says it, which is what decides where a subclass has its own.
+        if type(self).step is not Register.step:
+            return super().replay(operations, order)
+        state = self.initial
+        for place, i in enumerate(order):
+            operation = operations[i]
+            given, output = operation.input, operation.output
+            f = given[0]
+            if f == "read":
+                if output != state and operation.ret is not None and freeze(output) != state:
+                    return place
+            elif f == "write":
+                state = given[1]
+            else:
+                matches = state == given[1] or state == freeze(given[1])
+                if matches is not bool(output) and operation.ret is not None:
+                    return place
+                if matches:
+                    state = given[2]
+            if type(state) not in FROZEN:
+                state = freeze(state)
+        return -1
+
     def silent(self) -> frozenset[str]:
         return frozenset({"write"})
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
         ids = Ids()
         ids(self.initial)
+        kinds = _Kinds(self, ids)
+        try:
+            numbers = [kinds[o.input, o.output, o.ret is None] for o in operations]
+        except TypeError:  # some value is a list, or the like
+            return self._encode_one_by_one(operations)
+        number = np.array(numbers, np.int64)
+        source = np.arange(number.size)
+        if kinds.some_left_out:
+            source = np.nonzero(number >= 0)[0]
+            number = number[source]
+        f, a, b, flags = np.take(np.array(kinds.rows, np.int64).reshape(-1, 4).T.copy(), number, axis=1)
+        none = np.zeros(number.size, np.int64)
+        return Encoded(
+            none, f, a, b, flags, source, [None], np.zeros(1, np.int64), monitor="register", values=ids.values()
+        )
+
+    def _encode_one_by_one(self, operations: Sequence[Operation]) -> Encoded:
+        ids = Ids()
+        ids(self.initial)
         built = Builder()
         for i, operation in enumerate(operations):
             f, *rest = self.arguments(operation)
-            encode_value_operation(built, 0, i, f, rest, operation, ids)
+            row = value_row(f, rest, operation.output, operation.ret is None, ids)
+            if row is not None:
+                built.add(0, i, *row)
         return built.done([None], monitor="register", values=ids.values())
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
@@ -66,25 +112,45 @@ class Register(CompiledModel):
         return (("read",), got) if f == "read" else (("write", sent), None)
 
 
-def encode_value_operation(
-    built: Builder, part: int, i: int, f: str, rest: list[Any], operation: Operation, ids: Ids
-) -> None:
-    """Encode a read, write or compare-and-set of a register whose values are told apart only by equality."""
-    crashed = operation.ret is None
-    if f in ("read", "get"):
-        if not crashed:
-            built.add(part, i, READ, ids(operation.output), 0, PURE)
-    elif f in ("write", "put"):
-        built.add(part, i, WRITE, ids(rest[0]), 0, BLIND)
-    else:
-        old, new = ids(rest[0]), ids(rest[1])
-        if crashed:
-            if old != new:
-                built.add(part, i, CAS, old, new)
-        elif operation.output:
-            built.add(part, i, CAS, old, new, PURE if old == new else 0)
+class _Kinds(dict[tuple[Any, Any, bool], int]):
+    """The number of each different operation: (input, output, whether it never returned). Where values are few, that
+    saves encoding each operation for itself."""
+
+    def __init__(self, model: CompiledModel, ids: Ids) -> None:
+        super().__init__()
+        self.model, self.ids, self.functions = model, ids, model.functions
+        self.plain_arguments = type(model).arguments is CompiledModel.arguments
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.some_left_out = False
+
+    def __missing__(self, kind: tuple[Any, Any, bool]) -> int:
+        given, output, crashed = kind
+        if not self.plain_arguments or type(given) is not tuple or self.functions.get(given[0]) != len(given) - 1:
+            self.model.arguments(Operation(None, given, output, 0, None))
+        row = value_row(given[0], given[1:], output, crashed, self.ids)
+        if row is None:
+            number = -1
+            self.some_left_out = True
         else:
-            built.add(part, i, CAS_FAILED, old, 0, PURE)
+            number = len(self.rows)
+            self.rows.append(row)
+        self[kind] = number
+        return number
+
+
+def value_row(f: str, rest: Sequence[Any], output: Any, crashed: bool, ids: Ids) -> tuple[int, int, int, int] | None:
+    """(code, a, b, flags) of a read, write or compare-and-set of a register whose values are told apart only by
+    equality; None if it says nothing."""
+    if f in ("read", "get"):
+        return None if crashed else (READ, ids(output), 0, PURE)
+    if f in ("write", "put"):
+        return WRITE, ids(rest[0]), 0, BLIND
+    old, new = ids(rest[0]), ids(rest[1])
+    if crashed:
+        return None if old == new else (CAS, old, new, 0)
+    if output:
+        return CAS, old, new, PURE if old == new else 0
+    return CAS_FAILED, old, 0, PURE
 
 
 class CasRegister(Register):
@@ -121,6 +187,27 @@ class KeyValue(CompiledModel):
             return False, state
         return True, plain(input[3]) if matches else state
 
+    def replay(self, operations: Sequence[Operation], order: Sequence[int]) -> int:
+        # As ``step`` says it, for texts; what is anything else is left to it.
+        if type(self).step is not KeyValue.step:
+            return super().replay(operations, order)
+        state: Any = None
+        for place, i in enumerate(order):
+            operation = operations[i]
+            given, output = operation.input, operation.output
+            f = given[0]
+            if f == "get":
+                if output != state and operation.ret is not None and plain(output) != state:
+                    return place
+            elif f == "append" and type(given[2]) is str and (state is None or type(state) is str):
+                if given[2]:
+                    state = given[2] if state is None else state + given[2]
+            else:
+                admitted, state = self.step(state, given, NO_OUTPUT if operation.ret is None else output)
+                if not admitted:
+                    return place
+        return -1
+
     def silent(self) -> frozenset[str]:
         return frozenset({"put", "append"})
 
@@ -131,18 +218,19 @@ class KeyValue(CompiledModel):
         for operation in operations:
             self.arguments(operation)
         keys = Ids()
-        parts = [keys(operation.input[1]) for operation in operations]
+        parts = keys.of([operation.input[1] for operation in operations])
         if any(operation.input[0] == "append" for operation in operations):
-            return _encode_texts(operations, parts, keys.values())
+            quick = _encode_plain_texts(operations, parts, keys.values())
+            return _encode_texts(operations, parts, keys.values()) if quick is None else quick
         ids = Ids()
         ids(None)
         built = Builder()
         for i, operation in enumerate(operations):
             f, _, *rest = operation.input
-            seen = operation
-            if f == "get":
-                seen = Operation(operation.client_id, ("get",), plain(operation.output), operation.call, operation.ret)
-            encode_value_operation(built, parts[i], i, f, [plain(v) for v in rest], seen, ids)
+            output = plain(operation.output) if f == "get" else operation.output
+            row = value_row(f, [plain(v) for v in rest], output, operation.ret is None, ids)
+            if row is not None:
+                built.add(parts[i], i, *row)
         return built.done(keys.values(), monitor="register", values=ids.values())
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
@@ -208,6 +296,69 @@ class _Trie:
                 return DEAD
             node = found
         return node
+
+
+def _encode_plain_texts(operations: Sequence[Operation], parts: list[int], keys: list[Any]) -> Encoded | None:
+    """As ``_encode_texts``, in bulk; None if some value is not a text (or None)."""
+    texts: list[Any] = []  # pieces that are appended, then what is observed, then what is looked for
+    observed: list[Any] = []
+    sought: list[Any] = []
+    observed_part: list[int] = []
+    sought_part: list[int] = []
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    # ``a`` and ``b`` are places in ``texts`` or in ``observed`` and ``sought``; what they stand for is filled in below.
+    for i, (part, operation) in enumerate(zip(parts, operations, strict=True)):
+        f, crashed = operation.input[0], operation.ret is None
+        if f == "get":
+            if not crashed:
+                rows.append((part, i, READ, len(observed), 0, PURE))
+                observed.append(operation.output)
+                observed_part.append(part)
+        elif f == "append":
+            rows.append((part, i, APPEND_TEXT, len(texts), 0, 0))
+            texts.append(operation.input[2])
+        elif f == "put":
+            rows.append((part, i, WRITE, len(sought), 0, BLIND))
+            sought.append(operation.input[2])
+            sought_part.append(part)
+        else:
+            matched = crashed or operation.output
+            rows.append((part, i, CAS if matched else CAS_FAILED, len(observed), len(sought), 0 if matched else PURE))
+            observed.append(operation.input[2])
+            observed_part.append(part)
+            sought.append(operation.input[3])
+            sought_part.append(part)
+    if not {type(text) for values in (texts, observed, sought) for text in values} <= {str, type(None)}:
+        return None
+    texts, observed, sought = ([text or "" for text in values] for values in (texts, observed, sought))
+    from ..kernels.texts import text_nodes
+
+    pieces, watched = _characters(texts), _characters(observed)
+    units = np.concatenate((watched, _characters(sought)))
+    ends = np.cumsum(np.array([*map(len, observed), *map(len, sought)], np.int64))
+    kind = np.zeros(ends.size, np.int64)
+    kind[: len(observed)] = 1
+    of_part = np.array(observed_part + sought_part, np.int64)
+    pool, nodes = text_nodes(len(keys), of_part, kind, ends, units, watched.size)
+    lengths = np.array([*map(len, texts)], np.int64)
+    part_of, source, code, a, b, flags = np.array(rows, np.int64).reshape(-1, 6).T.copy()
+    appends, puts = code == APPEND_TEXT, code == WRITE
+    watches = (code == READ) | (code == CAS) | (code == CAS_FAILED)
+    swaps = code == CAS
+    b[swaps] = nodes[len(observed) + b[swaps]]
+    b[code == CAS_FAILED] = 0
+    a[puts] = nodes[len(observed) + a[puts]]
+    a[watches] = nodes[a[watches]]
+    # The first place is not theirs.
+    a[appends], b[appends] = (np.cumsum(lengths) - lengths + 1)[a[appends]], lengths[a[appends]]
+    data = np.concatenate((np.zeros(1, np.int64), pieces))
+    states = np.arange(1, len(keys) + 1)
+    return Encoded(part_of, code, a, b, flags, source, keys, states, data=data, pool=pool)
+
+
+def _characters(texts: list[str]) -> Ints:
+    """The characters of texts, one after the other."""
+    return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
 
 
 def _encode_texts(operations: Sequence[Operation], parts: list[int], keys: list[Any]) -> Encoded:
