@@ -69,6 +69,8 @@ def _results(run: Run) -> Iterator[tuple[str, Any, GateResult]]:
     yield "completed", True, _completed(run)
     if run.info.get("guarantees") == []:
         yield "guarantees", True, GateResult(False, 0, "it names no guarantee that the run is judged by")
+    if run.standstills:
+        yield "schedule", True, _schedule(run)
     asked = run.info.get("gates")
     if asked is None:
         asked = DEFAULT_GATES if run.subjects <= {MESSAGES, ANY} else {}
@@ -90,6 +92,25 @@ def _completed(run: Run) -> GateResult:
     if failure:
         return GateResult(False, status, f"the run did not complete: {failure}")
     return GateResult(status != "broken", status, "the run did not complete")
+
+
+def _schedule(run: Run) -> GateResult:
+    """Though the harness stood still, the schedule still happened: each family that was in effect had a fault that was
+    not swallowed, at least half of the planned faults were neither swallowed nor left out, and for half of the main
+    phase at least somebody was there."""
+    swallowed = [fault for fault in run.faults if run.swallowed(fault)]
+    planned = max(int(run.info.get("faults_planned") or 0), len(run.faults))
+    happened = len(run.faults) - len(swallowed)
+    start, end = run.main_phase()
+    still = sum(max(0, min(end, each.end) - max(start, each.start)) for each in run.standstills)
+    seconds = sum(each.seconds for each in run.standstills)
+    families = {fault.fault for fault in run.faults} | set(run.test.get("nemesis") or ())
+    unseen = sorted(families - {fault.fault for fault in run.faults if fault not in swallowed})
+    met = not unseen and 2 * happened >= planned and 2 * still <= end - start
+    told = f"; of {', '.join(unseen)} none" if unseen else ""
+    reason = (f"the harness itself stood still for {seconds:.1f} s, and the schedule did not happen "
+              f"({happened} of {planned} planned faults did{told})")  # fmt: skip
+    return GateResult(met, happened, reason)
 
 
 def _enqueued(run: Run, wanted: Any) -> GateResult:
@@ -142,7 +163,7 @@ def _depth_read(run: Run, wanted: Any) -> GateResult:
 
 def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
     """Every family that the test names has a window whose evidence shows that it took effect."""
-    confirmed = {fault.fault for fault in run.faults if fault.confirmed}
+    confirmed = {fault.fault for fault in run.faults if fault.confirmed and not run.swallowed(fault)}
     missing = [family for family in run.test.get("nemesis") or () if family not in confirmed]
     return GateResult(not missing, sorted(confirmed), f"no proof that these faults took effect: {', '.join(missing)}")
 
@@ -167,7 +188,7 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
     confirmed = run.ended(vocabulary.ENQUEUE, vocabulary.OK)
     counts = []
     for fault in run.faults:
-        if CUTS_LINKS not in fault.effects or not fault.confirmed:
+        if CUTS_LINKS not in fault.effects or not fault.confirmed or run.swallowed(fault):
             continue
         end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
         # While the cut was being made its sides could still hear each other.

@@ -18,7 +18,14 @@ from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
 from stormproof.history.columns import Bools, HistoryColumns, Int8s, Int32s, Int64s
-from stormproof.history.ledger import FaultWindow, Repair, read_ledger, read_repairs
+from stormproof.history.ledger import (
+    FaultWindow,
+    Repair,
+    Standstill,
+    read_ledger,
+    read_repairs,
+    read_standstills,
+)
 from stormproof.history.schema import decode_pair
 from stormproof.run_folder import LEDGER
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS
@@ -65,6 +72,8 @@ class Run:
     folder: Path | None = None
     repairs: Sequence[Repair] = ()
     """What was done between the last heal and the drain, as an operator would."""
+    standstills: Sequence[Standstill] = ()
+    """When the harness itself stood still."""
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -196,6 +205,16 @@ class Run:
             fault.id for fault in self.faults if fault.start <= moment and (fault.end is None or moment <= fault.end)
         ]
 
+    def swallowed(self, fault: FaultWindow) -> bool:
+        """Whether the harness stood still for more than half of a fault's time: then nobody was there to see it."""
+        start, end = fault.start, self._last if fault.end is None else fault.end
+        still = sum(max(0, min(end, each.end) - max(start, each.start)) for each in self.standstills)
+        return 2 * still > end - start
+
+    @cached_property
+    def _last(self) -> int:
+        return int(self.history.time[-1]) if self.history.rows else 0
+
     def main_phase(self) -> tuple[int, int]:
         """Start and end of the main phase in nanoseconds: as run.json says, else until the drain begins."""
         h = self.history
@@ -221,4 +240,5 @@ def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
     """
     history = read_history(run_dir, info["history_file_sha256"], info["history_sha256"])
     ledger = run_dir / LEDGER
-    return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger))
+    return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger),
+               read_standstills(ledger))  # fmt: skip

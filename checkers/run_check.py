@@ -169,6 +169,8 @@ def _under(run: Run) -> str:
         if fault.confirmed:
             counts[fault.fault] = counts.get(fault.fault, 0) + 1
     repaired = ", after repair" if run.repairs else ""
+    if run.standstills:
+        repaired += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
     if not counts:
         return f", with no fault in force{repaired}"
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())

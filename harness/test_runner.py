@@ -26,6 +26,7 @@ from harness.coverage import read_coverage
 from harness.deployment import cluster_of, topology_of
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.settings import SETTLE_TIMEOUT
+from harness.standstill import watch_for_standstills
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
@@ -36,7 +37,7 @@ from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.generator import any_of
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
-from stormproof.history.ledger import LedgerLine, Repair
+from stormproof.history.ledger import LedgerLine, Repair, Standstill
 from stormproof.history.seal import seal
 from stormproof.run_folder import JOURNAL, LOGS, read_run, update_run
 from stormproof.test import Test
@@ -114,11 +115,13 @@ class Environment:
     passcode: str
     time_of_day: Callable[[], datetime]
     make_journal: Callable[[Path, str], JournalWriter]
+    can_stand_still: bool = False
+    """Whether time goes on when the harness does not."""
 
     @classmethod
     def real(cls) -> Environment:
         """Those of a child process."""
-        return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter)
+        return cls(tell_parent, secrets.token_hex(16), lambda: datetime.now(UTC), JournalWriter, True)
 
 
 class TestRunner:
@@ -129,6 +132,7 @@ class TestRunner:
     def __init__(self, run_dir: Path, control: ControlChannel, environment: Environment) -> None:
         self.run_dir = run_dir
         self._emit = environment.emit
+        self._can_stand_still = environment.can_stand_still
         self.test = Test.from_json(read_run(run_dir)["test"])
         self.control = control
         self.workload = WORKLOADS.load(self.test.workload)()
@@ -178,9 +182,20 @@ class TestRunner:
         await self.control.teardown.wait()
 
     async def _record(self) -> None:
-        test, workload = self.test, self.workload
-        await self._phase("provision", self.backend.provision(test, self.topology, self.run_dir))
+        await self._phase("provision", self.backend.provision(self.test, self.topology, self.run_dir))
         await self._phase("start", self._start())
+        watch = None
+        if self._can_stand_still:
+            watch = asyncio.create_task(watch_for_standstills(self.clock, self._stood_still), name="standstills")
+        try:
+            await self._load_and_drain()
+        finally:
+            if watch is not None:
+                watch.cancel()
+        await self.nemesis.close()
+
+    async def _load_and_drain(self) -> None:
+        test, workload = self.test, self.workload
         main = any_of(workload.main(test), self.faults)
         await self._phase("main", self._interpret(main))
         if left_out := self.planned - self.nemesis.begun:
@@ -193,7 +208,6 @@ class TestRunner:
         await self.interpreter.close()
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
-        await self.nemesis.close()
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         start = self.clock()
@@ -334,6 +348,15 @@ class TestRunner:
         whom = f" {', '.join(line.targets)}" if line.targets else ""
         trouble = f": {line.error}" if line.error else ""
         self._tell("fault", time=line.time, text=f"{line.fault} {line.kind}{whom} {done}{trouble}")
+
+    def _stood_still(self, standstill: Standstill) -> None:
+        """Note it where the checks look, and tell."""
+        text = f"the harness itself stood still for {standstill.seconds:.1f} s"
+        try:
+            self.nemesis.stood_still(standstill)
+        except StormproofError as error:
+            logger.warning("%s, which is not noted: %s", text, error)
+        self._tell("warning", text=text)
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._emit({"event": event, **fields})

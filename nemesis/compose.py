@@ -14,7 +14,7 @@ from nemesis.families import families_of
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
 from stormproof.errors import StormproofError, UsageError
-from stormproof.history.ledger import HEAL, INJECT, LedgerLine, Repair
+from stormproof.history.ledger import HEAL, INJECT, LedgerLine, Repair, Standstill
 from stormproof.history.undo import UndoJournal
 from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
@@ -160,14 +160,21 @@ class NemesisClient:
         """Note what was done to the system as an operator would."""
         self._append(repair.to_json())
 
+    def stood_still(self, standstill: Standstill) -> None:
+        """Note that the harness itself did nothing for a while."""
+        self._append(standstill.to_json())
+
     def _write(self, line: LedgerLine) -> None:
         self._append(line.to_json())
         if self._on_line:
             self._on_line(line)
 
     def _append(self, text: str) -> None:
-        assert self._ledger is not None
         try:
+            if self._ledger is None:  # before the first fault, or in a run without any
+                with (self._run_dir / LEDGER).open("a", encoding="utf-8") as ledger:
+                    ledger.write(text + "\n")
+                return
             self._ledger.write(text + "\n")
             self._ledger.flush()
         except OSError as error:

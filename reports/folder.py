@@ -11,7 +11,14 @@ from typing import Any
 
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns, read_columns
-from stormproof.history.ledger import FaultWindow, Repair, read_ledger, read_repairs
+from stormproof.history.ledger import (
+    FaultWindow,
+    Repair,
+    Standstill,
+    read_ledger,
+    read_repairs,
+    read_standstills,
+)
 from stormproof.node_logs import parse_time
 from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, RUN_FILE, VERDICT_FILE, node_logs, upgraded
 
@@ -26,6 +33,7 @@ class RunFolder:
     history: HistoryColumns | None
     faults: tuple[FaultWindow, ...]
     repairs: tuple[Repair, ...]
+    standstills: tuple[Standstill, ...]
     logs: tuple[Path, ...]
     notes: tuple[str, ...] = field(default_factory=tuple)
 
@@ -62,7 +70,7 @@ def read_folder(run_dir: Path) -> RunFolder:
     if run is None and not (run_dir / RUN_FILE).exists():
         notes.append(f"{RUN_FILE} is missing: what was tested, and the command to run it again, are not known.")
     verdict = read_object(run_dir / VERDICT_FILE, notes)
-    faults, repairs = _faults(run_dir, notes)
+    faults, repairs, standstills = _faults(run_dir, notes)
     return RunFolder(
         path=run_dir,
         run=upgraded(run or {}),
@@ -70,6 +78,7 @@ def read_folder(run_dir: Path) -> RunFolder:
         history=_history(run_dir, notes),
         faults=faults,
         repairs=repairs,
+        standstills=standstills,
         logs=_logs(run_dir, notes),
         notes=tuple(notes),
     )
@@ -133,17 +142,24 @@ def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:
         return None
 
 
-def _faults(run_dir: Path, notes: list[str]) -> tuple[tuple[FaultWindow, ...], tuple[Repair, ...]]:
+def _faults(
+    run_dir: Path, notes: list[str]
+) -> tuple[tuple[FaultWindow, ...], tuple[Repair, ...], tuple[Standstill, ...]]:
     path = run_dir / LEDGER
     if not path.exists():
         notes.append("There is no fault ledger: which faults were injected is not known.")
-        return (), ()
+        return (), (), ()
     try:
         windows = sorted(read_ledger(path), key=lambda fault: (fault.start, fault.id))
-        return tuple(windows), tuple(read_repairs(path))
+        standstills = tuple(read_standstills(path))
+        repairs = tuple(read_repairs(path))
     except (OSError, HistoryError, KeyError, TypeError) as error:
         notes.append(f"The fault ledger can't be read: {error}.")
-        return (), ()
+        return (), (), ()
+    for each in standstills:
+        notes.append(f"The harness itself stood still for {each.seconds:.1f} s, from {each.start / 1e9:.1f} s to "
+                     f"{each.end / 1e9:.1f} s: nothing was sent, received or injected meanwhile.")  # fmt: skip
+    return tuple(windows), repairs, standstills
 
 
 def _logs(run_dir: Path, notes: list[str]) -> tuple[Path, ...]:

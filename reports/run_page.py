@@ -19,7 +19,7 @@ from reports.spans import pair_spans
 from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, fault_name, flat, plain
 from stormproof.contracts.check import VERDICTS
 from stormproof.history.columns import Int64s
-from stormproof.history.ledger import FaultWindow
+from stormproof.history.ledger import FaultWindow, Standstill
 from stormproof.node_logs import parse_time
 from stormproof.run_folder import HISTORY, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
@@ -122,7 +122,7 @@ def run_report(folder: RunFolder) -> str:
         "name": folder.name,
         "duration": duration,
         "concurrency": int(number(folder.test.get("concurrency")) or 0),
-        "faults": [_fault_data(row, duration) for row in faults],
+        "faults": [*(_fault_data(row, duration) for row in faults), *map(_standstill_data, folder.standstills)],
         "phases": _phases(folder.run),
         "logs": [_log_data(log) for log in logs],
         "anomalies": [],
@@ -343,6 +343,13 @@ def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
         "healed": row.end is not None,
         "confirmed": row.window.confirmed,
     }
+
+
+def _standstill_data(standstill: Standstill) -> dict[str, Any]:
+    """A band like that of a fault, though it is the harness that it hit."""
+    start, end = standstill.start / 1e9, standstill.end / 1e9
+    return {"id": -1, "name": "harness stood still", "family": "standstill", "targets": [], "start": start, "end": end,
+            "healed": True, "confirmed": True}  # fmt: skip
 
 
 def _phases(run: Mapping[str, Any]) -> list[dict[str, Any]]:

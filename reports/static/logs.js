@@ -9,8 +9,9 @@ function createLogs(data, viewOf) {
   const contains = byId('log-text');
   const lines = data.logs.flatMap((log, node) => log.lines.map(([number, time, text]) => ({ node, number, time, text })));
   for (const fault of data.faults) {
-    lines.push({ node: -1, number: 0, time: fault.start, text: `${fault.name} injected`, fault: true });
-    if (fault.healed) lines.push({ node: -1, number: 0, time: fault.end, text: `${fault.name} healed`, fault: true });
+    const still = fault.family === 'standstill';
+    lines.push({ node: -1, number: 0, time: fault.start, text: still ? fault.name : `${fault.name} injected`, fault: true });
+    if (fault.healed && !still) lines.push({ node: -1, number: 0, time: fault.end, text: `${fault.name} healed`, fault: true });
   }
   const inOrder = (a, b) => (a.time ?? Infinity) - (b.time ?? Infinity) || a.node - b.node || a.number - b.number;
   const hiddenNodes = new Set();

@@ -82,10 +82,12 @@ class Standstill:
 
     start: int
     end: int
+    seconds: float
+    """How long it was, a suspended machine's time included, which the history's clock leaves out."""
 
     def to_json(self) -> str:
         """The line as it stands in the file, without the line break."""
-        return json.dumps({"phase": STANDSTILL, "time": self.start, "done": self.end})
+        return json.dumps({"phase": STANDSTILL, "time": self.start, "done": self.end, "seconds": self.seconds})
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def read_repairs(path: Path) -> list[Repair]:
 
 def read_standstills(path: Path) -> list[Standstill]:
     """When the harness stood still, in order; raises HistoryError as ``read_ledger`` does."""
-    return [Standstill(row["time"], row["done"]) for row in _rows(path) if row["phase"] == STANDSTILL]
+    rows = (row for row in _rows(path) if row["phase"] == STANDSTILL)
+    return [Standstill(row["time"], row["done"], float(row["seconds"])) for row in rows]
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -165,7 +168,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     INJECT: _STEP,
     HEAL: _STEP,
     REPAIR: {"time": _WHOLE, "done": _WHOLE, "text": (str,)},
-    STANDSTILL: {"time": _WHOLE, "done": _WHOLE},
+    STANDSTILL: {"time": _WHOLE, "done": _WHOLE, "seconds": (int, float)},
 }
 _WHERE_TOLD: Mapping[str, Any] = {"done": (int, type(None)), "effects": _TEXTS}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 from checkers.gates import GATES, sides
 from checkers.run_check import judge
 from checkers.verdict import Verdict
-from stormproof.history.ledger import FaultWindow
+from stormproof.history.ledger import FaultWindow, Standstill
 
 pytestmark = pytest.mark.requirement("H16")
 
@@ -130,3 +131,44 @@ def test_only_guarantees_decide() -> None:
     assert verdict(rows, {}, guarantees=["phantom"]).verdict == "valid"
     assert verdict(rows, {}, guarantees=["lost"]).verdict == "invalid"
     assert verdict(GOOD, {}, guarantees=["no-such-check"]).verdict == "unknown"
+
+
+def stood_still(faults: tuple[FaultWindow, ...], *still: tuple[float, float], planned: int = 0) -> Verdict:
+    """The verdict on a run of 100 ms under two families, whose harness stood still (in ms)."""
+    test = {"workload": "queue", "nodes": 3, "nemesis": ["partition", "pause"]}
+    rows = [*GOOD, *sent(0, (0, 1), time=99), *taken(1, (0, 1), time=99.5), *drained(), *depth(0)]
+    rows = [row if row.time is not None or at < 8 else row._replace(time=100 + at) for at, row in enumerate(rows)]
+    run = run_of(rows, faults, test=test, gates={"faults_confirmed": True}, faults_planned=planned,
+                 phases=[{"name": "main", "start": 0, "end": 100_000_000}])  # fmt: skip
+    stops = [Standstill(int(start * 1e6), int(end * 1e6), (end - start) / 1e3) for start, end in still]
+    return judge(replace(run, standstills=stops))
+
+
+CUT, PAUSED, CUT_AGAIN = fault(10, 20), fault(30, 40, family="pause", ident=2), fault(50, 60, ident=3)
+THREE = (CUT, PAUSED, CUT_AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("faults", "still", "planned", "valid"),
+    [
+        (THREE, [], 3, True),
+        (THREE, [(22, 28)], 3, True),
+        (THREE, [(12, 16)], 3, True),
+        (THREE, [(12, 19)], 3, True),
+        (THREE, [(32, 39)], 3, False),
+        ((CUT, PAUSED), [(42, 80)], 4, True),
+        ((CUT, PAUSED), [(42, 80)], 5, False),
+        (THREE, [(41, 49), (61, 99)], 3, True),
+        (THREE, [(21, 29), (41, 49), (61, 99)], 3, False),
+        (THREE, [(52, 55), (56, 59)], 3, True),
+        ((CUT, PAUSED), [(12, 15), (15, 18)], 2, False),
+    ],
+)
+def test_a_harness_that_stood_still(
+    faults: tuple[FaultWindow, ...], still: list[tuple[float, float]], planned: int, valid: bool
+) -> None:
+    found = stood_still(faults, *still, planned=planned)
+    assert found.verdict == ("valid" if valid else "unknown"), found.sentence
+    assert ("stood still" in found.sentence) is bool(still)
+    if not valid:
+        assert gate(found, "schedule")["met"] is False
