@@ -41,7 +41,7 @@ def register_histories(draw):
 
 
 @given(register_histories())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=700, deadline=None)
 def test_registers_agree_with_the_definition(operations):
     model = porcupine.model_named("cas-register")
     expected = OK if linearizable(model, operations) else ILLEGAL
@@ -68,7 +68,7 @@ def queue_histories(draw):
 
 @pytest.mark.parametrize("name", ["fifo-queue", "unordered-queue"])
 @given(operations=queue_histories())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=700, deadline=None)
 def test_queues_agree_with_the_definition(name, operations):
     model = porcupine.model_named(name)
     expected = OK if linearizable(model, operations) else ILLEGAL

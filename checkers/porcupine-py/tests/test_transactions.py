@@ -57,7 +57,7 @@ def compare(model, operations):
 
 
 @given(transactions())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_transactions_agree_with_the_definition(history):
     compare(*history)
 
@@ -84,7 +84,7 @@ def first_values(draw):
 
 
 @given(first_values())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_registers_with_a_first_value_agree_with_the_definition(history):
     initial, operations = history
     model = model_named("cas-register", initial)
