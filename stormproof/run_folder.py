@@ -145,6 +145,8 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     if isinstance(schema, bool) or not isinstance(schema, int) or schema not in (1, RUN_SCHEMA):
         told = json.dumps(schema)[:40] if "schema" in data else "missing"
         raise HistoryError(f"{path} is not a run description of schema 1 to {RUN_SCHEMA}: its schema is {told}")
+    if not isinstance(data.get("status"), str):
+        raise HistoryError(f"{path}: the field status is {json.dumps(data.get('status'))[:40]}, not a text")
     return upgraded(data)
 
 

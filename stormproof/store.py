@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.run_folder import LOGS, RUN_FILE, RUN_ID, RUN_SCHEMA, read_run, write_json
+from stormproof.run_folder import LOGS, RUN_FILE, RUN_ID, RUN_SCHEMA, is_alive, read_run, write_json
 from stormproof.test import Test
 
 
@@ -124,3 +124,15 @@ def _started(run_dir: Path) -> str:
         return str(read_run(run_dir).get("started", ""))
     except HistoryError:
         return ""
+
+
+def damaged_runs(store: Store) -> list[str]:
+    """What is wrong with each run whose description can't be read; one that is under way may not have it yet."""
+    found = []
+    for run_dir in store.runs():
+        try:
+            read_run(run_dir)
+        except HistoryError as error:
+            if not is_alive(run_dir):
+                found.append(str(error))
+    return found

@@ -19,7 +19,8 @@ from harness.commands.common import (
 )
 from harness.output import print_json
 from harness.progress import console
-from stormproof.errors import UsageError
+from stormproof.errors import EXIT_ERROR, UsageError
+from stormproof.store import Store, damaged_runs
 
 
 def heal(store: StoreOption = DEFAULT_STORE) -> None:
@@ -31,6 +32,11 @@ def heal(store: StoreOption = DEFAULT_STORE) -> None:
         print(line)
     if not lines:
         print("nothing to heal")
+    damaged = damaged_runs(Store(store))
+    for reason in damaged:
+        print(f"not known whether it needs healing: {reason}", file=sys.stderr)
+    if damaged:
+        raise typer.Exit(EXIT_ERROR)
 
 
 def prepare(

@@ -164,6 +164,22 @@ def test_a_torn_history_is_recovered_and_a_damaged_one_refused(
     assert status == 3 and "SHA-256" in json.loads(out)["damage"] and err.count("\n") == 1, err
 
 
+def test_heal_names_damaged_runs_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"20260101T00000{number}-joram-queue-{number}-000{number}" for number in range(3)]
+    for name, text in zip(names, ("{", '{"schema": 2}', '{"schema": 99}'), strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    unfinished = Store(tmp_path).create(Test("joram", "queue"))
+    monkeypatch.setattr("harness.healing.cleanup", lambda **_: [])
+    monkeypatch.setattr("harness.healing.remove_left", lambda: [])
+    status, out, err = run(capsys, monkeypatch, "heal", "--store", str(tmp_path))
+    assert status == 3
+    assert out.splitlines() == [f"{unfinished.name}: unfinished; `stormproof recover` makes its history checkable"]
+    assert [name in line for name, line in zip(names, err.splitlines(), strict=True)] == [True] * 3
+
+
 def _write_journal(run_dir: Path) -> None:
     from stormproof.history.journal import JournalWriter
     from stormproof.operation import INVOKE, Op
