@@ -143,8 +143,11 @@ def warm_up(spark: Any) -> None:
 def _run_job(
     spark: Any, run_dirs: Sequence[Path], progress: Progress | None, prepare: Prepare | None
 ) -> pa.Table:
-    tasks = max(1, min(len(run_dirs), spark.sparkContext.defaultParallelism * TASKS_A_CORE))
-    frame = _frame(spark, _dealt(run_dirs, tasks), tasks, prepare)
+    try:
+        tasks = max(1, min(len(run_dirs), spark.sparkContext.defaultParallelism * TASKS_A_CORE))
+        frame = _frame(spark, _dealt(run_dirs, tasks), tasks, prepare)
+    except Exception as error:  # its JVM is gone
+        raise _failed(error) from error
     return collect_frame(spark, frame, len(run_dirs), progress)
 
 
@@ -159,8 +162,12 @@ def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) 
             return frame.toArrow()
         return _watched(spark, frame, runs, progress)
     except Exception as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise SparkFailed(f"the Spark job failed: {reason}") from error
+        raise _failed(error) from error
+
+
+def _failed(error: Exception) -> SparkFailed:
+    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return SparkFailed(f"the Spark job failed: {reason}")
 
 
 def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | None = None) -> Any:

