@@ -31,6 +31,7 @@ from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
+from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.client import Client
 from stormproof.errors import EXIT_ERROR, StormproofError
@@ -234,7 +235,8 @@ class TestRunner:
         A mistake in a hook of a plug-in ends the run with a line that says where.
         """
         try:
-            return await asyncio.wait_for(work, limit)
+            async with within(limit):
+                return await work
         except StormproofError:
             raise
         except TimeoutError as error:
