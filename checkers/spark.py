@@ -120,7 +120,8 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
     local = master.startswith("local")
     here = Path(__file__).resolve().parent
     folder = spark_folder()
-    options = [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", *_archive_options(java, record_archive)]
+    options = [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
+               *_archive_options(java, record_archive)]
     settings = {
         "spark.master": _with_retries(master),
         "spark.app.name": "stormproof check",
