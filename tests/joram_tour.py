@@ -34,6 +34,7 @@ from workloads.connection import ConnectionBroken, NotSent, Settings, StompConne
 
 PATIENCE = 30.0
 HOST = "c1"
+SECRET = "of the tour"
 QUEUE = {"destination": "/queue/q"}
 
 
@@ -66,15 +67,19 @@ class Described:
         base = self._backend.node_dir(node)
         if isinstance(self._backend, SimBackend):
             (self._folder / "a3servers.xml").write_text(self._descriptor)
-            config = start_config(self._folder / "a3servers.xml", ["0", f"{base}/s0", str(replica)], 3)
+            secret = self._folder / "secret"
+            secret.write_text(SECRET)
+            words = ["0", f"{base}/s0", str(replica)]
+            config = start_config(self._folder / "a3servers.xml", words, 3, secret_file=secret)
             await self._backend.launch(node, MAIN, partial(BrokerProcess, config), f"{base}/described.log")
             return
         await self._backend.upload(node, self._descriptor.encode(), f"{base}/a3servers.xml")
+        await self._backend.upload(node, SECRET.encode(), f"{base}/secret")
         assert isinstance(self._backend, Shells)
         code, python = code_folder(self._backend, node), self._backend.python(node)
         await self._backend.start(node, MAIN, [
             "env", f"PYTHONPATH={code}", python, "-m", "nodes.reference", "--descriptor", f"{base}/a3servers.xml",
-            "--nb-cluster-expected", "3", "0", f"{base}/s0", str(replica),
+            "--nb-cluster-expected", "3", "--secret-file", f"{base}/secret", "0", f"{base}/s0", str(replica),
         ], f"{base}/described.log")  # fmt: skip
 
     async def states(self) -> list[dict[str, Any]]:

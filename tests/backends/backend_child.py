@@ -299,6 +299,7 @@ async def check_keep_other_rules(backend: Backend) -> None:
     await backend.set_network(frozenset({("n2", "n1")}))
     await backend.set_network(frozenset())
     assert (await backend.exec("n1", "nft list tables")).output.strip().splitlines()[-1] == "table inet others"
+    await backend.exec("n1", "nft delete table inet others")
 
 
 async def check_nasty_paths(backend: Backend) -> None:

@@ -68,7 +68,8 @@ def run_of_logs(run_dir: Path, *, old: bool = False) -> Path:
     for node, lines in LOGS.items():
         (run_dir / "logs" / f"{node}.log").write_text("\n".join(lines) + "\n")
     test = {"design" if old else "system": "joram", "workload": "queue", "nemesis": ["kill"], "nodes": 2}
-    description = {"schema": 1 if old else RUN_SCHEMA, "run": "r", "test": test, "clock_zero": "2026-05-01T10:00:00Z"}
+    description = {"schema": 1 if old else RUN_SCHEMA, "run": "r", "status": "recorded", "test": test,
+                   "clock_zero": "2026-05-01T10:00:00Z"}
     (run_dir / "run.json").write_text(json.dumps(description))
     lines = [{"id": 1, "fault": "kill", "kind": "one", "phase": phase, "time": time, "targets": ["n1"], "evidence": {},
               "proven": True, "error": None, "done": time, **({} if old else {"effects": ["ends process"]})}

@@ -62,7 +62,7 @@ class SharedStore(stormproof.ShellSystem):
 
     def _storage(self, machine: stormproof.Machine) -> dict[str, Any]:
         return {"data": "data", "host": machine.address_of("vault", BEHIND), "port": programs.STORE_PORT,
-                "clients": list(machine.replicas)}
+                "clients": list(machine.replicas), "secret": programs.SECRET}
 
     async def status(self, machine: stormproof.Machine) -> stormproof.NodeStatus:
         serving = bool(await request(machine.address, self.port, "DEPTH q0"))

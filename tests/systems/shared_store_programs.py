@@ -24,6 +24,7 @@ from nodes.reference.storage.protocol import StorageError
 from nodes.reference.storage.shared_state import SharedState
 
 STORE_PORT, CLIENT_PORT = 7100, 7000
+SECRET = "of the tests"
 HOLDER_SILENCE, LOOK_SECONDS, DEADLINE = 1.5, 0.2, 0.5
 
 
@@ -34,7 +35,7 @@ class Broker:
         self.runtime, self.host = runtime, host
         self.database = sqlite3.connect(":memory:", isolation_level=None)
         self.engine = StoreEngine(self.database)
-        self.client = StorageClient(runtime, name, (store, STORE_PORT), deadline=DEADLINE)
+        self.client = StorageClient(runtime, name, (store, STORE_PORT), secret=SECRET, deadline=DEADLINE)
         self.state = SharedState(self.client, self.engine, self.transaction)
         self.sessions: dict[str, asyncio.StreamWriter] = {}
         self.inboxes: dict[str, deque[Deliver]] = {}
