@@ -95,7 +95,7 @@ async def pour(client: RawClient, piece: bytes) -> None:
 ])
 async def test_an_endless_frame_is_cut_off(
         watched: Watch, start: bytes, piece: bytes, reason: str) -> None:
-    scene = await watched(max_body=100_000, linger=2.0)
+    scene = await watched(max_body=100_000, linger=6.0)
     client = await RawClient.connect(scene.port)
     client.writer.write(start)
     pouring = asyncio.create_task(pour(client, piece))
