@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.designs import DESIGNS
 from nodes.reference.engine.limits import Limits
+
+T = TypeVar("T")
 
 MAX_SERVER = 32767
 """Server numbers have 16 bits, as in Joram."""
@@ -32,10 +34,15 @@ def build_config(data: str | Path, *, design: str = "standalone", node: str = "n
 
 
 def read_config(path: str | Path) -> Config:
-    """The configuration in a JSON file.
+    """The configuration of a broker in a JSON file; raises ConfigError as ``read_json`` does."""
+    return read_json(path, parse_config)
+
+
+def read_json(path: str | Path, parse: Callable[[Any], T]) -> T:
+    """What ``parse`` makes of a JSON file.
 
     Raises:
-        ConfigError: the file can't be read, is no JSON object, or holds a setting that can't be used.
+        ConfigError: the file can't be read, is no JSON, or ``parse`` finds something that can't be used.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -44,7 +51,7 @@ def read_config(path: str | Path) -> Config:
     except ValueError as error:
         raise ConfigError(f"{path}: is not JSON ({error})") from error
     try:
-        return parse_config(content)
+        return parse(content)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nodes.reference.api import ConfigError
+from nodes.reference.config import read_json
 from nodes.reference.trust import is_loopback
 
 _KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list}
@@ -38,16 +38,7 @@ def read_storage_config(path: str | Path) -> StorageConfig:
     Raises:
         ConfigError: the file can't be read, is no JSON object, or holds a setting that can't be used.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read ({error.strerror or error})") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not JSON ({error})") from error
-    try:
-        return parse_storage_config(content)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return read_json(path, parse_storage_config)
 
 
 def parse_storage_config(content: Any) -> StorageConfig:

@@ -71,7 +71,7 @@ class Joram:
         self._ticker: asyncio.Task[None] | None = None
         self.started = False
         self._handlers: dict[type[Message], Callable[[str, Any], None]] = {
-            Heartbeat: self._heartbeat, LogPosition: self._standing, Append: self._append, Ack: self._acked,
+            Heartbeat: self._heartbeat, LogPosition: self._log_position, Append: self._append, Ack: self._acked,
             Reject: self._rejected, PreVoteRequest: self._election.pre_vote_requested,
             PreVoteReply: self._election.answered,
             Propose: self._election.proposed, PrepareReply: self._election.promised, Fetch: self._fetch,
@@ -266,7 +266,7 @@ class Joram:
         self._received.introduce()
         return self._received
 
-    def _standing(self, peer: str, message: LogPosition) -> None:
+    def _log_position(self, peer: str, message: LogPosition) -> None:
         if self._leader is not None:
             self._leader.introduced(peer, message)
 
