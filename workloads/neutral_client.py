@@ -53,8 +53,9 @@ class NeutralQueueClient:
             left = deadline - loop.time()
             if left <= 0:
                 break
-            connection, self._fresh = self._fresh or self._cluster.queue_connection(), None
-            assert connection is not None
+            fresh, self._fresh = self._fresh, None
+            connection = fresh if fresh is not None else self._cluster.queue_connection()
+            assert connection is not None, "a cluster that gave one connection gives others"
             try:
                 async with within(left):
                     await connection.connect(host, port, self._local)
