@@ -32,6 +32,12 @@ TOGETHER = {
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: tests of real processes wait as much as they compute."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests are given to processes one by one, the tests of a group all to the same."""
     from xdist.scheduler import LoadScopeScheduling

@@ -19,7 +19,7 @@ FAST = ["--system", "icestorm", "--time-limit", "8", "--rate", "60", "--seed", "
     ("workload", "nemesis", "held", "backend"),
     [pytest.param(*run, backend, marks=marks) for run, places in (
         (("subscriptions", "partition,kill", {"metadata", "elections"}),
-         {"local": [], "docker": [pytest.mark.docker, pytest.mark.soak]}),
+         {"local": [pytest.mark.soak], "docker": [pytest.mark.docker, pytest.mark.soak]}),
         (("events", "pause,kill", {"event-lost", "event-order", "topic-phantom", "elections"}),
          {"local": [pytest.mark.soak], "docker": [pytest.mark.docker]}),
     ) for backend, marks in places.items()],

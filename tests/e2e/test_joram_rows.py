@@ -76,11 +76,11 @@ def results(request: pytest.FixtureRequest,
 
 @pytest.mark.requirement("H6", part=True)
 @pytest.mark.parametrize(("name", "backend"), [
-    *everywhere("clustered", "store-and-forward", "transaction", only=[LOCAL]),
-    *everywhere("clustered", "store-and-forward", "transaction", only=[DOCKER], slow=True),
+    *everywhere("store-and-forward", "topic", "transaction", only=[LOCAL]),
+    *everywhere("store-and-forward", "transaction", only=[DOCKER], slow=True),
     *everywhere("asynchronous", "processing", only=[DOCKER]),
     *everywhere("asynchronous", "processing", only=[LOCAL], slow=True),
-    *everywhere("topic", only=[LOCAL]), *everywhere("unspecified", only=[DOCKER]),
+    *everywhere("clustered", slow=True), *everywhere("unspecified", only=[DOCKER], slow=True),
 ])  # fmt: skip
 def test_main_line(name: str, backend: str, results: Callable[[str, str], Ended]) -> None:
     run = results(name, backend)

@@ -43,7 +43,7 @@ def where(backend: str, request: pytest.FixtureRequest) -> Where:
 @pytest.mark.requirement("J14")
 @pytest.mark.requirement("J20", part=True)
 @pytest.mark.parametrize(
-    "backend", [pytest.param("local", marks=pytest.mark.requirement("H3")),
+    "backend", [pytest.param("local", marks=[SOAK, pytest.mark.requirement("H3")]),
                 pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")]), SLOW_SSH],
 )  # fmt: skip
 def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, where: Where, tmp_path: Path) -> None:
@@ -118,6 +118,7 @@ def test_the_unsafe_twin_is_invalid_and_the_safe_one_valid(twins: Twins) -> None
     assert (safe["exit"], safe["verdict"]) == (0, "valid"), safe
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("H9", part=True)
 def test_stored_runs_are_checked_again_alike(twins: Twins) -> None:
     store, results = twins
@@ -165,7 +166,7 @@ def test_the_plan_repeats_from_the_seed(twins: Twins) -> None:
     assert "--seed 11" in command and "partitions=unspecified" in command
 
 
-@pytest.mark.parametrize("backend", [SLOW_LOCAL, DOCKER, SSH])
+@pytest.mark.parametrize("backend", [SLOW_LOCAL, DOCKER, SLOW_SSH])
 def test_ctrl_c_heals_keeps_the_history_and_cleans_up(where: Where, tmp_path: Path) -> None:
     process = where.start_test(tmp_path, *MASTER_CUT, "--time-limit", "30")
     run = await_fault(tmp_path)

@@ -197,8 +197,7 @@ async def test_unspecified_three_lonely_masters_merge_into_one_group(tmp_path: P
 
 
 @pytest.mark.requirement("J9")
-@pytest.mark.parametrize("partitions", [PRIMARY, UNSPECIFIED])
-@pytest.mark.parametrize("stalest", [0, 2])
+@pytest.mark.parametrize(("partitions", "stalest"), [(PRIMARY, 0), (UNSPECIFIED, 2)])
 async def test_after_a_full_restart_the_most_complete_log_wins(tmp_path: Path, stalest: int, partitions: str):
     async with running(tmp_path, partitions=partitions) as cluster:
         view = await cluster.settled()

@@ -19,9 +19,11 @@ TWO_TIER = f"{HERE / 'two_tier.py'}:TwoTier"
 
 
 def backends(slow: str = "") -> list[Any]:
-    """The backends that nodes can be made on here, simulation first; ``slow`` is left to `make soak` if others do."""
+    """The backends that nodes can be made on here, simulation first; ``slow`` (``real``: all others) is left to
+    `make soak` if another is there."""
     found = possible()
-    return [pytest.param(name, marks=pytest.mark.soak) if name == slow and len(found) > 2 else name for name in found]
+    slow_ones = set(found[1:]) if slow == "real" else {slow} if len(found) > 2 else set()
+    return [pytest.param(name, marks=pytest.mark.soak) if name in slow_ones else name for name in found]
 
 
 @cache

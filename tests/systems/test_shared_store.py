@@ -11,7 +11,7 @@ from runs import HERE, backends, run_of, simulated
 SHARED_STORE = f"{HERE / 'shared_store.py'}:SharedStore"
 
 
-@pytest.mark.parametrize("backend", backends(slow="docker"))
+@pytest.mark.parametrize("backend", backends(slow="real"))
 def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
     """Brokers and the store are killed, paused and cut off from each other: what was confirmed is there."""
     words = {"fault_duration": "3", "min_ok": "20", "partition_kind": "one", "fault_network": "behind",
