@@ -1,6 +1,7 @@
 """The harness itself is killed at random moments, and two run at once: nothing is left, nobody is disturbed.
 
-``STORMPROOF_KILLS`` is how often it is killed, ``STORMPROOF_KILLS_SEED`` what the moments come from.
+``STORMPROOF_KILLS`` is how often it is killed on each backend, ``STORMPROOF_KILLS_SEED`` what the moments come from.
+``STORMPROOF_KILLS_LOG`` names a file that gets a line for each kill.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command import STORMPROOF, children, docker_works, left_behind, run_info
+from command import STORMPROOF, Where, children, docker_works, left_behind, on, run_info
 
 KILLS = int(os.environ.get("STORMPROOF_KILLS", "10"))
 SEED = int(os.environ.get("STORMPROOF_KILLS_SEED", "1"))
+LOG = os.environ.get("STORMPROOF_KILLS_LOG", os.devnull)
 MARK = "STORMPROOF_KILL_TEST"
-LONGEST = 25.0
 QUICK = ["--system", "joram", "--nemesis", "kill,partition", "--time-limit", "5", "--rate", "100", "--set",
          "idle_timeout=1"]  # fmt: skip
-BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker)]
+BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker), "ssh"]
 
 
 def everything(pid: int) -> list[int]:
@@ -36,7 +39,11 @@ def python_only(pid: int) -> list[int]:
     return [pid, *(each for each in children(pid) if b"harness.test_runner" in cmdline(each))]
 
 
-VICTIMS: Sequence[Callable[[int], list[int]]] = (everything, python_only, lambda pid: [pid], lambda pid: children(pid))
+def harness(pid: int) -> list[int]:
+    return [pid]
+
+
+VICTIMS: Sequence[Callable[[int], list[int]]] = (everything, python_only, harness, children)
 
 
 def cmdline(pid: int) -> bytes:
@@ -58,28 +65,46 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def start(store: Path, place: Path, backend: str, seed: int) -> subprocess.Popen[str]:
+def start(store: Path, place: Path, where: Where, seed: int) -> subprocess.Popen[str]:
     place.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(place), MARK: str(place)}
-    command = [*STORMPROOF, "test", "--backend", backend, "--store", str(store), "--seed", str(seed), *QUICK]
+    command = [*where.within, *STORMPROOF, "test", *where.words, "--store", str(store), "--seed", str(seed), *QUICK]
     with (place.parent / f"{place.name}.out").open("a") as out:
         return subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True)
 
 
-def ask(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*STORMPROOF, *words], capture_output=True, text=True, timeout=120, check=False)
+@dataclass(frozen=True)
+class Range:
+    """Where runs are made and killed: a store, a place for temporary files, and a backend."""
 
+    folder: Path
+    where: Where
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_kills_of_the_harness_at_random_moments_leave_nothing(backend: str, tmp_path: Path) -> None:
-    if backend == "docker" and not docker_works():
-        pytest.skip("no Docker daemon")
-    store, place, chance = tmp_path / "store", tmp_path / "tmp", random.Random(SEED)
-    for number in range(KILLS):
-        process = start(store, place, backend, number)
-        victims, moment = VICTIMS[number % len(VICTIMS)], chance.uniform(0.2, LONGEST)
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def place(self) -> Path:
+        return self.folder / "tmp"
+
+    def runs(self) -> list[Path]:
+        return sorted(path for path in self.store.glob("[0-9]*") if path.is_dir())
+
+    def ask(self, *words: str, place: Path | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "TMPDIR": str(place)} if place else None
+        command = [*self.where.within, *STORMPROOF, *words, "--store", str(self.store)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+    def undisturbed(self) -> float:
+        """Seconds that a whole run takes here and now."""
+        begun = time.monotonic()
+        assert start(self.store, self.place, self.where, 0).wait(300) in (0, 2)
+        return time.monotonic() - begun
+
+    def kill(self, number: int, victims: Callable[[int], list[int]], moment: float) -> None:
+        """Start a run, kill some of its harness after so many seconds, and wait until all of it has ended."""
+        process = start(self.store, self.place, self.where, number)
         try:
             process.wait(moment)
         except subprocess.TimeoutExpired:
@@ -88,30 +113,71 @@ def test_kills_of_the_harness_at_random_moments_leave_nothing(backend: str, tmp_
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-        told = f"kill {number}, after {moment:.1f} s"
-        process.wait(90)
-        until = time.monotonic() + 60
-        while marked(str(place)) and time.monotonic() < until:  # a child that is alone heals and ends by itself
+        process.wait(120)
+        until = time.monotonic() + 90
+        while marked(str(self.place)) and time.monotonic() < until:  # a child that is alone heals and ends by itself
             time.sleep(0.1)
-        assert marked(str(place)) == [], told
-        healed = ask("heal", "--store", str(store))  # not under the TMPDIR of the run
-        assert healed.returncode == 0, healed.stderr
-        # A folder that was made before there was a run to note it in is found where it is.
-        environment = {**os.environ, "TMPDIR": str(place)}
-        subprocess.run([*STORMPROOF, "heal", "--store", str(store)], check=True, env=environment, capture_output=True)
-        assert [path.name for path in place.iterdir()] == [], told
-        assert [thing for path in store.glob("*/run.json") for thing in left_behind(path.parent)] == [], told
-        assert "left" not in [line.split()[0] for line in healed.stdout.splitlines()], healed.stdout
-    assert ask("recover", "--store", str(store)).returncode == 0
-    judged = json.loads(ask("check", "--all", "--store", str(store), "--json").stdout)
-    runs = {path.parent.name: run_info(path.parent) for path in store.glob("*/run.json")}
-    assert {info["status"] for info in runs.values()} <= {"recorded", "broken"}
-    verdicts = {row["run"]: row for row in judged["runs"]}
-    for name, info in runs.items():
-        assert name in verdicts or info["failure"], f"{name} is neither judged nor said why not"
-        if name in verdicts:  # a whole run of a sound broker is valid, a part of one at least not invalid
-            assert verdicts[name]["verdict"] != "invalid", verdicts[name]
-    print(f"{backend}: {KILLS} kills, {len(runs)} runs, {len(verdicts)} judged", file=sys.stderr)
+
+    def mended(self) -> Iterator[str]:
+        """Do what a person does after a kill; what went wrong, and what is left nevertheless."""
+        # At first not under the TMPDIR of the run; a folder made before there was a run to note it in needs that.
+        for done in (self.ask("heal"), self.ask("heal", place=self.place), self.ask("recover")):
+            if done.returncode != 0 or any(line.startswith("left ") for line in done.stdout.splitlines()):
+                yield f"{done.args}: status {done.returncode}, {done.stdout} {done.stderr}"
+        yield from self.left()
+
+    def left(self) -> Iterator[str]:
+        """What of dead runs is still there."""
+        yield from (f"process {pid}: {cmdline(pid)!r}" for pid in marked(str(self.place)))
+        yield from (str(path) for path in self.place.iterdir())
+        yield from (thing for run in self.runs() for thing in self.where.left_behind(run))
+        yield from (str(path) for path in self.store.rglob("*.partial"))
+        yield from (str(path) for path in self.store.glob(".*") if path.is_dir())
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        yield from (f"mount {line}" for line in mounts if str(self.place) in line)
+        tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=False).stdout
+        yield from (line for line in tables.splitlines() if "stormproof" in line)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kills_of_the_harness_at_random_moments_leave_nothing(backend: str, tmp_path: Path,
+                                                              request: pytest.FixtureRequest) -> None:
+    if backend == "docker" and not docker_works():
+        pytest.skip("no Docker daemon")
+    here = Range(tmp_path, on(backend, request.getfixturevalue("ssh_hosts") if backend == "ssh" else None))
+    longest, chance = here.undisturbed(), random.Random(SEED)
+    found: dict[str, str] = {}  # what is wrong, and since which kill
+    for number in range(KILLS):
+        victims, moment = VICTIMS[number % len(VICTIMS)], chance.uniform(0, longest)
+        told = f"{backend}, kill {number} of {victims.__name__} after {moment:.1f} of {longest:.1f} s"
+        here.kill(number, victims, moment)
+        for problem in here.mended():
+            found.setdefault(problem, told)
+        with Path(LOG).open("a") as log:
+            print(told, file=log)
+    judged = here.ask("check", "--all", "--json")
+    assert not found, "\n".join(f"{told}: {problem}" for problem, told in found.items())
+    assert judged.returncode in (0, 2), judged.stderr
+    counted = outcomes(here.runs(), {row["run"]: row for row in json.loads(judged.stdout)["runs"]})
+    with Path(LOG).open("a") as log:
+        print(f"{backend}: {KILLS} kills, {sum(counted.values())} runs: {dict(counted)}", file=log)
+
+
+def outcomes(runs: Sequence[Path], verdicts: dict[str, dict[str, Any]]) -> Counter[str]:
+    """How many runs came to which verdict; one that none was given to says in one line why."""
+    counted: Counter[str] = Counter()
+    for run in runs:
+        info = run_info(run)
+        assert info["status"] in ("recorded", "broken"), info
+        if run.name not in verdicts:
+            assert info["failure"] and "\n" not in info["failure"], f"{run.name}: not judged, nor said why: {info}"
+        elif verdicts[run.name]["verdict"] == "unknown":
+            assert verdicts[run.name]["sentence"].removeprefix("Unknown: "), verdicts[run.name]
+        counted[verdicts[run.name]["verdict"] if run.name in verdicts else info["failure"]] += 1
+    assert not counted["invalid"]  # a whole run of a sound broker is valid, a part of one at least not invalid
+    return counted
 
 
 @pytest.mark.soak
@@ -126,7 +192,7 @@ def test_two_harnesses_at_once_do_not_disturb_each_other(backends: tuple[str, st
         pytest.skip("no Docker daemon")
     place = tmp_path / "tmp"  # one place for temporary files: what is in it must not be mixed up
     stores = [tmp_path / f"store-{number}" for number in range(2)]
-    both = [start(store, place, backend, 7) for store, backend in zip(stores, backends, strict=True)]
+    both = [start(store, place, on(backend), 7) for store, backend in zip(stores, backends, strict=True)]
     environment = {**os.environ, "TMPDIR": str(place)}
     while any(process.poll() is None for process in both):
         healed = subprocess.run([*STORMPROOF, "heal", "--store", str(tmp_path / "third")], env=environment,
