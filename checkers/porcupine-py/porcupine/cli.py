@@ -53,6 +53,15 @@ def _positive(text: str) -> float:
     return value
 
 
+def _size(text: str) -> int:
+    from .formats.room import read_size
+
+    try:
+        return read_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _names(text: str) -> frozenset[str]:
     return frozenset(name for name in text.split(",") if name)
 
@@ -60,7 +69,7 @@ def _names(text: str) -> frozenset[str]:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     from .check import DEFAULT_MEMORY
-    from .formats import FAILED_CAS, FORMATS
+    from .formats import FAILED_CAS, FORMATS, MAX_HISTORY
     from .models import MODELS
 
     top = _Parser(prog="porcupine", description="Is a history of concurrent operations linearizable?")
@@ -98,6 +107,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="MB",
         default=DEFAULT_MEMORY / 1e6,
         help="for the search (default %(default).0f)",
+    )
+    check.add_argument(
+        "--max-history",
+        type=_size,
+        metavar="SIZE",
+        default=MAX_HISTORY,
+        help="memory that reading a file may take, as 500M or 6G (default 4G); what would take more is refused",
     )
     check.add_argument("--minimal", action="store_true", help="show a minimal illegal sub-history")
     check.add_argument(
@@ -166,7 +182,14 @@ def _verdict_on(model: CompiledModel, file: str, options: argparse.Namespace) ->
     from .formats import load_history
 
     began = time.monotonic()
-    history = load_history(file, model, options.format, failed_cas=options.failed_cas, pass_over=options.pass_over)
+    history = load_history(
+        file,
+        model,
+        options.format,
+        failed_cas=options.failed_cas,
+        pass_over=options.pass_over,
+        max_history=options.max_history,
+    )
     read = time.monotonic() - began
     result = check_operations_verbose(
         model, history.operations, timeout=options.timeout, max_memory=int(options.memory * 1e6)

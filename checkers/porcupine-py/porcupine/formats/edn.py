@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from ..types import PorcupineError
+from .room import COLLECTION_BYTES, MAX_DEPTH, MAX_HISTORY, Room
 from .rows import Row, with_key
 
 _TOKEN = re.compile(
-    r"""(?P<space>[\s,]+|;[^\n]*)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<open>\#\{|[\[({])|(?P<close>[\])}])"""
+    r"""(?P<space>[\s,]+|;[^\n]*)|(?P<text>"(?:[^"\\]+|\\.)*+")|(?P<open>\#\{|[\[({])|(?P<close>[\])}])"""
     r"""|(?P<discard>\#_)|(?P<tag>\#[A-Za-z][^\s,\[\](){}"]*)|(?P<atom>\\.[^\s,\[\](){}"]*|[^\s,\[\](){}";#\\]+)""",
     re.DOTALL,
 )
 _CLOSING = {"[": "]", "(": ")", "{": "}", "#{": "}"}
 _CONSTANTS = {"nil": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?\d+N?")
+_MOST_WITHIN = MAX_DEPTH + 3  # a row's value is within the row; one that is exactly as deep is judged with the others
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?M?")
 
 
 class _Tokens:
     """Tokens of a text, with their lines."""
 
-    def __init__(self, text: str, name: str, line: int) -> None:
+    def __init__(self, text: str, name: str, line: int, room: Room) -> None:
         self.text, self.name, self.at, self.line = text, name, 0, line
+        self.room, self.spent, self.depth = room, 0, 0
         self.kind, self.token, self.token_line = "", "", line
         self.advance()
 
@@ -51,6 +55,15 @@ class _Tokens:
 
     def value(self) -> Any:
         """The value at the current token, which it goes past."""
+        self.depth += 1
+        if self.depth > _MOST_WITHIN:
+            raise self.fail("nested too deeply")
+        try:
+            return self._value()
+        finally:
+            self.depth -= 1
+
+    def _value(self) -> Any:
         kind, token = self.kind, self.token
         if kind == "":
             raise self.fail("the file ends within a value")
@@ -63,6 +76,7 @@ class _Tokens:
         if kind == "open":
             return self.collection()
         line = self.token_line
+        self.spend(2 * sys.getsizeof(token), line)
         self.advance()
         if kind == "text":
             return self.text_of(token)
@@ -80,14 +94,18 @@ class _Tokens:
 
     def whole(self) -> Any:
         """As ``value``, of a value that is not within another."""
-        line = self.token_line
-        try:
-            return self.value()
-        except RecursionError:
-            raise PorcupineError(f"{self.name}:{line}: nested too deeply") from None
+        self.spent = 0
+        return self.value()
+
+    def spend(self, size: int, line: int) -> None:
+        """Count what the value takes that is being read."""
+        self.spent += size
+        if self.spent > self.room.left:
+            self.room.demand(self.spent, line)
 
     def collection(self) -> Any:
         begun, line = self.token, self.token_line
+        self.spend(2 * COLLECTION_BYTES, line)
         self.advance()
         items = []
         while self.token != _CLOSING[begun] or self.kind != "close":
@@ -137,18 +155,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def parse_edn(text: str, name: str = "EDN", line: int = 1) -> Any:
+def parse_edn(text: str, name: str = "EDN", line: int = 1, room: Room | None = None) -> Any:
     """The one value of a text. Raises PorcupineError with ``name`` and line."""
-    tokens = _Tokens(text, name, line)
+    tokens = _Tokens(text, name, line, room or Room(MAX_HISTORY, name))
     value = tokens.whole()
     if tokens.kind:
         raise tokens.fail(f"unexpected {tokens.token!r}")
     return value
 
 
-def edn_rows(text: str, name: str) -> Iterator[Row]:
+def edn_rows(text: str, name: str, room: Room) -> Iterator[Row]:
     """Rows of a text: maps, or one vector or list of maps."""
-    tokens = _Tokens(text, name, 1)
+    tokens = _Tokens(text, name, 1, room)
     tokens.skip_discarded()
     within = tokens.token if tokens.kind == "open" and tokens.token in "[(" else ""
     begun = tokens.token_line

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..types import PorcupineError
+from .room import Room, json_size
 from .rows import Row, with_key
+from .texts import lines_of
 
 
 def _refuse(constant: str) -> Any:
@@ -23,11 +25,12 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def json_rows(text: str, name: str) -> Iterator[Row]:
+def json_rows(text: str, name: str, room: Room) -> Iterator[Row]:
     """Rows of a text. Raises PorcupineError for a line that is not such an object."""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(lines_of(text), 1):
         if not line.strip():
             continue
+        room.demand(json_size(line), number)
         try:
             item = parse_json(line)
         except ValueError as error:

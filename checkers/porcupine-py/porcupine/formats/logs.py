@@ -8,14 +8,16 @@ from typing import Any
 
 from ..types import PorcupineError
 from .edn import parse_edn
+from .room import Room
 from .rows import Row
+from .texts import lines_of
 
 _LINE = re.compile(r".*\bjepsen\.util - (\S+)\s+:(\w+)\s+:(\S+)\s*(.*)")
 
 
-def log_rows(text: str, name: str) -> Iterator[Row | None]:
+def log_rows(text: str, name: str, room: Room) -> Iterator[Row | None]:
     """Rows of a log; None for a line that another part of Jepsen wrote."""
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(lines_of(text), 1):
         if "jepsen.util - " not in line:
             if line.strip() and "jepsen" not in line:
                 raise PorcupineError(f"{name}:{number}: not a line of a Jepsen log: {line.strip()[:40]!r}")
@@ -30,5 +32,5 @@ def log_rows(text: str, name: str) -> Iterator[Row | None]:
         # Of info, the value is the reason; of others, it must be there, else the line was cut.
         if not value:
             raise PorcupineError(f"{name}:{number}: the value is missing")
-        parsed = None if kind == "info" else parse_edn(value, name, number)
+        parsed = None if kind == "info" else parse_edn(value, name, number, room)
         yield Row(number, client, kind, f, parsed)

@@ -6,56 +6,105 @@ none, -2: JSON in ``text``, a pair (a, b) of integers packed as a << 32 | b), te
 
 from __future__ import annotations
 
-import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..types import PorcupineError
 from .jsonl import parse_json
+from .room import ROW_BYTES, Room, json_size
 from .rows import NEMESIS, TYPES, Row, with_key
 
 NO_PROCESS, NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -1, -2, 32
 NEEDED = ("run", "index", "process", "type", "f", "key", "value", "text")
+TEXTS = frozenset({"run", "f", "text"})
+_BATCH_ROWS = 65_536
+_CELLS_BYTES = 256
+"""What the cells of a row take as Python's numbers, beside their texts."""
 PAIRS = frozenset({"cas"})
 """Functions whose value is a pair even if it would fit a small integer."""
 
 
-def parquet_rows(path: Path, data: bytes) -> Iterator[Row]:
+def parquet_rows(path: Path, data: bytearray, room: Room) -> Iterator[Row]:
     """Rows of a file, in order of ``index``; a row's line is its number from 1."""
-    try:
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise PorcupineError(f"{path}: Parquet needs pyarrow: pip install 'porcupine-py[arrow]'") from None
-    try:
-        table = pq.read_table(io.BytesIO(data))
-    except (OSError, ValueError) as error:
-        raise PorcupineError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
-    missing = [name for name in NEEDED if name not in table.column_names]
-    if missing:
-        raise PorcupineError(f'{path}: column "{missing[0]}" is missing')
-    columns = {name: table.column(name).to_pylist() for name in NEEDED}
-    if len(set(columns["run"])) > 1:
-        raise PorcupineError(f"{path}: holds {len(set(columns['run']))} runs; give files of one run each")
+    columns = _columns(path, data, room)
+    runs = set(columns["run"])
+    if len(runs) > 1:
+        raise PorcupineError(f"{path}: holds {len(runs)} runs; give files of one run each")
     index = columns["index"]
+    if None in index:
+        raise PorcupineError(f"{path}:{index.index(None) + 1}: it has no index")
     for line in sorted(range(len(index)), key=index.__getitem__):
         code, f, key = columns["type"][line], columns["f"][line], columns["key"][line]
         if not isinstance(code, int) or not 0 <= code < len(TYPES):
             raise PorcupineError(f"{path}:{line + 1}: type is {code!r}, not 0 to 3")
-        value = _value(f, columns["value"][line], columns["text"][line], path, line + 1)
+        value = _value(f, columns["value"][line], columns["text"][line], path, line + 1, room)
         keyed = with_key(key if key is not None and key >= 0 else None, value)
         process = columns["process"][line]
         yield Row(line + 1, NEMESIS if process == NO_PROCESS else process, TYPES[code], str(f), keyed)
 
 
-def _value(f: str, value: Any, text: str | None, path: Path, line: int) -> Any:
+def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
+    """The columns that are needed, decoded some rows at a time: what a file's footer says of its size may be false.
+
+    Texts are read with dictionaries: written out, a small file could hold any amount of them.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise PorcupineError(f"{path}: Parquet needs pyarrow: pip install 'porcupine-py[arrow]'") from None
+    columns: dict[str, list[Any]] = {name: [] for name in NEEDED}
+    try:
+        footer = pq.read_metadata(pa.BufferReader(data))
+        groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+        room.demand(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups))
+        file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(TEXTS))
+        _demand_schema(path, file.schema_arrow, pa)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(NEEDED), use_threads=False):
+            room.take(batch.nbytes + batch.num_rows * _CELLS_BYTES)
+            for name in NEEDED:
+                column = batch.column(batch.schema.get_field_index(name))
+                columns[name] += _texts(column, room) if name in TEXTS else column.to_pylist()
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise PorcupineError(f"{path}: not a Parquet file that can be read: {reason}") from None
+    return columns
+
+
+def _texts(column: Any, room: Room) -> list[str | None]:
+    """The texts of a column, those with a dictionary each made once."""
+    if not hasattr(column, "dictionary"):  # it holds nothing but nulls
+        return list(column.to_pylist())
+    room.demand(column.dictionary.nbytes)
+    known = column.dictionary.to_pylist()
+    room.take(sum(map(sys.getsizeof, known)))
+    return [None if code is None else known[code] for code in column.indices.to_pylist()]
+
+
+def _demand_schema(path: Path, schema: Any, pa: Any) -> None:
+    for name in NEEDED:
+        place = schema.get_field_index(name)
+        if place < 0:
+            raise PorcupineError(f'{path}: column "{name}" is missing, or there are several')
+        kind = schema.field(place).type
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        texts = pa.types.is_string(plain) or pa.types.is_large_string(plain)
+        if not (pa.types.is_null(kind) or (texts if name in TEXTS else pa.types.is_integer(kind))):
+            wanted = "texts" if name in TEXTS else "integers"
+            raise PorcupineError(f'{path}: column "{name}" holds {kind}, not {wanted}')
+
+
+def _value(f: str, value: Any, text: str | None, path: Path, line: int, room: Room) -> Any:
     if value is None or value == NO_VALUE:
         return None
     if value == TEXT_VALUE:
+        room.demand(json_size(text or ""), line)
         try:
             return parse_json(text or "")
         except ValueError:
-            raise PorcupineError(f"{path}:{line}: text is not JSON: {text!r}") from None
+            raise PorcupineError(f"{path}:{line}: text is not JSON: {(text or '')[:40]!r}") from None
     if f in PAIRS or value >> PAIR_SHIFT:
         return value >> PAIR_SHIFT, value & ((1 << PAIR_SHIFT) - 1)
     return value

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..models import CompiledModel
 from ..types import Operation, PorcupineError
+from .room import Room
 
 TYPES = ("invoke", "ok", "fail", "info")
 
@@ -62,10 +63,13 @@ class History:
     passed_over: int
 
 
-def operations_of(rows: Iterable[Row | None], model: CompiledModel, name: str, reading: Reading) -> History:
+def operations_of(
+    rows: Iterable[Row | None], model: CompiledModel, name: str, reading: Reading, room: Room
+) -> History:
     """Operations in order of invocation; a row's number is its time. A row that is None is passed over.
 
-    Raises PorcupineError with the line for rows that do not pair, or that the model does not know.
+    Raises PorcupineError with the line for rows that do not pair, that the model does not know, or for which there is
+    no room.
     """
     opened: dict[int, tuple[int, Row]] = {}
     found: list[tuple[int, Operation | None]] = []
@@ -74,6 +78,7 @@ def operations_of(rows: Iterable[Row | None], model: CompiledModel, name: str, r
         if row is None or reading.passes_over(row, name):
             passed_over += 1
             continue
+        room.take_row(row.value, row.line)
         if row.type not in TYPES:
             raise PorcupineError(f'{name}:{row.line}: type is "{row.type}", not one of {", ".join(TYPES)}')
         if row.type == "invoke":
