@@ -89,23 +89,24 @@ class SimNode:
         self.programs.pop(program, None)
         if process is not None:
             process.kill()
-            self.disk.process_died()
+            self.disk.process_died(program)
 
     def end_all(self, powerless: bool = False) -> None:
         """All programs are gone, and what was not synced as well, if the power is."""
-        processes = list(self.processes.values())
+        processes = dict(self.processes)
         self.processes.clear()
         self.programs.clear()
-        for process in processes:
+        for process in processes.values():
             process.kill(powerless)
         if powerless:
             self.disk.power_lost()
-        elif processes:
-            self.disk.process_died()
+            return
+        for program in processes:
+            self.disk.process_died(program)
 
-    def _stall(self, seconds: float) -> None:
-        for process in self.processes.values():
-            process.stall(seconds)
+    def _stall(self, program: str, seconds: float) -> None:
+        if program in self.processes:
+            self.processes[program].stall(seconds)
 
 
 class SimBackend(Backend):
@@ -207,7 +208,7 @@ class SimBackend(Backend):
                 lines.append(line)
                 written.append(_EPOCH + self._loop.now)
 
-        runtime = SimRuntime(process, place.disk, rng, write, clock.time_of_day)
+        runtime = SimRuntime(process, place.disk, rng, write, clock.time_of_day, program)
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import apsw
 
 from stormproof.contracts.backend import DiskFault
+from stormproof.contracts.cluster import MAIN
 
 SECTOR = 512
 """Bytes that a disk writes as a whole; a torn write ends at such a boundary."""
@@ -109,26 +110,36 @@ class Disk:
         self.fault: DiskFault | None = None
         self.shown = 0
         """How often the present fault has shown."""
-        self.stall: Callable[[float], None] = lambda seconds: None
-        """Told when the process that uses the disk has to wait, and how many seconds."""
+        self.stall: Callable[[str, float], None] = lambda program, seconds: None
+        """Told which program has to wait for the disk, and how many seconds."""
         self._rng = rng
         self._files: dict[str, SimFile] = {}
         self._room = 0
-        self._vfs = _Vfs(self)
-        self._connection: Database | None = None
+        self._users: dict[str, _Vfs] = {}
+        self._connections: dict[str, Database] = {}
 
-    def open_database(self, name: str) -> sqlite3.Connection:
-        """The database of that name, as it is on the disk; raises sqlite3.Error when the disk fails."""
-        self.abandon()
-        self._connection = Database(name, self._vfs.vfs_name)
-        return cast(sqlite3.Connection, self._connection)
+    def open_database(self, name: str, program: str = MAIN) -> sqlite3.Connection:
+        """The database of that name, as it is on the disk, for a program, which has one open at a time.
 
-    def abandon(self) -> None:
-        """The process that had a database open is gone, without a word: whatever it would still do has no effect."""
-        connection, self._connection = self._connection, None
+        Raises:
+            sqlite3.Error: the disk fails.
+        """
+        self.abandon(program)
+        if program not in self._users:
+            self._users[program] = _Vfs(self, program)
+        connection = self._connections[program] = Database(name, self._users[program].vfs_name)
+        return cast(sqlite3.Connection, connection)
+
+    def abandon(self, program: str = MAIN) -> None:
+        """The program that had a database open is gone, without a word: whatever it would still do has no effect."""
+        connection = self._connections.pop(program, None)
         if connection is not None:
-            self._vfs.cut_off()
+            self._users[program].cut_off()
             connection.close()
+
+    def _abandon_all(self) -> None:
+        for program in list(self._connections):
+            self.abandon(program)
 
     def set_fault(self, fault: DiskFault | None) -> None:
         """From now on this is wrong, and nothing else."""
@@ -151,18 +162,21 @@ class Disk:
         for file in self._files.values():
             file.sync()
 
-    def process_died(self) -> None:
-        """The broker was killed: the page cache stays, unless that is what is wrong."""
-        self.abandon()
+    def process_died(self, program: str = MAIN) -> None:
+        """A program was killed: the page cache stays, unless that is what is wrong."""
+        self.abandon(program)
         if self.fault is not None and self.fault.kind in ("lose-unsynced", "torn"):
             self.shown += 1
-            for file in self._files.values():
+            others = {path for name, user in self._users.items() if name != program for path in user.paths}
+            for path, file in self._files.items():
+                if path in others:
+                    continue
                 torn = self.fault.kind == "torn"
                 file.lose([_torn(file.pending[-1], self._rng)] if torn and file.pending else [])
 
     def power_lost(self) -> None:
         """All that was not synced is gone, or some of it, in any order, the last of it torn."""
-        self.abandon()
+        self._abandon_all()
         for file in self._files.values():
             luck = self._rng.random()
             if luck < 0.4 or not file.pending:
@@ -177,8 +191,10 @@ class Disk:
 
     def discard(self) -> None:
         """Free everything."""
-        self.abandon()
-        self._vfs.unregister()
+        self._abandon_all()
+        for user in self._users.values():
+            user.unregister()
+        self._users.clear()
         self._files.clear()
         self.files.clear()
 
@@ -207,8 +223,8 @@ class Disk:
                 self.shown += 1
                 raise apsw.FullError("simulated disk is full")
 
-    def syncing(self) -> None:
-        """A sync is asked for; raises apsw.Error when the disk refuses."""
+    def syncing(self, program: str) -> None:
+        """A program asks for a sync; raises apsw.Error when the disk refuses."""
         fault = self.fault
         if fault is None:
             return
@@ -217,16 +233,16 @@ class Disk:
             raise apsw.IOError("simulated sync error")
         if fault.kind == "slow":
             self.shown += 1
-            self.stall(fault.seconds)
+            self.stall(program, fault.seconds)
 
     def probe(self) -> str:
         """What becomes of a write that is synced: ``ok``, ``failed`` or ``slow``."""
         shown, room, stall = self.shown, self._room, self.stall
         waits: list[float] = []
-        self.stall = waits.append
+        self.stall = lambda program, seconds: waits.append(seconds)
         try:
             self.writing(FULL_AFTER + 1)
-            self.syncing()
+            self.syncing(MAIN)
         except apsw.Error:
             return "failed"
         finally:
@@ -286,14 +302,17 @@ class Database:
 
 
 class _Vfs(apsw.VFS):
-    """The operating system's files as SQLite sees them: those of one disk."""
+    """The operating system's files as SQLite sees them: those of one disk, opened by one program."""
 
     _made = 0
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, program: str) -> None:
         _Vfs._made += 1
         self.vfs_name = f"stormproof-{_Vfs._made}"
         super().__init__(self.vfs_name, base="")
+        self.program = program
+        self.paths: dict[str, None] = {}
+        """All that it has ever opened."""
         self._disk = disk
         self._handles: list[_Handle] = []
 
@@ -310,7 +329,9 @@ class _Vfs(apsw.VFS):
         file = self._disk.file(path, create) if path is not None else SimFile()
         if file is None:
             raise apsw.CantOpenError(f"there is no {path}")
-        handle = _Handle(self._disk, file)
+        if path is not None:
+            self.paths[path] = None
+        handle = _Handle(self._disk, self.program, file)
         self._handles.append(handle)
         return handle
 
@@ -329,9 +350,10 @@ class _Vfs(apsw.VFS):
 class _Handle:
     """An open file."""
 
-    def __init__(self, disk: Disk, file: SimFile) -> None:
+    def __init__(self, disk: Disk, program: str, file: SimFile) -> None:
         self.dead = False
         self._disk = disk
+        self._program = program
         self._file = file
 
     def xRead(self, amount: int, offset: int) -> bytes:
@@ -349,7 +371,7 @@ class _Handle:
 
     def xSync(self, flags: int) -> None:
         if not self.dead:
-            self._disk.syncing()
+            self._disk.syncing(self._program)
             self._file.sync()
 
     def xFileSize(self) -> int:

@@ -17,13 +17,14 @@ class SimRuntime(LoopRuntime):
     """The Runtime of a broker in simulation: its process's clock, its node's disk, random numbers from the seed."""
 
     def __init__(self, process: Process, disk: Disk, rng: random.Random, write: Callable[[str], None],
-                 time_of_day: Callable[[], float]) -> None:
-        """``time_of_day`` gives seconds since 1970."""
+                 time_of_day: Callable[[], float], program: str) -> None:
+        """``time_of_day`` gives seconds since 1970; ``program`` is the process's name on its machine."""
         super().__init__()
         self.random = rng
         self._process = process
         self.now = process.local  # type: ignore[method-assign]  # asked so often that one call less is felt
         self._disk = disk
+        self._program = program
         self._write = write
         self._time_of_day = time_of_day
         self._began = process.local()
@@ -35,7 +36,7 @@ class SimRuntime(LoopRuntime):
             ConfigError: the disk fails, or the file is damaged.
         """
         try:
-            database = self._disk.open_database(name)
+            database = self._disk.open_database(name, self._program)
             database.execute("PRAGMA page_size=1024")
             return prepared(database, name)
         except sqlite3.Error as error:

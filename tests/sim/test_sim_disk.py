@@ -133,7 +133,7 @@ def test_an_empty_disk_holds_nothing() -> None:
 def test_a_slow_disk_makes_its_process_wait_for_every_sync() -> None:
     disk = Disk(random.Random(1))
     database, waits = opened(disk), []
-    disk.stall = waits.append
+    disk.stall = lambda program, seconds: waits.append(seconds)
     fill(database, 0, 5)
     assert waits == []
     disk.set_fault(DiskFault("slow", 0.25))
@@ -229,3 +229,31 @@ def test_a_file_is_what_was_written_and_after_a_loss_what_was_synced(changes: li
         getattr(file, what)(*arguments)
         getattr(model, what)(*arguments)
         assert (file.data, file.durable(), file.pending) == (model.read, model.disk, model.pending)
+
+
+def test_programs_of_one_machine_have_databases_of_their_own() -> None:
+    """Each has one open; the end of one leaves the other's alone, what was not synced too."""
+    disk = Disk(random.Random(1))
+    broker = opened(disk)
+    manager = prepared(disk.open_database("manager", "manager"), "manager")
+    manager.execute("CREATE TABLE seen (id INTEGER)")
+    fill(broker, 0, 3)
+    broker.execute("PRAGMA synchronous=OFF")
+    fill(broker, 3, 5)
+    disk.set_fault(DiskFault("lose-unsynced"))
+    disk.process_died("manager")
+    fill(broker, 5, 6)
+    assert stored(broker) == list(range(6))
+    manager = prepared(disk.open_database("manager", "manager"), "manager")
+    assert list(manager.execute("SELECT name FROM sqlite_master")) == [("seen",)]
+    disk.process_died()
+    assert stored(opened(disk)) == list(range(3)), "the broker's own end loses what it had not synced"
+
+
+def test_only_the_program_that_syncs_waits_for_a_slow_disk() -> None:
+    disk = Disk(random.Random(1))
+    waited: list[tuple[str, float]] = []
+    disk.stall = lambda program, seconds: waited.append((program, seconds))
+    disk.set_fault(DiskFault("slow", 0.5))
+    prepared(disk.open_database("manager", "manager"), "manager")
+    assert waited and set(waited) == {("manager", 0.5)}
