@@ -347,6 +347,19 @@ class Design(Protocol):
 
 
 @runtime_checkable
+class Administered(Protocol):
+    """A design that administrators, or a cluster manager, ask for more than its status."""
+
+    async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Carry out a request (``op`` names it); the answer, beside ``ok``.
+
+        Raises:
+            ConfigError: it is refused; the text says why.
+        """
+        ...
+
+
+@runtime_checkable
 class Growing(Protocol):
     """A design whose group takes more replicas while it runs."""
 

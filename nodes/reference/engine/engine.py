@@ -23,8 +23,9 @@ from nodes.reference.bugs import (
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, Context, Message
+from nodes.reference.engine.model import AUTO, PLAIN, Context, Message
 from nodes.reference.engine.notifications import LocalQueue
+from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.store import Changes, no_progress
@@ -132,6 +133,22 @@ class StoreEngine:
         messages = [message for message in self._state.messages.values() if message.queue is held]
         return (Enqueued(message.queue.kind, queue, message.sequence, *self._state.content(message))
                 for message in messages if message.id in self._state.messages)
+
+    def replicas(self) -> QueueReplicas:
+        """The queues, to be kept equal to those of another broker; used until this one serves, and not beyond."""
+        return QueueReplicas(self._state)
+
+    def positions(self) -> dict[str, int]:
+        """Name of each queue -> number of the last message that came into it."""
+        return {name: queue.enqueued for name, queue in self._state.queues.items()}
+
+    def held(self) -> dict[str, set[int]]:
+        """Name of each queue -> the numbers of the messages in it, delivered ones included."""
+        found: dict[str, set[int]] = {name: set() for name in self._state.queues}
+        for message in self._state.messages.values():
+            if message.queue.kind == PLAIN:
+                found[message.queue.name].add(message.sequence)
+        return found
 
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
         """Headers and body of a message that a tap was told of."""

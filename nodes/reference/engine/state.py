@@ -142,22 +142,35 @@ class State:
 
     def remove_topic_queue(self, queue: Queue) -> None:
         """The subscription is gone, and nobody consumes from its queue; its messages go too."""
-        for message in queue.waiting():
+        waiting = queue.waiting()
+        for message in waiting:
             self.remove_message(message)
-        for branch in self.prepared.values():
-            for message in [each for each in branch.taken.values() if each.queue is queue]:
-                del branch.taken[message.id]
-                self.remove_message(message)
+        if queue.depth != len(waiting):
+            self._remove_taken(queue)
         if queue.kind == DURABLE:
             del self.durables[queue.name]
         self.routes.remove(queue)
         self.queue_table.remove(queue.id)
 
-    def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> None:
+    def remove_queue(self, queue: Queue) -> None:
+        """The queue is gone; nobody consumes from it, and it is empty."""
+        del self.queues[queue.name]
+        self.queue_table.remove(queue.id)
+
+    def _remove_taken(self, queue: Queue) -> None:
+        """Prepared branches acknowledge messages of a queue that is no more."""
+        for branch in self.prepared.values():
+            for message in [each for each in branch.taken.values() if each.queue is queue]:
+                del branch.taken[message.id]
+                self.remove_message(message)
+
+    def add_message(self, queue: Queue, headers: dict[str, str], body: bytes) -> Message:
         """A message at the end of the queue."""
         content = (headers, body)
-        self._append(Message(self._next_message(), queue, len(body), content))
+        message = Message(self._next_message(), queue, len(body), content)
+        self._append(message)
         self._cached += content_bytes(len(body), content)
+        return message
 
     def new_shared(self, topic: str, headers: dict[str, str], body: bytes) -> Shared:
         """A topic's message, stored once its first copy is in a queue."""

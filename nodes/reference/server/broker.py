@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from nodes.reference.api import (
+    Administered,
     Admission,
     Arrived,
     ClientEffect,
@@ -293,6 +294,19 @@ class ReferenceBroker:
         if not has_secret(self.config):
             demand_secret(name, link[0])
         self.design.add_replica(name, link, client)
+
+    def administer(self, request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have the design carry out an administrator's request; ``answer`` is told what came of it."""
+        self.runtime.spawn(self._administer(request, answer), "administrator's request")
+
+    async def _administer(self, request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+        if not isinstance(self.design, Administered):
+            answer({"ok": False, "error": f"design {self.config.design} takes no such requests"})
+            return
+        try:
+            answer({"ok": True, **await self.design.administer(request)})
+        except ConfigError as error:
+            answer({"ok": False, "error": str(error)})
 
     def weight(self, command: Command) -> int:
         """How much work a command is, about."""

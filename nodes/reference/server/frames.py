@@ -19,6 +19,7 @@ SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
 ADMIN_ADD_REPLICA = "/admin/add-replica"
+ADMIN_DESIGN = "/admin/design"
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
@@ -125,6 +126,17 @@ def new_replica(frame: Frame) -> tuple[str, tuple[str, int], str]:
     if not (all(map(_WORD.fullmatch, (name, host, client))) and 0 < port < 65536):
         raise FrameError(f"SEND: name, host and client are 1 to {MAX_NAME} visible characters, the port is 1 to 65535")
     return name, (host, port), client
+
+
+def design_request(frame: Frame) -> dict[str, Any]:
+    """What an administrator asks of the design: a JSON object; raises FrameError for anything else."""
+    try:
+        asked = json.loads(frame.body)
+    except (ValueError, RecursionError) as error:
+        raise FrameError("SEND: the body is not a JSON object") from error
+    if not isinstance(asked, dict):
+        raise FrameError("SEND: the body is not a JSON object")
+    return asked
 
 
 def message(delivery: Deliver, reliable: bool) -> bytes:

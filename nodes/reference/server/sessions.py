@@ -81,6 +81,9 @@ class SessionHost(Protocol):
     def add_replica(self, name: str, link: tuple[str, int], client: str) -> None:
         """Let the group grow; raises ConfigError when the design can't."""
 
+    def administer(self, request: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have the design carry out an administrator's request; ``answer`` is told what came of it."""
+
     def seat(self, session: Session) -> bool:
         """The session has shown the right login: whether there is room for it among those that have."""
         ...
@@ -454,10 +457,9 @@ class Session:
         if frame.command == "DISCONNECT":
             self._leaving = True
         elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_STATUS:
-            headers = {"subscription": "admin", "message-id": "status", "destination": frames.ADMIN_STATUS,
-                       "content-type": "application/json"}
-            body = json.dumps(self._host.status()).encode()
-            self._output.add(stomp.encode(Frame("MESSAGE", headers, body)))
+            self._tell_administrator(frames.ADMIN_STATUS, self._host.status())
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_DESIGN:
+            self._host.administer(frames.design_request(frame), self._answer_administrator)
         elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_ADD_REPLICA:
             try:
                 self._host.add_replica(*frames.new_replica(frame))
@@ -465,7 +467,8 @@ class Session:
                 raise FrameError(str(error)) from error
         else:
             raise FrameError(
-                f"an administrator may SEND to {frames.ADMIN_STATUS} and {frames.ADMIN_ADD_REPLICA}, and DISCONNECT")
+                f"an administrator may SEND to {frames.ADMIN_STATUS}, {frames.ADMIN_DESIGN} and "
+                f"{frames.ADMIN_ADD_REPLICA}, and DISCONNECT")
         asked = frame.headers.get("receipt")
         if asked is not None:
             self._output.add(frames.receipt(asked))
@@ -473,6 +476,16 @@ class Session:
             self.ended = True
             self._output.finish(b"")
         else:
+            self._output.flush()
+
+    def _tell_administrator(self, destination: str, content: Mapping[str, Any]) -> None:
+        headers = {"subscription": "admin", "message-id": "status", "destination": destination,
+                   "content-type": "application/json"}
+        self._output.add(stomp.encode(Frame("MESSAGE", headers, json.dumps(content).encode())))
+
+    def _answer_administrator(self, answer: Mapping[str, Any]) -> None:
+        if not self.ended:
+            self._tell_administrator(frames.ADMIN_DESIGN, answer)
             self._output.flush()
 
     # Timers.

@@ -1,0 +1,146 @@
+"""A backup: browses the primary's queues and keeps copies of them [Replicating browsers, Replicating configuration]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nodes.reference.api import Broker
+from nodes.reference.designs.qpid.configuration import QUEUE, Configuration
+from nodes.reference.designs.qpid.messages import (
+    CAUGHT_UP,
+    CREATE,
+    DELETE,
+    DEQUEUE,
+    ENQUEUE,
+    RESET,
+    SNAPSHOT,
+    Attach,
+    Events,
+    check_events,
+)
+from nodes.reference.designs.qpid.options import LC3, LM2, MESSAGES, Options
+from nodes.reference.designs.qpid.positions import Generations, from_wire, ranges, to_wire
+from nodes.reference.designs.qpid.store_status import BACKUP_STORE, DIRTY, StoreStatus
+from nodes.reference.engine.engine import StoreEngine
+
+
+class Backup:
+    """The copies that a backup keeps, and how far they are.
+
+    ``discard``: the store is that of a broker that was not shut down in order; it is emptied when a primary has taken
+    this backup, and not before [Backup failure]. ``completed`` is the number of the last group on this connection.
+    """
+
+    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, store: StoreStatus,
+                 configuration: Configuration, generations: Generations, discard: bool) -> None:
+        self._broker, self._engine, self._options = broker, engine, options
+        self._store, self._configuration, self._generations = store, configuration, generations
+        self.discard = discard
+        self.completed = 0
+        self._queues = engine.replicas()
+        self._epochs = LM2 not in options.as_documented
+        self._snapshot_number = 0
+        self._handlers: dict[str, Callable[..., None]] = {
+            ENQUEUE: self._enqueue, DEQUEUE: self._dequeue, RESET: self._reset, CREATE: self._create,
+            DELETE: self._delete, SNAPSHOT: self._take_snapshot,
+        }  # fmt: skip
+
+    def attach(self, generation: int) -> Attach:
+        """What to tell a primary; nothing is held by whoever is going to discard it."""
+        self.completed = 0
+        if self.discard:
+            return Attach(generation, "", [])
+        bits, told = self._options.sequence_bits, []
+        for (kind, name), arguments in self._configuration.items():
+            if kind == QUEUE and self._options.level(name, arguments) == MESSAGES:
+                held = ranges(self._queues.holds(name))
+                told.append([
+                    name, [list(each) for each in self._generations.of(name)],
+                    to_wire(self._queues.position(name), bits, self._epochs), [list(each) for each in held],
+                ])
+        clean = self._store.now.uuid if self._store.now.state != DIRTY else ""
+        return Attach(generation, clean, told)
+
+    def apply(self, groups: Sequence[Events]) -> bool:
+        """Apply and store what the primary tells; whether this backup is caught up now.
+
+        Raises:
+            LinkError: an event is malformed; nothing was applied.
+        """
+        for group in groups:
+            check_events(group.events)
+        caught_up = False
+        with self._broker.transaction():
+            if self.discard:
+                self._empty()
+            generation = groups[-1].generation
+            status = self._store.now
+            if (status.state, status.role, status.generation) != (DIRTY, BACKUP_STORE, generation):
+                self._store.write(state=DIRTY, role=BACKUP_STORE, generation=generation)
+            for group in groups:
+                for name, *parts in group.events:
+                    if name == CAUGHT_UP:
+                        caught_up = True
+                    else:
+                        self._handlers[name](*parts)
+                self.completed = max(self.completed, group.number)
+        return caught_up
+
+    def _empty(self) -> None:
+        self._engine.load([])
+        self._configuration.clear()
+        self._generations.clear()
+        self._store.write(uuid="")
+        self._queues = self._engine.replicas()
+        self.discard = False
+
+    def _position(self, queue: str, told: Sequence[int]) -> int:
+        return from_wire(told, self._options.sequence_bits, self._epochs, self._queues.position(queue))
+
+    def _enqueue(self, queue: str, generation: int, told: Sequence[int], headers: dict[str, str], body: bytes) -> None:
+        position = self._position(queue, told)
+        if self._queues.enqueue(queue, position, headers, body):
+            self._generations.note(queue, generation, position)
+
+    def _dequeue(self, queue: str, told: Sequence[int]) -> None:
+        self._queues.dequeue(queue, self._position(queue, told))
+
+    def _reset(self, queue: str, told: Sequence[int], generations: Sequence[tuple[int, int]]) -> None:
+        discarded = self._queues.reset(queue, self._position(queue, told))
+        self._generations.replace(queue, [(generation, first) for generation, first in generations])
+        if discarded:
+            self._broker.runtime.log("queue reset", queue=queue, discarded=discarded)
+
+    def _create(self, kind: str, name: str, arguments: dict[str, str], number: int) -> None:
+        if self._is_news(number):
+            self._configuration.put(kind, name, arguments)
+            if kind == QUEUE:
+                self._queues.declare(name)
+
+    def _delete(self, kind: str, name: str, number: int) -> None:
+        if self._is_news(number):
+            self._remove(kind, name)
+
+    def _is_news(self, number: int) -> bool:
+        """Whether an event tells something that the snapshot did not; an unnumbered one does."""
+        return number == 0 or number > self._snapshot_number
+
+    def _remove(self, kind: str, name: str) -> None:
+        self._configuration.remove(kind, name)
+        if kind == QUEUE:
+            self._queues.delete(name)
+            self._generations.forget(name)
+
+    def _take_snapshot(self, number: int, objects: Sequence[Sequence[Any]]) -> None:
+        """All that exists at the primary; what is marked for propagation here and not in it is gone."""
+        self._snapshot_number = number
+        listed = {(kind, name) for kind, name, _ in objects}
+        if LC3 not in self._options.as_documented:
+            for key, _ in self._configuration.items():
+                if key not in listed:
+                    self._remove(*key)
+        for kind, name, arguments in objects:
+            self._configuration.put(kind, name, arguments)
+            if kind == QUEUE:
+                self._queues.declare(name)

@@ -1,0 +1,63 @@
+"""Queues, exchanges and bindings by name, with their arguments [Replicating configuration]."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodes.reference import wire
+
+QUEUE, EXCHANGE, BINDING = "queue", "exchange", "binding"
+KINDS = (QUEUE, EXCHANGE, BINDING)
+Key = tuple[str, str]
+"""(kind, name); a binding's name is made by ``binding_name``."""
+
+
+def binding_name(exchange: str, queue: str, key: str) -> str:
+    """What names a binding."""
+    return "\n".join((exchange, queue, key))
+
+
+class Configuration:
+    """What exists, in the broker's database; written in an open transaction.
+
+    ``number`` counts changes, which are told to others as events.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        database.execute("CREATE TABLE IF NOT EXISTS qpid_objects (kind TEXT NOT NULL, name TEXT NOT NULL, "
+                         "arguments BLOB NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID")
+        self._objects: dict[Key, dict[str, Any]] = {
+            (kind, name): wire.decode(arguments) for kind, name, arguments
+            in database.execute("SELECT kind, name, arguments FROM qpid_objects ORDER BY kind, name")
+        }
+        self.number = 0
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._objects
+
+    def get(self, key: Key) -> Mapping[str, Any] | None:
+        """The arguments of an object; None when it is not there."""
+        return self._objects.get(key)
+
+    def items(self) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+        """Every object with its arguments."""
+        return iter(list(self._objects.items()))
+
+    def put(self, kind: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """The object exists, with these arguments."""
+        self._objects[kind, name] = dict(arguments)
+        self._database.execute("INSERT OR REPLACE INTO qpid_objects VALUES (?, ?, ?)",
+                               (kind, name, wire.encode(dict(arguments))))
+
+    def remove(self, kind: str, name: str) -> None:
+        """The object exists no more."""
+        self._objects.pop((kind, name), None)
+        self._database.execute("DELETE FROM qpid_objects WHERE kind = ? AND name = ?", (kind, name))
+
+    def clear(self) -> None:
+        """Nothing exists."""
+        self._objects.clear()
+        self._database.execute("DELETE FROM qpid_objects")

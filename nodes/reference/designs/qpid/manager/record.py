@@ -1,0 +1,59 @@
+"""What a manager must still know after its own end: what it has promised and accepted, and its broker's promotion."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+from nodes.reference.api import ConfigError
+
+DATABASE = "manager"
+
+
+class Record(NamedTuple):
+    """``promised``: the highest ballot supported. ``ballot``, ``term``, ``primary``: the newest decision accepted.
+
+    ``promoted``: the last term in which this node's broker was told to become primary; ``process``: which process that
+    was, empty when it is known not to be primary. ``finished``: the last term in which this node's broker was primary,
+    or could have become it, and never will be again.
+    """
+
+    promised: int = 0
+    ballot: int = 0
+    term: int = 0
+    primary: str = ""
+    promoted: int = 0
+    process: str = ""
+    finished: int = 0
+
+    @property
+    def decision(self) -> tuple[int, int]:
+        """Decisions are ordered by this."""
+        return self.ballot, self.term
+
+
+class Store:
+    """The record on disk; ``record`` is what is there."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        """Raises ConfigError when the database holds something else."""
+        self._database = database
+        database.execute("CREATE TABLE IF NOT EXISTS record (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), "
+                         "promised INTEGER, ballot INTEGER, term INTEGER, primary_node TEXT, promoted INTEGER, "
+                         "process TEXT, finished INTEGER)")  # fmt: skip
+        row = database.execute("SELECT promised, ballot, term, primary_node, promoted, process, finished FROM record"
+                               ).fetchone()  # fmt: skip
+        if row is not None and [type(value) for value in row] != [int, int, int, str, int, str, int]:
+            raise ConfigError(f"data: the database {DATABASE} holds no manager's record; move it away, if the node "
+                              "has no part in a running cluster")  # fmt: skip
+        self.record = Record(*row) if row is not None else Record()
+
+    def save(self, record: Record) -> None:
+        """Have it on disk when this returns; raises sqlite3.Error when the disk fails, whereupon the manager must end.
+        """
+        if record == self.record:
+            return
+        self._database.execute("BEGIN IMMEDIATE")
+        self._database.execute("INSERT OR REPLACE INTO record VALUES (1, ?, ?, ?, ?, ?, ?, ?)", record)
+        self._database.execute("COMMIT")
+        self.record = record

@@ -1,0 +1,108 @@
+"""A broker asks its manager whether it may go on.
+
+The manager answers while it has quorum. What it grants counts from when the broker asked, by the broker's own clock, so
+that a late answer never grants more than was meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nodes.reference.api import Runtime
+from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
+from nodes.timeouts import within
+
+PROTOCOL = "stormproof-qpid-manager/1"
+_MOST = 1 << 16
+"""Bytes of a manager's frame."""
+
+
+class ManagerPermission:
+    """The lease that a manager gives, and what it has recorded; ``changed`` is called at each answer."""
+
+    def __init__(self, runtime: Runtime, node: str, cluster: str, secret: str, address: tuple[str, int], lease: float,
+                 changed: Callable[[], None]) -> None:
+        self._runtime, self._node, self._address, self._lease = runtime, node, address, lease
+        self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
+        self._changed = changed
+        self._begun = runtime.now()
+        self._until = -math.inf
+        self._version = 0
+        self._wanted: tuple[str, ...] = ()
+        self._recorded: dict[int, tuple[str, ...]] = {}
+        self._known: tuple[str, ...] | None = None
+        """Who is recorded as excluded; None until a record is confirmed."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._task = self._runtime.spawn(self._ask_forever(), "manager's permission")
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def holds(self) -> bool:
+        """Whether the broker may confirm and deliver now."""
+        return self._runtime.now() < self._until
+
+    def lost(self) -> bool:
+        """Whether it must end itself: its lease has run out, or nobody has let it go on for a while after its start."""
+        return not self.holds() and self._runtime.now() > self._begun + 5 * self._lease
+
+    def recorded(self, excluded: Sequence[str]) -> bool:
+        """Whether whoever promotes knows that these backups may lack what is confirmed; asks for it if not."""
+        wanted = tuple(excluded)
+        if wanted != self._wanted or not self._version:
+            self._wanted = wanted
+            self._version += 1
+            self._recorded[self._version] = wanted
+        return self._known is not None and set(wanted) <= set(self._known)
+
+    async def _ask_forever(self) -> None:
+        while True:
+            try:
+                async with within(2 * self._lease):
+                    reader, writer = await self._runtime.connect(*self._address)
+                try:
+                    await self._ask(reader, writer)
+                finally:
+                    writer.transport.abort()
+            except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError):
+                pass  # it is not there, or stands still: the lease runs out
+            await asyncio.sleep(self._lease / 8)
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with within(2 * self._lease):
+            await self._handshake.dial(reader, writer, f"{self._node}.manager")
+        parser = FrameParser(_MOST)
+        while True:
+            writer.write(encode_frame(["renew", self._runtime.now(), self._version, list(self._wanted)]))
+            async with within(2 * self._lease):
+                answers: list[Any] = []
+                while not answers:
+                    data = await reader.read(_MOST)
+                    if not data:
+                        raise LinkError("the manager hung up")
+                    answers = parser.feed(data)
+            for answer in answers:
+                self._take(answer)
+            behind = self._version not in self._recorded or self._known != self._wanted
+            await asyncio.sleep(self._lease / (16 if behind and self._version else 4))
+
+    def _take(self, answer: Any) -> None:
+        if not (isinstance(answer, list) and list(map(type, answer)) == [str, float, float, int, int]):
+            raise LinkError("a manager's answer is malformed")
+        kind, sent, seconds, _, version = answer
+        if kind != "granted":
+            raise LinkError(f"a manager's answer is {kind[:20]!r}")
+        self._begun = min(self._begun, sent)
+        self._until = max(self._until, sent + seconds)
+        if version in self._recorded:
+            self._known = self._recorded[version]
+            self._recorded = {each: names for each, names in self._recorded.items() if each >= version}
+        self._changed()

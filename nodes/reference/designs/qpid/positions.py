@@ -1,0 +1,99 @@
+"""Positions of messages in queues, and who gave them out.
+
+A queue numbers its messages from 1. Two primaries, one after the other, may give the same number to different
+messages, if the second never learned of the first one's; so each broker remembers from which number on a generation of
+primaries numbered a queue, as Kafka's leader epochs do (KIP-101). Two brokers' copies of a queue agree up to the place
+where these lists part.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+Generation = tuple[int, int]
+"""(generation, position of the first message that it numbered)."""
+
+
+class Generations:
+    """For each queue its generations, oldest first; kept in the broker's database, written in an open transaction."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        database.execute("CREATE TABLE IF NOT EXISTS qpid_generations (queue TEXT NOT NULL, generation INTEGER NOT "
+                         "NULL, first INTEGER NOT NULL, PRIMARY KEY (queue, generation)) WITHOUT ROWID")
+        self._of: dict[str, list[Generation]] = {}
+        for queue, generation, first in database.execute(
+            "SELECT queue, generation, first FROM qpid_generations ORDER BY queue, generation"
+        ):
+            self._of.setdefault(queue, []).append((generation, first))
+
+    def of(self, queue: str) -> Sequence[Generation]:
+        """The generations that numbered messages of a queue."""
+        return self._of.get(queue, ())
+
+    def note(self, queue: str, generation: int, position: int) -> None:
+        """A message was numbered by this generation; the first one of it is remembered."""
+        known = self._of.setdefault(queue, [])
+        if not known or known[-1][0] != generation:
+            known.append((generation, position))
+            self._database.execute("INSERT OR REPLACE INTO qpid_generations VALUES (?, ?, ?)",
+                                   (queue, generation, position))
+
+    def replace(self, queue: str, generations: Iterable[Generation]) -> None:
+        """The queue was numbered by these."""
+        self.forget(queue)
+        for generation, first in generations:
+            self.note(queue, generation, first)
+
+    def forget(self, queue: str) -> None:
+        """The queue is gone."""
+        self._of.pop(queue, None)
+        self._database.execute("DELETE FROM qpid_generations WHERE queue = ?", (queue,))
+
+    def clear(self) -> None:
+        """All queues are gone."""
+        self._of.clear()
+        self._database.execute("DELETE FROM qpid_generations")
+
+
+def until(generations: Sequence[Generation], position: int) -> list[Generation]:
+    """The generations that numbered what is there up to a position."""
+    return [each for each in generations if each[1] <= position]
+
+
+def agreement(ours: Sequence[Generation], our_last: int, theirs: Sequence[Generation], their_last: int) -> int:
+    """The last position up to which both copies of a queue were numbered alike."""
+    for place in range(max(len(ours), len(theirs))):
+        mine = ours[place] if place < len(ours) else None
+        other = theirs[place] if place < len(theirs) else None
+        if mine != other:
+            first = min(mine[1] if mine else our_last + 1, other[1] if other else their_last + 1)
+            return min(first - 1, our_last, their_last)
+    return min(our_last, their_last)
+
+
+def to_wire(position: int, bits: int, epochs: bool) -> list[int]:
+    """A position as brokers tell it: epoch and sequence; without ``epochs`` the first is 0 (LM2 as documented)."""
+    return [position >> bits if epochs else 0, position & ((1 << bits) - 1)]
+
+
+def from_wire(told: Sequence[int], bits: int, epochs: bool, near: int) -> int:
+    """The position that was told; without epochs the one nearest to ``near`` (serial number arithmetic, RFC 1982)."""
+    epoch, sequence = told
+    if epochs:
+        return (epoch << bits) | sequence
+    size = 1 << bits
+    ahead = (sequence - near) % size
+    return near + ahead if ahead < size // 2 else near + ahead - size
+
+
+def ranges(positions: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending positions as (first, count) of each unbroken piece."""
+    found: list[tuple[int, int]] = []
+    for position in positions:
+        if found and sum(found[-1]) == position:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((position, 1))
+    return found

@@ -1,0 +1,385 @@
+"""The primary: serves clients, tells backups what happens to its queues, completes when they have it.
+
+"On the primary broker incoming message transfers are completed only when all of the replicating browsers have signaled
+completion" [Replicating browsers].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from nodes.reference.api import Broker, Closed, Command, Effect, Refused
+from nodes.reference.bugs import (
+    COMPLETED_BEFORE_SIGNAL,
+    DEAD_BACKUP_HOLDS,
+    DEQUEUE_NOT_SENT,
+    switched_on,
+)
+from nodes.reference.designs.qpid.configuration import QUEUE, Configuration
+from nodes.reference.designs.qpid.messages import (
+    CAUGHT_UP,
+    CREATE,
+    DEQUEUE,
+    ENQUEUE,
+    RESET,
+    SNAPSHOT,
+    Attach,
+    Events,
+    Message,
+)
+from nodes.reference.designs.qpid.options import LM1, LM2, LM3, LM4, LM5, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.positions import Generations, agreement, from_wire, to_wire, until
+from nodes.reference.designs.qpid.states import CATCHUP, READY
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.model import PLAIN
+from nodes.reference.engine.model import Message as Held
+
+_CHUNK = 64 << 10
+"""Bytes, about, of messages in one group while a backup catches up."""
+_WINDOW = 8
+"""Such groups that may be under way."""
+_SETTLING = ("ack", "nack")
+
+
+class Permission(Protocol):
+    """Who lets a primary go on, where a manager does."""
+
+    def holds(self) -> bool:
+        """Whether it may confirm and deliver now."""
+        ...
+
+    def recorded(self, excluded: Sequence[str]) -> bool:
+        """Whether whoever promotes knows that these backups may lack what is confirmed from now on."""
+        ...
+
+
+@dataclass(eq=False)
+class Browser:
+    """A backup that browses this primary's queues.
+
+    ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, behind what was there
+    when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it is caught up.
+    """
+
+    name: str
+    until: float
+    state: str = CATCHUP
+    number: int = 0
+    live: bool = False
+    counts: bool = True
+    under_way: int = 0
+    caught_up_at: int = -1
+    held: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Primary:
+    """The role of primary, from promotion on; ``generation`` is its number.
+
+    ``expected`` are the backups that completions wait for although they are not attached yet.
+    """
+
+    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
+                 generations: Generations, generation: int, expected: Sequence[str],
+                 send: Callable[[str, Message], None], permission: Permission | None) -> None:
+        self._broker, self._engine, self._options = broker, engine, options
+        self._configuration, self._generations, self.generation = configuration, generations, generation
+        self._send, self._permission = send, permission
+        self._bugs = switched_on(broker.config.options)
+        self._documented = options.as_documented
+        self._peers = tuple(expected)
+        deadline = broker.runtime.now() + options.catchup_timeout
+        self.expected: dict[str, float] = {} if LM5 in self._documented else dict.fromkeys(expected, deadline)
+        self.browsers: dict[str, Browser] = {}
+        self.accepting = True
+        self._commands: list[Command] = []
+        self._wake = asyncio.Event()
+        self._events: list[list[Any]] = []
+        self._number = 0
+        self._waiting: deque[tuple[int, list[Effect]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    # From promotion to the end.
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._engine.tap(self)
+        self._task = self._broker.runtime.spawn(self._run(), "qpid commit")
+
+    def stop(self) -> None:
+        """Serve no longer; what was not completed stays so."""
+        self._engine.tap(None)
+        self._waiting.clear()
+        for task in (self._task, *(browser.task for browser in self.browsers.values())):
+            if task is not None:
+                task.cancel()
+
+    def submit(self, command: Command) -> None:
+        """Carry out with whatever else comes in this turn of the event loop."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def idle(self) -> bool:
+        """Whether everything is completed."""
+        return not self._waiting and not self._commands and all(
+            browser.number >= self._number for browser in self.browsers.values() if browser.counts)
+
+    def tick(self) -> None:
+        """Give up backups that took too long, and release what nothing holds any more."""
+        now = self._broker.runtime.now()
+        for name in [name for name, deadline in self.expected.items() if deadline <= now]:
+            if DEAD_BACKUP_HOLDS not in self._bugs:
+                del self.expected[name]
+                self._broker.runtime.log("backup not awaited any longer", backup=name)
+        for browser in self.browsers.values():
+            if browser.counts and browser.state == CATCHUP and browser.until <= now:
+                browser.counts = False
+                self._broker.runtime.log("backup given up", backup=browser.name, why="it does not catch up")
+        if not self.expected and self._permission is not None:
+            self._permission.recorded(self.excluded)
+        self.release()
+
+    @property
+    def excluded(self) -> list[str]:
+        """The configured backups that may lack what is confirmed now."""
+        counting = {name for name, browser in self.browsers.items() if browser.counts and browser.state == READY}
+        return sorted(name for name in self._peers if name not in counting)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._commit()
+
+    def _commit(self) -> None:
+        commands, self._commands = self._commands, []
+        if not commands:
+            return
+        effects: list[Effect] = []
+        early: list[Effect] = []
+        with self._broker.transaction():
+            for command in commands:
+                settling = command.kind in _SETTLING and LM4 in self._documented
+                (early if settling else effects).extend(self._apply(command))
+            events, self._events = self._events, []
+        if early:
+            self._broker.release(early)
+        if events:
+            self._number += 1
+            self._tell(self._number, events)
+        self._waiting.append((self._number, effects))
+        self.release()
+
+    def _apply(self, command: Command) -> list[Effect]:
+        reason = _unsupported(command)
+        if reason is None:
+            return self._engine.apply(command)
+        receipt = command.args.get("receipt")
+        if command.kind == "open":
+            return [Closed(command.conn, reason)]
+        closing = self._engine.apply(Command("close", command.conn, 0, {"reason": "error"}))
+        return [Refused(command.conn, receipt, reason), *(each for each in closing if not isinstance(each, Closed))]
+
+    # What happens to queues.
+
+    def enqueued(self, message: Held) -> None:
+        """A message came into a queue."""
+        queue = message.queue
+        if queue.kind != PLAIN:
+            return
+        if (QUEUE, queue.name) not in self._configuration:
+            self._create(QUEUE, queue.name, {})
+        self._generations.note(queue.name, self.generation, message.sequence)
+        if self._level(queue.name) == MESSAGES:
+            headers, body = self._engine.content(message)
+            position = self._wire(message.sequence)
+            self._events.append([ENQUEUE, queue.name, self.generation, position, dict(headers), body])
+
+    def dequeued(self, message: Held) -> None:
+        """A message left its queue."""
+        queue = message.queue
+        if queue.kind == PLAIN and self._level(queue.name) == MESSAGES and DEQUEUE_NOT_SENT not in self._bugs:
+            self._events.append([DEQUEUE, queue.name, self._wire(message.sequence)])
+
+    def _level(self, queue: str) -> str:
+        return self._options.level(queue, self._configuration.get((QUEUE, queue)) or {})
+
+    def _create(self, kind: str, name: str, arguments: dict[str, str]) -> None:
+        self._configuration.put(kind, name, arguments)
+        self._configuration.number += 1
+        if self._options.level(name, arguments) != NONE:
+            self._events.append([CREATE, kind, name, arguments, self._configuration.number])
+
+    def _wire(self, position: int) -> list[int]:
+        return to_wire(position, self._options.sequence_bits, LM2 not in self._documented)
+
+    # Completion.
+
+    def release(self) -> None:
+        """Let clients have what all browsers have completed."""
+        if not self._waiting or not self._may_complete():
+            return
+        done = self._number
+        if COMPLETED_BEFORE_SIGNAL not in self._bugs:
+            done = min([done, *(browser.number for browser in self.browsers.values() if browser.counts)])
+        effects: list[Effect] = []
+        while self._waiting and self._waiting[0][0] <= done:
+            effects += self._waiting.popleft()[1]
+        self._broker.release(effects)
+
+    def _may_complete(self) -> bool:
+        if self.expected:
+            return False
+        return self._permission is None or (self._permission.holds() and self._permission.recorded(self.excluded))
+
+    def completed(self, name: str, number: int, groups: int) -> None:
+        """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
+        browser = self.browsers.get(name)
+        if browser is None:
+            return
+        browser.number = max(browser.number, number)
+        browser.under_way = max(0, browser.under_way - groups)
+        browser.moved.set()
+        if browser.state == CATCHUP and browser.caught_up_at >= 0 and browser.number >= browser.caught_up_at:
+            browser.state, browser.counts = READY, True
+            self._broker.runtime.log("backup ready", backup=name)
+        self.release()
+
+    # Backups come and go.
+
+    def attached(self, name: str, message: Attach) -> None:
+        """A backup begins to browse all queues."""
+        self.detached(name)
+        self.expected.pop(name, None)
+        browser = self.browsers[name] = Browser(name, self._broker.runtime.now() + self._options.catchup_timeout)
+        browser.number = self._number
+        self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
+        first, behind = self._differences(message)
+        self._send(name, Events(0, self.generation, first))
+        browser.under_way += 1
+        browser.number = -1
+        browser.task = self._broker.runtime.spawn(self._catch_up(browser, self._number, behind), f"browser of {name}")
+
+    def detached(self, name: str) -> None:
+        """The backup is gone."""
+        browser = self.browsers.pop(name, None)
+        if browser is None:
+            return
+        if browser.task is not None:
+            browser.task.cancel()
+        self._broker.runtime.log("backup gone", backup=name)
+        if DEAD_BACKUP_HOLDS in self._bugs:
+            self.expected[name] = 0.0
+        self.release()
+
+    def _differences(self, message: Attach) -> tuple[list[list[Any]], dict[str, int]]:
+        """What makes a backup's queues equal to this broker's, but for what it lacks at their ends; and from where on
+        that is: position of the last message that it has, by queue."""
+        objects = [(kind, name, dict(arguments)) for (kind, name), arguments in self._configuration.items()
+                   if self._options.level(name, arguments) != NONE]
+        events: list[list[Any]] = [[SNAPSHOT, self._configuration.number, [list(each) for each in objects]]]
+        told = {queue[0]: queue for queue in message.queues}
+        behind: dict[str, int] = {}
+        positions = self._engine.positions()
+        held = self._engine.held()
+        for kind, name, _ in objects:
+            if kind != QUEUE or self._level(name) != MESSAGES:
+                continue
+            ours, last = held.get(name, set()), positions.get(name, 0)
+            _, generations, at, pieces = told.get(name, [name, [], [0, 0], []])
+            theirs = from_wire(at, self._options.sequence_bits, LM2 not in self._documented, last)
+            having = {position for first, count in pieces for position in range(first, first + count)}
+            if LM1 in self._documented:
+                behind[name] = max(0, theirs)
+                events += [[DEQUEUE, name, self._wire(each)] for each in sorted(having - ours) if each <= last]
+                continue
+            agreed = agreement(self._generations.of(name), last, [(g, f) for g, f in generations], theirs)
+            lacking = [position for position in ours if position <= agreed and position not in having]
+            if lacking:
+                agreed = min(lacking) - 1  # it is told of them again, and of all that came after
+            if theirs > agreed:
+                kept = [list(each) for each in until(self._generations.of(name), agreed)]
+                events.append([RESET, name, self._wire(agreed), kept])
+            events += [[DEQUEUE, name, self._wire(each)] for each in sorted(having - ours) if each <= agreed]
+            behind[name] = agreed
+        return events, behind
+
+    async def _catch_up(self, browser: Browser, number: int, behind: dict[str, int]) -> None:
+        """Send what a backup lacks, then what has happened meanwhile."""
+        for group in self._pieces(behind):
+            while browser.under_way >= _WINDOW:
+                browser.moved.clear()
+                await browser.moved.wait()
+            self._send_group(browser, 0, group)
+            await asyncio.sleep(0)
+        self._send_group(browser, number, [])
+        while browser.held:
+            for held_number, events in browser.held[:_WINDOW]:
+                self._send_group(browser, held_number, events)
+                number = held_number
+            del browser.held[:_WINDOW]
+            while browser.under_way >= _WINDOW:
+                browser.moved.clear()
+                await browser.moved.wait()
+        browser.live, browser.caught_up_at = True, number
+        self._send_group(browser, number, [[CAUGHT_UP]])
+
+    def _pieces(self, behind: dict[str, int]) -> Iterator[list[list[Any]]]:
+        events: list[list[Any]] = []
+        size = 0
+        for queue, position in behind.items():
+            last = self._engine.positions().get(queue, 0)
+            for held in self._engine.browse(queue):
+                if not position < held.sequence <= last:
+                    continue
+                generation = self._numbered_by(queue, held.sequence)
+                events.append([ENQUEUE, queue, generation, self._wire(held.sequence), dict(held.headers), held.body])
+                size += len(held.body)
+                if size >= _CHUNK:
+                    yield events
+                    events, size = [], 0
+            if last > position:
+                # Messages at the end may be gone already; the count goes on behind them all the same.
+                kept = [list(each) for each in until(self._generations.of(queue), last)]
+                events.append([RESET, queue, self._wire(last), kept])
+        if events:
+            yield events
+
+    def _numbered_by(self, queue: str, position: int) -> int:
+        return max((generation for generation, first in self._generations.of(queue) if first <= position), default=0)
+
+    def _tell(self, number: int, events: list[list[Any]]) -> None:
+        for browser in self.browsers.values():
+            if browser.live:
+                self._send_group(browser, number, events)
+            else:
+                browser.held.append((number, events))
+
+    def _send_group(self, browser: Browser, number: int, events: list[list[Any]]) -> None:
+        browser.under_way += 1
+        if LM3 not in self._documented:
+            self._send(browser.name, Events(number, self.generation, events))
+            return
+        # Each queue has a browser of its own, and nothing tells what belonged together.
+        queues: dict[str, list[list[Any]]] = {}
+        for event in events:
+            queues.setdefault(str(event[1]) if len(event) > 1 else "", []).append(event)
+        *others, last = queues.values() or [[]]
+        for group in others:
+            self._send(browser.name, Events(0, self.generation, group))
+            browser.under_way += 1
+        self._send(browser.name, Events(number, self.generation, last))
+
+
+def _unsupported(command: Command) -> str | None:
+    """Why a command can't be carried out in this design; None if it can."""
+    if command.kind == "open" and command.args.get("reliable"):
+        return "reliable connections are not replicated by this design: connect without x-reliable"
+    if command.kind in ("prepare", "recover") or command.args.get("xid"):
+        return "distributed transactions (XA) are not replicated by this design"
+    return None
