@@ -370,7 +370,7 @@ async def test_inherited_connections_are_closed_and_their_messages_given_to_othe
     ({"ack": "some"}, "ack"), ({"partitions": "maybe"}, "partitions"), ({"nb_cluster_expected": 4}, "nb_cluster"),
     ({"nb_cluster_expected": 0}, "nb_cluster_expected"), ({"detection_timeout": "1"}, "detection_timeout"),
     ({"detection_timeout": 0}, "detection_timeout"), ({"heartbeat_interval": 0.5}, "heartbeat_interval"),
-    ({"log_keep": True}, "log_keep"),
+    ({"log_keep": True}, "log_keep"), ({"transfer_chunk": 0}, "transfer_chunk"),
 ])
 async def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any], name: str):
     cluster = Cluster(tmp_path, **options)

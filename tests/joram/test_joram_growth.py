@@ -21,6 +21,7 @@ from joram_group import Group, simulate
 
 from harness.sim.campaign import run_seed
 from harness.sim.mutants import BASE
+from nodes.reference import wire
 from nodes.reference.api import Command, Config, ConfigError, Runtime
 from nodes.reference.designs.joram.decisions import make_epoch
 from nodes.reference.designs.joram.design import Joram
@@ -124,6 +125,21 @@ def test_held_back_gives_the_state_as_it_was_at_the_beginning():
     transfer = HeldBack(source.engine.dump(), at)
     source.work(300)
     assert received(transfer, lambda: None) == wanted
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pieces_are_as_small_as_the_option_says(form: str):
+    """So small ones make a long transfer of a state that simulation has made soon: of one row each, at least."""
+    source = Source(3)
+    source.work(100)
+    at = source.persist()
+    wanted = list(source.engine.dump())
+    made: Transfer = (HeldBack(source.engine.dump(), at, chunk=1) if form == "held-back"
+                      else TwoStep(source.database, Marks(source.database), source.persist, chunk=1))
+    taken = [wire.decode(chunk) for chunk in iter(made.next_chunk, None)]
+    assert taken == [[row] for row in wanted] and len(wanted) > 50
+    whole = HeldBack(source.engine.dump(), at, chunk=1 << 30)
+    assert whole.next_chunk() == wire.encode(wanted) and whole.next_chunk() is None
 
 
 def test_nothing_is_marked_for_nobody():

@@ -157,9 +157,11 @@ class Replicator:
         replica = self._replica
         if replica.options.transfer == TWO_STEP:
             forgetful = TRANSFER_FORGETS_MARKED in replica.bugs
-            return TwoStep(replica.broker.database, replica.marks, self._persisted, forgetful)
+            return TwoStep(replica.broker.database, replica.marks, self._persisted, forgetful,
+                           replica.options.transfer_chunk)
         at = self._persisted()
-        return HeldBack(with_progress(replica.broker.engine.dump(), replica.progress()), at)
+        dump = with_progress(replica.broker.engine.dump(), replica.progress())
+        return HeldBack(dump, at, replica.options.transfer_chunk)
 
     def _persisted(self) -> LogId:
         # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.

@@ -65,7 +65,7 @@ def rows_of(tables: dict[str, dict[int, Row]]) -> Iterator[Row]:
         yield from tables.get(table, {}).values()
 
 
-def cut(rows: Iterator[Row], limit: int = CHUNK_BYTES) -> list[Row]:
+def cut(rows: Iterator[Row], limit: int) -> list[Row]:
     """Rows of about that many bytes from the front, at least one if there is one."""
     taken: list[Row] = []
     size = 0
@@ -82,13 +82,13 @@ class HeldBack:
 
     sends_entries = True
 
-    def __init__(self, dump: Iterable[Row], at: LogId) -> None:
+    def __init__(self, dump: Iterable[Row], at: LogId, chunk: int = CHUNK_BYTES) -> None:
         self.at: LogId | None = at
-        self._rows = iter(list(dump))
+        self._rows, self._chunk = iter(list(dump)), chunk
 
     def next_chunk(self) -> bytes | None:
         """The next piece; None when all have been given."""
-        rows = cut(self._rows)
+        rows = cut(self._rows, self._chunk)
         return encode_chunk(rows) if rows else None
 
     def close(self) -> None:
@@ -146,13 +146,15 @@ class TwoStep:
     Args:
         persist: writes all that has been applied to the database; returns the entry up to which that is.
         forgetful: leaves the second step out (a bug that can be switched on).
+        chunk: about how many bytes a piece has, at least.
     """
 
     sends_entries = False
 
     def __init__(self, database: sqlite3.Connection, marks: Marks, persist: Callable[[], LogId],
-                 forgetful: bool = False) -> None:
+                 forgetful: bool = False, chunk: int = CHUNK_BYTES) -> None:
         self._database, self._marks, self._persist, self._forgetful = database, marks, persist, forgetful
+        self._chunk = chunk
         self._marked = marks.watch()
         self._pieces = self._copy()
         self.at: LogId | None = None
@@ -171,7 +173,9 @@ class TwoStep:
             after: int | None = None
             highest, fresh = highest_key(self._database, table), 0
             # Rows may be added as fast as they are copied; they are marked, so they need not come now.
-            while fresh < MOST_ROUNDS and (rows := cut(read_slice(self._database, table, after))):
+            while fresh < MOST_ROUNDS and (
+                rows := cut(read_slice(self._database, table, after), self._chunk)
+            ):
                 after = rows[-1][1]
                 fresh += after > highest
                 yield encode_chunk(rows)
@@ -194,5 +198,5 @@ class TwoStep:
 
     def _encode(self, marked: list[tuple[str, int]]) -> Iterator[bytes]:
         rows = (next(read_slice(self._database, table, key - 1, 1, key), [table, key]) for table, key in marked)
-        while piece := cut(rows):
+        while piece := cut(rows, self._chunk):
             yield encode_chunk(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodes.reference.designs.joram.options import Options
+from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.states import STATES
@@ -70,6 +71,7 @@ JORAM = Joram(
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
         Option("transfer", "two-step", "how the whole state is sent to a replica that comes new or late",
                ("two-step", "held-back")),
+        Option("transfer_chunk", CHUNK_BYTES, "bytes, about, of each piece in which the whole state is sent"),
         Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

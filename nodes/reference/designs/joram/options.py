@@ -9,7 +9,7 @@ from typing import Any
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import VIEW_WITHOUT_AGREEMENT, switched_on
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS
-from nodes.reference.replication.transfer import TRANSFERS
+from nodes.reference.replication.transfer import CHUNK_BYTES, TRANSFERS
 
 ACKS = ("all", "majority")
 PARTITIONS = ("primary-partition", "unspecified")
@@ -26,8 +26,9 @@ class Options:
     apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts.
     ``detection_timeout``: how long a peer may be silent before it is suspected. ``log_keep`` and
     ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
-    whole state, in one of the forms of ``transfer``. ``join``: this replica is added to a running group, and waits
-    until that takes it. ``secret``: what replicas must share for a link; empty for none.
+    whole state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes. ``join``: this
+    replica is added to a running group, and waits until that takes it. ``secret``: what replicas must share for a
+    link; empty for none.
     """
 
     ack: str = "all"
@@ -40,6 +41,7 @@ class Options:
     log_keep: int = 10_000
     log_keep_bytes: int = 32 << 20
     transfer: str = "two-step"
+    transfer_chunk: int = CHUNK_BYTES
     join: bool = False
     cluster: str = "joram"
     secret: str = ""
@@ -103,6 +105,7 @@ class Options:
             log_keep=_count(options, "log_keep", cls.log_keep),
             log_keep_bytes=_count(options, "log_keep_bytes", cls.log_keep_bytes),
             transfer=_choice(options, "transfer", TRANSFERS),
+            transfer_chunk=_count(options, "transfer_chunk", cls.transfer_chunk),
             join=_flag(options, "join"),
             secret=options.get("secret", cls.secret),
             cluster=str(options.get("cluster", cls.cluster)),
