@@ -70,23 +70,26 @@ def encode(frame: Frame) -> bytes:
         ValueError: a header of CONNECT or CONNECTED holds a character that can't be sent there, or a header
             holds NUL.
     """
-    parts = [frame.command]
-    if frame.command in _UNESCAPED:
-        for name, value in frame.headers.items():
+    headers = frame.headers
+    if frame.body and "content-length" not in headers:
+        headers = {**headers, "content-length": str(len(frame.body))}
+    escapes = frame.command not in _UNESCAPED
+    if not escapes:
+        for name, value in headers.items():
             if not name or ":" in name or _has(name + value, "\n\r\0"):
                 raise ValueError(f"{frame.command} can't carry the header {name!r}")
-            parts.append(f"{name}:{value}")
-    else:
-        for name, value in frame.headers.items():
-            if _TO_ESCAPE.search(name) or _TO_ESCAPE.search(value):
-                name, value = escape(name), escape(value)
-            parts.append(f"{name}:{value}")
-    if frame.body and "content-length" not in frame.headers:
-        parts.append(f"content-length:{len(frame.body)}")
-    head = "\n".join(parts)
+    head = _head(frame.command, headers)
+    # Most headers have no colon and no end of line but those that were just put in: nothing is to be escaped then.
+    plain = head.count(":") == head.count("\n") == len(headers) and "\\" not in head and "\r" not in head
+    if escapes and not plain:
+        head = _head(frame.command, {escape(name): escape(value) for name, value in headers.items()})
     if "\0" in head:
         raise ValueError("a header can't hold NUL")
     return b"%b\n\n%b\0" % (head.encode(), frame.body)
+
+
+def _head(command: str, headers: Mapping[str, str]) -> str:
+    return "\n".join([command, *[f"{name}:{value}" for name, value in headers.items()]])
 
 
 def escape(text: str) -> str:

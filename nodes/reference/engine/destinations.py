@@ -287,9 +287,13 @@ class Destinations:
     def end_subscription(self, subscription: Subscription) -> None:
         """What it has not acknowledged goes back; a transient topic subscription goes altogether."""
         queue = subscription.queue
+        queue.detach(subscription)
         if queue.kind == TRANSIENT:
             subscription.context.backlog -= queue.depth
-        queue.detach(subscription)
+            self._discard_unacked(subscription)
+            self._state.remove_subscription(subscription)
+            self._drop(queue)
+            return
         for message in list(subscription.unacked.values()):
             if CLOSE_DROPS_UNACKED in self._bugs:
                 self.consume(message)
@@ -298,8 +302,17 @@ class Destinations:
             if REQUEUED_TWICE in self._bugs:
                 self._state.add_message(queue, *self._state.content(message))
         self._state.remove_subscription(subscription)
-        if queue.kind == TRANSIENT:
-            self._drop(queue)
+
+    def _discard_unacked(self, subscription: Subscription) -> None:
+        """Nobody else will ever get what this subscription holds."""
+        context = subscription.context
+        was_full = context.full
+        discarded = subscription.release_all()
+        for message in discarded:
+            self._state.remove_message(message)
+        subscription.queue.depth -= len(discarded)
+        if was_full and not context.full:
+            self._update_rooms(context)
 
     def empty_durables(self, login: str) -> None:
         """Lose what waits for the durable subscriptions of this login that nobody is attached to (a switchable bug)."""

@@ -191,6 +191,17 @@ class Subscription:
         self.context.held -= message.size
         message.subscription = None
 
+    def release_all(self) -> list[Message]:
+        """What is delivered to this subscription, the oldest first, and is so no longer."""
+        messages = list(self.unacked.values())
+        for message in messages:
+            del self.context.inflight[message.out_seq]
+            message.subscription = None
+        self.unacked.clear()
+        self.context.held -= self.held
+        self.held = 0
+        return messages
+
 
 @dataclass(slots=True, eq=False)
 class Item:

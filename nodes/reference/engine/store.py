@@ -54,6 +54,8 @@ _LOAD_BATCH = 1000
 _SLICE = 1000
 _PROGRESS_ROWS = 1000
 """Rows between two calls of ``on_progress``."""
+_FEW = 16
+"""Rows that are deleted one by one; of more, those with keys in succession go together."""
 
 
 def no_progress() -> None:
@@ -102,6 +104,7 @@ class Table(Generic[T]):
         self._name = name
         self._upsert = f"INSERT OR REPLACE INTO {name} VALUES ({marks})"
         self._delete = f"DELETE FROM {name} WHERE id = ?"
+        self._delete_run = f"DELETE FROM {name} WHERE id BETWEEN ? AND ?"
         self._row = row
         self.changed: dict[int, T] = {}
         self._unsaved: set[int] = set()
@@ -131,7 +134,10 @@ class Table(Generic[T]):
     def flush(self, database: sqlite3.Connection, changes: Changes | None = None) -> list[T]:
         """Write the changes, and note them in ``changes`` if that is given; returns the objects that were written."""
         if self.removed:
-            database.executemany(self._delete, self.removed)
+            if len(self.removed) <= _FEW:
+                database.executemany(self._delete, self.removed)
+            else:
+                database.executemany(self._delete_run, runs(key for key, in self.removed))
             if changes is not None:
                 changes.add(self._name, (), (key for key, in self.removed))
             self.removed = []
@@ -151,6 +157,18 @@ class Table(Generic[T]):
     def forget(self) -> None:
         """Drop the unsaved changes."""
         self.changed, self._unsaved, self.removed = {}, set(), []
+
+
+def runs(keys: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The keys in ascending order as (first, last) of runs without gaps."""
+    ordered = sorted(keys)
+    first = last = ordered[0]
+    for key in ordered:
+        if key > last + 1:
+            yield first, last
+            first = key
+        last = key
+    yield first, last
 
 
 def create_tables(database: sqlite3.Connection) -> None:
