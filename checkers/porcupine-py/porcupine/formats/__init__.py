@@ -16,7 +16,7 @@ from .jsonl import json_rows
 from .logs import log_rows
 from .room import MAX_HISTORY, Room
 from .rows import DID_NOT_HAPPEN, DID_NOT_MATCH, FAILED_CAS, History, Reading, operations_of
-from .texts import lines_of
+from .texts import first_line
 
 _PIECE = 1 << 20
 FORMATS = ("jsonl", "edn", "porcupine-kv", "jepsen-log", "parquet")
@@ -118,18 +118,17 @@ def _text(path: Path, data: bytearray, room: Room) -> str:
 
 
 def _sniff(text: str, path: Path) -> str:
-    for number, line in enumerate(lines_of(text), 1):
-        start = line[:200].strip() or line.strip()
-        if not start or start.startswith(";"):
-            continue
-        if start.startswith("{") and start[1:].lstrip()[:1] in ('"', "}"):
-            return "jsonl"
-        if start[0] in "{[(#":
-            return "edn"
-        if "jepsen" in start:
-            return "jepsen-log"
-        raise PorcupineError(f"{path}:{number}: neither JSON lines, EDN nor a Jepsen log: {start[:40]!r}")
-    return "edn"  # nothing but blanks and comments: a history without operations
+    number, line = first_line(text)
+    start = line[:200]
+    if not number:
+        return "edn"  # nothing but blanks and comments: a history without operations
+    if start.startswith("{") and start[1:].lstrip()[:1] in ('"', "}"):
+        return "jsonl"
+    if start[0] in "{[(#":
+        return "edn"
+    if "jepsen" in line:
+        return "jepsen-log"
+    raise PorcupineError(f"{path}:{number}: neither JSON lines, EDN nor a Jepsen log: {start[:40]!r}")
 
 
 __all__ = ["FAILED_CAS", "FORMATS", "MAX_HISTORY", "History", "load_history", "read_history"]

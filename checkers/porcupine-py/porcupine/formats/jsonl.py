@@ -27,7 +27,7 @@ def parse_json(text: str) -> Any:
 
 def json_rows(text: str, name: str, room: Room) -> Iterator[Row]:
     """Rows of a text. Raises PorcupineError for a line that is not such an object."""
-    for number, line in enumerate(lines_of(text), 1):
+    for number, line in lines_of(text):
         if not line.strip():
             continue
         room.demand(json_size(line), number)

@@ -17,7 +17,7 @@ _LINE = re.compile(r".*\bjepsen\.util - (\S+)\s+:(\w+)\s+:(\S+)\s*(.*)")
 
 def log_rows(text: str, name: str, room: Room) -> Iterator[Row | None]:
     """Rows of a log; None for a line that another part of Jepsen wrote."""
-    for number, line in enumerate(lines_of(text), 1):
+    for number, line in lines_of(text):
         if "jepsen.util - " not in line:
             if line.strip() and "jepsen" not in line:
                 raise PorcupineError(f"{name}:{number}: not a line of a Jepsen log: {line.strip()[:40]!r}")

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+_LINE = re.compile(r"[^\n]+")
+_NOTHING = re.compile(r"(?:\s++|;[^\n]*+)*+")
 
-def lines_of(text: str) -> Iterator[str]:
-    """The lines of a text as ``split`` gives them, one at a time: a list of all could be larger than the text."""
-    start = 0
-    while (end := text.find("\n", start)) >= 0:
-        yield text[start:end]
-        start = end + 1
-    yield text[start:]
+
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
+    """The numbers (from 1) and lines of a text, empty ones left out, one at a time: a list of all could be larger than
+    the text."""
+    number, after = 1, 0
+    for found in _LINE.finditer(text):
+        start = found.start()
+        number += start - after  # line breaks alone are between two lines
+        after = found.end()
+        yield number, found.group()
+
+
+def first_line(text: str) -> tuple[int, str]:
+    """Number and beginning of the first line that holds more than blanks and a comment; 0 and nothing without one."""
+    found = _NOTHING.match(text)
+    start = found.end() if found else 0
+    if start == len(text):
+        return 0, ""
+    end = text.find("\n", start)
+    return text.count("\n", 0, start) + 1, text[start : end if end >= 0 else len(text)]
