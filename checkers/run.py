@@ -14,6 +14,7 @@ from checkers import kernels
 from checkers.history import dense_keys, read_history
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
+from checkers.wholeness import LEDGER_DIGEST
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES
 from stormproof.errors import HistoryError
@@ -22,6 +23,7 @@ from stormproof.history.ledger import (
     FaultWindow,
     Repair,
     Standstill,
+    demand_same,
     read_ledger,
     read_repairs,
     read_standstills,
@@ -236,9 +238,11 @@ def load_run(run_dir: Path, info: Mapping[str, Any]) -> Run:
     """Read a run's history and ledger.
 
     Raises:
-        HistoryError: one of them can't be read or isn't well formed.
+        HistoryError: one of them can't be read, isn't well formed, or isn't what the run recorded.
     """
     history = read_history(run_dir, info["history_file_sha256"], info["history_sha256"])
     ledger = run_dir / LEDGER
+    if LEDGER_DIGEST in info:
+        demand_same(ledger, info[LEDGER_DIGEST])
     return Run(run_dir.name, info, read_ledger(ledger), history, run_dir, read_repairs(ledger),
                read_standstills(ledger))  # fmt: skip

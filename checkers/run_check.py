@@ -17,7 +17,7 @@ from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.errors import HistoryError
 from stormproof.history.columns import HistoryColumns
-from stormproof.run_folder import RUN_SCHEMA, read_run, written_by
+from stormproof.run_folder import read_run, written_by
 
 
 def check_run(run_dir: Path) -> Verdict:
@@ -29,7 +29,7 @@ def check_run(run_dir: Path) -> Verdict:
         info = read_run(run_dir)
         if (reason := ended_early(info)) is not None:
             return _unjudged(run_dir.name, reason, None)
-        demand_whole(run_dir, info, old=written_by(run_dir) != RUN_SCHEMA)
+        demand_whole(run_dir, info, written_by(run_dir))
         run = load_run(run_dir, info)
     except HistoryError as error:
         return _unjudged(run_dir.name, str(error), str(error))

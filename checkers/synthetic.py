@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from checkers.gates import DEFAULT_GATES
 from stormproof.contracts.fault import CUTS_LINKS
-from stormproof.history.ledger import LedgerLine
+from stormproof.history.ledger import LedgerLine, ledger_sha256
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
 from stormproof.history.seal import rows_sha256
 from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
@@ -124,7 +124,8 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
     pq.write_table(table, path, compression="zstd", compression_level=1, row_group_size=ROW_GROUP)
     (run_dir / LEDGER).write_text(_ledger(window), encoding="utf-8")
     digests = {"history_sha256": rows_sha256(table),
-               "history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}  # fmt: skip
+               "history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+               "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
     info = _info(run_dir.name, seed) | digests
     (run_dir / RUN_FILE).write_text(json.dumps(info), encoding="utf-8")
 

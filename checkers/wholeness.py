@@ -19,6 +19,7 @@ from stormproof.run_folder import RUN_FILE
 RUNNING, RECORDED, BROKEN = "running", "recorded", "broken"
 
 DIGESTS = ("history_sha256", "history_file_sha256")
+LEDGER_DIGEST = "ledger_sha256"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -36,16 +37,17 @@ def ended_early(info: Mapping[str, Any]) -> str | None:
     return None
 
 
-def demand_whole(run_dir: Path, info: Mapping[str, Any], *, old: bool) -> None:
+def demand_whole(run_dir: Path, info: Mapping[str, Any], schema: object) -> None:
     """See that a run's description (in today's words) has all that a verdict needs.
 
-    ``old`` descriptions, of schema 1, may lack what was not written then: the defaults for it judge more, not less.
+    One that was written in an older ``schema`` may lack what was not written then: the defaults for that judge more,
+    not less, but for the ledger's digest, without which nobody can tell that a line is gone.
 
     Raises:
         HistoryError: it hasn't; the message names the field and the file.
     """
     where = run_dir / RUN_FILE
-    missing = _NOT_IN_OLD if old else ()
+    missing = {1: (*_NOT_IN_1, *_NOT_IN_2), 2: _NOT_IN_2}.get(schema, ()) if isinstance(schema, int) else ()
     _demand(where, "", info, _RUN, (*_OPTIONAL, *missing))
     _demand(where, "test.", info["test"], _TEST, (*_OPTIONAL_OF_TEST, *missing))
     if "backend" in info:
@@ -131,7 +133,7 @@ _RUN: Mapping[str, Kind] = {
     "livelock": _TEXT,
     "clock_zero": ("a text or null", _or_null(_is_text)),
     "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
-    **dict.fromkeys(DIGESTS, _DIGEST),
+    **dict.fromkeys((*DIGESTS, LEDGER_DIGEST), _DIGEST),
 }
 _TEST: Mapping[str, Kind] = {
     "system": _TEXT, "workload": _TEXT, "nemesis": _TEXTS,
@@ -149,4 +151,5 @@ _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "liveloc
              "failure")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
-_NOT_IN_OLD = ("guarantees", "gates", "backend", "options")
+_NOT_IN_1 = ("guarantees", "gates", "backend", "options")
+_NOT_IN_2 = (LEDGER_DIGEST,)

@@ -14,9 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from stormproof.errors import UsageError
+from stormproof.text import size
 
 STRING, INTEGER, FLOAT, NUMBER, BOOLEAN = "a string", "an integer", "a float", "a number", "a boolean"
 TABLE, ARRAY = "a table", "an array"
+MAX_BYTES = 256 << 10
+"""Bytes of a configuration file: reading TOML takes time that grows with the square of some texts' length."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -35,10 +38,12 @@ def read_config(path: Path, keys: Mapping[str, Key], renamed: Mapping[str, str] 
         UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; give --config an existing TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UsageError(f"{path}: not a configuration: it is nested too deeply") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from error
     for old, new in renamed.items():
         if old in data:
@@ -60,6 +65,15 @@ def read_config(path: Path, keys: Mapping[str, Key], renamed: Mapping[str, str] 
                 wanted = "a string, a number or a boolean"
                 raise UsageError(f"{path}: {name}.{setting} must be {wanted}, not {toml_type(each)}{_shown(each)}")
     return data
+
+
+def _text(path: Path) -> str:
+    """The text of a configuration file; raises OSError, and UsageError for a file that is larger than one may be."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{path}: larger than {size(MAX_BYTES)}; no configuration is")
+    return data.decode()
 
 
 def toml_type(value: object) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.system import System
 from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.bounds import read_small_text
 from stormproof.history.moments import SUFFIX, write_moments
 from stormproof.node_logs import read_log
 from stormproof.run_folder import LOG_EVENTS, is_alive, node_logs, read_run, write_text
@@ -21,9 +22,8 @@ from stormproof.run_folder import LOG_EVENTS, is_alive, node_logs, read_run, wri
 
 def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
     """State -> times reached, from the node logs of a run."""
-    texts = {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in node_logs(run_dir)}
     try:
-        return system.states_reached(texts)
+        return system.states_reached({path.stem: read_small_text(path) for path in node_logs(run_dir)})
     except Exception as error:  # of a plug-in, say: that must not cost the run its history
         _complain(system, error)
         return {}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from stormproof.errors import UsageError
 from stormproof.history.journal import EmptyJournalError
+from stormproof.history.ledger import ledger_sha256
 from stormproof.history.seal import Sealed, seal
-from stormproof.run_folder import HISTORY, JOURNAL, Lock, is_alive, read_run, update_run
+from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, Lock, is_alive, read_run, update_run
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def recover(run_dir: Path) -> Recovery:
             else "no torn write was found"
         )
         note = f"the harness ended before the test did; recovered {sealed.rows} rows, {lost}"
-        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
+        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
+                   "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
         update_run(run_dir, status="recorded", failure=note, **digests)
         return Recovery(run_dir, sealed.rows, sealed.dropped_bytes, True, note)
 

@@ -38,9 +38,9 @@ from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.generator import any_of
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
-from stormproof.history.ledger import LedgerLine, Repair, Standstill
+from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
 from stormproof.history.seal import seal
-from stormproof.run_folder import JOURNAL, LOGS, read_run, update_run
+from stormproof.run_folder import JOURNAL, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
 from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
@@ -326,7 +326,8 @@ class TestRunner:
     def _seal(self, status: str) -> None:
         self.journal.close()
         sealed = seal(self.run_dir)
-        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256}
+        digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
+                   "ledger_sha256": ledger_sha256(self.run_dir / LEDGER)}  # fmt: skip
         coverage = read_coverage(self.system, self.run_dir)
         update_run(
             self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage, **digests

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small_text
 from stormproof.history.columns import HistoryColumns, read_columns
 from stormproof.history.ledger import (
     FaultWindow,
     Repair,
     Standstill,
+    ledger_sha256,
     read_ledger,
     read_repairs,
     read_standstills,
@@ -70,7 +72,7 @@ def read_folder(run_dir: Path) -> RunFolder:
     if run is None and not (run_dir / RUN_FILE).exists():
         notes.append(f"{RUN_FILE} is missing: what was tested, and the command to run it again, are not known.")
     verdict = read_object(run_dir / VERDICT_FILE, notes)
-    faults, repairs, standstills = _faults(run_dir, notes)
+    faults, repairs, standstills = _faults(run_dir, (run or {}).get("ledger_sha256"), notes)
     return RunFolder(
         path=run_dir,
         run=upgraded(run or {}),
@@ -87,10 +89,10 @@ def read_folder(run_dir: Path) -> RunFolder:
 def read_object(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
     """The JSON object in a file; None (and a note when it is there but broken) otherwise."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        data = json.loads(read_small_text(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, HistoryError) as error:
         notes.append(f"{path.name} can't be read: {error}.")
         return None
     if not isinstance(data, dict):
@@ -143,7 +145,7 @@ def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:
 
 
 def _faults(
-    run_dir: Path, notes: list[str]
+    run_dir: Path, sha256: object, notes: list[str]
 ) -> tuple[tuple[FaultWindow, ...], tuple[Repair, ...], tuple[Standstill, ...]]:
     path = run_dir / LEDGER
     if not path.exists():
@@ -153,6 +155,9 @@ def _faults(
         windows = sorted(read_ledger(path), key=lambda fault: (fault.start, fault.id))
         standstills = tuple(read_standstills(path))
         repairs = tuple(read_repairs(path))
+        if isinstance(sha256, str) and ledger_sha256(path) != sha256:
+            notes.append("The fault ledger is not the one that the run recorded (its digest differs): faults may be "
+                         "missing here.")  # fmt: skip
     except (OSError, HistoryError, KeyError, TypeError) as error:
         notes.append(f"The fault ledger can't be read: {error}.")
         return (), (), ()

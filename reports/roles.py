@@ -14,6 +14,8 @@ from typing import Any
 
 from reports.folder import mapping, number
 from stormproof.contracts.fault import ENDS_PROCESS
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small_text
 from stormproof.history.ledger import FaultWindow
 from stormproof.run_folder import LOG_EVENTS
 
@@ -68,7 +70,10 @@ def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) ->
 
 def _told(path: Path) -> dict[str, list[Change]]:
     found: dict[str, list[Change]] = {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    try:
+        lines = read_small_text(path).splitlines()
+    except (OSError, HistoryError):
+        lines = []  # a report shows what it can
     for line in lines:
         row = _row(line)
         time = number(row.get("time"))
@@ -82,7 +87,7 @@ def _told(path: Path) -> dict[str, list[Change]]:
 def _row(line: str) -> Mapping[str, Any]:
     try:
         return mapping(json.loads(line))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from stormproof.errors import StormproofError
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.bounds import read_small_text
 from stormproof.owner import Leftover, Owner, is_held, lock_identity, this_namespace, this_process
 from stormproof.run_folder import LOCK_FILE, MADE_FILE
 
@@ -95,10 +96,10 @@ def folders(places: Iterable[Path] = ()) -> Iterator[Leftover]:
                 # Others may write here, too: only what this user made is his to remove.
                 if path.is_symlink() or path.stat().st_uid != os.getuid():
                     continue
-                note = json.loads((path / _NOTE).read_text(encoding="utf-8"))
+                note = json.loads(read_small_text(path / _NOTE))
                 owner = Owner.from_json(note)
                 run_dir = Path(note["dir"]) if note["dir"] else None
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError, HistoryError):
                 continue  # gone meanwhile, or not one of ours
             # In a user namespace everybody is root.
             owner = replace(owner, uid=path.stat().st_uid) if owner else None
@@ -144,14 +145,14 @@ def _append(run_dir: Path, line: dict[str, object]) -> None:
 
 def _lines(run_dir: Path) -> list[dict[str, object]]:
     try:
-        text = (run_dir / MADE_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_small_text(run_dir / MADE_FILE)
+    except (OSError, HistoryError):
         return []
     found = []
     for line in text.split("\n"):
         try:
             data = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # cut off: what it names was never made
         if isinstance(data, dict):
             found.append(data)

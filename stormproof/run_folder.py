@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.bounds import read_small
 
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
@@ -36,7 +37,8 @@ REMOTE_FILE = "remote.json"
 SCENARIO = "scenario.toml"
 """The smallest test that fails in the same way, where one was looked for."""
 
-RUN_SCHEMA = 2
+RUN_SCHEMA = 3
+"""Since 3 there is a digest of the ledger; what 1 was like, ``upgraded`` tells."""
 VERDICT_SCHEMA = 1
 
 RUN_ID = re.compile(r"\d{8}T\d{6}-[A-Za-z0-9_.-]+-[0-9a-f]{4}")
@@ -121,7 +123,7 @@ def read_object(path: Path) -> dict[str, Any]:
         HistoryError: it is missing, can't be read, or is something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_small(path).decode())
     except OSError as error:
         raise HistoryError(f"{path} can't be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -142,7 +144,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
         raise HistoryError(f"{run_dir} is no run: it has no {RUN_FILE}")
     data = read_object(path)
     schema = data.get("schema")
-    if isinstance(schema, bool) or not isinstance(schema, int) or schema not in (1, RUN_SCHEMA):
+    if isinstance(schema, bool) or not isinstance(schema, int) or schema not in range(1, RUN_SCHEMA + 1):
         told = json.dumps(schema)[:40] if "schema" in data else "missing"
         raise HistoryError(f"{path} is not a run description of schema 1 to {RUN_SCHEMA}: its schema is {told}")
     if not isinstance(data.get("status"), str):
@@ -207,8 +209,8 @@ def read_verdict(run_dir: Path) -> dict[str, Any]:
     """
     path = run_dir / VERDICT_FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(read_small(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise HistoryError(f"{path}: no verdict ({error}); run `stormproof check {run_dir.name}`") from error
     if not isinstance(data, dict) or data.get("schema") != VERDICT_SCHEMA:
         raise HistoryError(f"{path}: not a verdict of schema {VERDICT_SCHEMA}; check the run again")

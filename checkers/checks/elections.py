@@ -21,6 +21,7 @@ from stormproof.contracts.fault import (
     MOVES_CLOCK,
     STOPS_TIME,
 )
+from stormproof.history.bounds import read_small_text
 from stormproof.history.ledger import FaultWindow
 from stormproof.history.moments import read_moments
 from stormproof.text import amount
@@ -100,7 +101,7 @@ def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Accoun
         if file is None or not file.exists():
             continue
         process = 0
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = read_small_text(file)
         moments = read_moments(file, len(text.splitlines()))
         for line in events(name, text):
             if line.event == "replica state":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, UsageError
@@ -14,7 +16,10 @@ VARIABLE = "STORMPROOF_MAX_HISTORY"
 DEFAULT = 4 << 30
 ROW_BYTES = 64
 """What a row takes as arrays, its texts aside."""
+JSON_TIMES = 32
+"""What a JSON text takes once it is read, as a multiple of its size: at most about this."""
 
+_PIECE = 1 << 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -58,3 +63,27 @@ def demand_bytes(needed: int, where: object) -> None:
     if needed > bound:
         raise HistoryError(f"{where}: unpacked it would take {size(needed)}, and {size(bound)} is the bound; "
                            f"`--max-history` (or {VARIABLE}) raises it")  # fmt: skip
+
+
+def read_small(path: Path, times: int = JSON_TIMES) -> bytes:
+    """The bytes of a file that will take ``times`` its size once it is read.
+
+    Raises:
+        HistoryError: it would take more than the bound, or is something else than a file: a pipe could be waited for
+            without end, a device be read without end. OSError: it can't be read.
+    """
+    # A pipe is opened at once then, though nobody writes to it.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise HistoryError(f"{path} can't be read: it is no file")
+        demand_bytes(os.fstat(file.fileno()).st_size * times, path)
+        data = bytearray()
+        while piece := file.read(_PIECE):
+            data += piece
+            demand_bytes(len(data) * times, path)
+    return bytes(data)
+
+
+def read_small_text(path: Path, times: int = JSON_TIMES) -> str:
+    """As ``read_small``, as text; what is no UTF-8 is replaced."""
+    return read_small(path, times).decode("utf-8", "replace")

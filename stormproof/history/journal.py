@@ -3,6 +3,10 @@
 The file is a row of frames: magic (4 bytes), length of the payload, CRC-32 of the payload (both 32 bits, little
 endian), payload. The first frame's payload is a JSON object with the schema's version and the run's id; each
 of the others is an Arrow IPC stream with some rows. A frame that was cut off by a crash is dropped when read.
+
+A journal may come from strangers: it is read only where it fits the bound of ``stormproof.history.bounds``, its batches
+must be of the one schema and not compressed (a small frame could hold any amount of rows), and are validated in full,
+since what reads Arrow's arrays trusts their offsets.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.bounds import ROW_BYTES, demand_bytes, read_small
 from stormproof.history.schema import SCHEMA_VERSION, TYPE_CODES, encode_value
 from stormproof.operation import Op
 
@@ -207,13 +212,13 @@ def read_journal(path: Path) -> JournalContents:
         HistoryError: the file is missing, or is damaged before its end.
     """
     try:
-        data = path.read_bytes()
+        data = read_small(path, 1)
     except OSError as error:
         raise HistoryError(f"can't read the journal {path}: {error.strerror}") from error
     frames = list(_frames(data))
     payloads = [payload for _, payload in frames]
     end = frames[-1][0] if frames else 0
-    later = _whole_frame_after(data, end)
+    later = _whole_frame_after(path, data, end)
     if later is not None:
         raise HistoryError(
             f"{path} is damaged at byte {end}: no whole frame there, but one follows at byte {later}; "
@@ -222,27 +227,78 @@ def read_journal(path: Path) -> JournalContents:
     if not payloads:
         raise EmptyJournalError(f"{path} holds no whole frame: it is no journal, or its first write was cut off")
     run = _read_header(path, payloads[0])
-    batches = []
-    for payload in payloads[1:]:
-        with pa.ipc.open_stream(payload) as reader:
-            batches.extend(reader)
+    batches = [batch for number, payload in enumerate(payloads[1:], 1) for batch in _batches(path, number, payload)]
+    demand_bytes(len(data) + ROW_BYTES * sum(batch.num_rows for batch in batches), path)
     _check_indexes(path, batches)
     return JournalContents(run, tuple(batches), len(data) - end)
 
 
 def _read_header(path: Path, payload: memoryview) -> str:
-    header = json.loads(bytes(payload))
-    if header.get("schema") != SCHEMA_VERSION:
-        raise HistoryError(f"{path} has schema version {header.get('schema')}, this Stormproof reads {SCHEMA_VERSION}")
+    try:
+        header = json.loads(bytes(payload))
+    except (ValueError, RecursionError) as error:
+        raise HistoryError(f"{path} is no journal: its first frame is no JSON ({error})") from error
+    if not isinstance(header, dict) or not isinstance(header.get("run"), str):
+        raise HistoryError(f"{path} is no journal: its first frame names no run")
+    schema = header.get("schema")
+    if schema != SCHEMA_VERSION or isinstance(schema, bool):
+        raise HistoryError(f"{path} has schema version {json.dumps(schema)[:40]}, this Stormproof reads "
+                           f"{SCHEMA_VERSION}")  # fmt: skip
     return str(header["run"])
+
+
+def _batches(path: Path, number: int, payload: memoryview) -> list[pa.RecordBatch]:
+    """The rows of one frame."""
+    try:
+        messages = list(pa.ipc.MessageReader.open_stream(pa.py_buffer(payload)))
+        if not messages or messages[0].type != "schema" or not pa.ipc.read_schema(messages[0]).equals(JOURNAL_SCHEMA):
+            raise ValueError("it has another schema")
+        found = []
+        for message in messages[1:]:
+            if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
+                raise ValueError("it holds something else than plain rows")
+            batch = pa.ipc.read_record_batch(message, JOURNAL_SCHEMA)
+            batch.validate(full=True)
+            if any(pa.types.is_integer(column.type) and column.null_count for column in batch.columns):
+                raise ValueError("a number is null")
+            found.append(batch)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise HistoryError(f"{path}: frame {number} holds no rows of a history: {reason}") from error
+    return found
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether a record batch's buffers are compressed, by its metadata: FlatBuffers' Message, whose third field is a
+    RecordBatch, whose fourth is the compression (https://arrow.apache.org/docs/format/Columnar.html, Message.fbs)."""
+    message = _U32.unpack_from(metadata)[0]
+    header = _field(metadata, message, 2)
+    if not header:
+        raise ValueError("a message has no header")
+    return _field(metadata, header + _U32.unpack_from(metadata, header)[0], 3) != 0
+
+
+_U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a table's field is, 0 if it has no such field."""
+    shape = table - _I32.unpack_from(data, table)[0]
+    place = 4 + 2 * number
+    if shape < 0 or place >= _U16.unpack_from(data, shape)[0]:
+        return 0
+    offset = _U16.unpack_from(data, shape + place)[0]
+    return table + int(offset) if offset else 0
 
 
 def _check_indexes(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
     expected = 0
     for batch in batches:
-        first = batch.column(0)[0].as_py()
-        if first != expected:
-            raise HistoryError(f"{path} lacks rows: row {first} follows row {expected - 1}")
+        found = batch.column(0).to_numpy()
+        wrong = np.flatnonzero(found != np.arange(expected, expected + len(found)))
+        if len(wrong):
+            before = expected + int(wrong[0]) - 1
+            raise HistoryError(f"{path} lacks rows: row {found[wrong[0]]} follows row {before}")
         expected += batch.num_rows
 
 
@@ -270,11 +326,20 @@ def _header(data: bytes, offset: int) -> tuple[bytes, int, int]:
     return magic, length, crc
 
 
-def _whole_frame_after(data: bytes, offset: int) -> int | None:
-    """Where a whole frame begins behind a broken one: then it is damage, not a torn tail."""
+def _whole_frame_after(path: Path, data: bytes, offset: int) -> int | None:
+    """Where a whole frame begins behind a broken one: then it is damage, not a torn tail.
+
+    Raises HistoryError where what follows looks like frames again and again, and takes too long to be told from them.
+    """
+    patience = 4 * len(data) + (64 << 20)
     found = data.find(MAGIC, offset + 1)
     while found >= 0:
         if _frame_end(data, found) is not None:
             return found
+        if found + HEADER.size <= len(data):
+            size = _header(data, found)[1]
+            patience -= size if found + HEADER.size + size <= len(data) else 0
+        if patience < 0:
+            raise HistoryError(f"{path} is damaged at byte {offset}: what follows is no torn write")
         found = data.find(MAGIC, found + 1)
     return None

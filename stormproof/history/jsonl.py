@@ -7,6 +7,7 @@ value that is neither), ``node``, ``error``. ``index`` is written for readers' s
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small
 from stormproof.history.schema import (
     HISTORY_SCHEMA,
     NO_VALUE,
@@ -75,17 +77,16 @@ def import_jsonl(path: Path) -> pa.Table:
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                data = json.loads(line)
-                if not isinstance(data, dict):
-                    raise HistoryError(f"{path}:{number}: not a JSON object")
-                yield number, data
+        for number, line in enumerate(io.BytesIO(read_small(path)), 1):
+            if not line.strip():
+                continue
+            data = json.loads(line)
+            if not isinstance(data, dict):
+                raise HistoryError(f"{path}:{number}: not a JSON object")
+            yield number, data
     except OSError as error:
         raise HistoryError(f"can't read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HistoryError(f"{path}: not JSON lines: {error}") from error
 
 

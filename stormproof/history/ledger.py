@@ -7,6 +7,7 @@ clock of the history.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small
 
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 
@@ -136,14 +138,33 @@ def read_standstills(path: Path) -> list[Standstill]:
     return [Standstill(row["time"], row["done"], float(row["seconds"])) for row in rows]
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    found = []
+def ledger_sha256(path: Path) -> str:
+    """The digest of a ledger file; one that is not there is as one without lines.
+
+    Raises:
+        HistoryError: it can't be read.
+    """
+    return hashlib.sha256(_content(path)).hexdigest()
+
+
+def demand_same(path: Path, sha256: str) -> None:
+    """See that a ledger is what the run wrote; raises HistoryError where it isn't, or can't be read."""
+    if ledger_sha256(path) != sha256:
+        raise HistoryError(f"{path}: not the ledger that the run recorded (ledger_sha256 in run.json differs)")
+
+
+def _content(path: Path) -> bytes:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        return read_small(path)
+    except FileNotFoundError:
+        return b""
     except OSError as error:
         raise HistoryError(f"{path}: can't be read ({error.strerror or error})") from error
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    found = []
+    lines = _content(path).decode("utf-8", "replace").split("\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue

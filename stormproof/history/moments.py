@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small_text
+
 SUFFIX = ".moments"
 
 
@@ -21,8 +24,8 @@ def read_moments(log: Path, lines: int, tail: bool = False) -> list[float] | Non
     """The moments of a log of so many lines, or of so many lines at its end; None where there are none, or not as many.
     """
     try:
-        moments = [float(line) for line in Path(f"{log}{SUFFIX}").read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
+        moments = [float(line) for line in read_small_text(Path(f"{log}{SUFFIX}")).splitlines()]
+    except (OSError, ValueError, HistoryError):
         return None
     fits = len(moments) >= lines if tail else len(moments) == lines
     return moments[len(moments) - lines :] if fits else None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError
+from stormproof.history.bounds import read_small_text
 from stormproof.run_folder import UNDO_FILE
 
 NETWORK = "network"
@@ -93,7 +94,7 @@ def pending_undos(run_dir: Path) -> list[Undo]:
 def _lines(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / UNDO_FILE
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_small_text(path)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -104,6 +105,6 @@ def _lines(run_dir: Path) -> list[dict[str, Any]]:
             data = json.loads(line)
             if isinstance(data["id"], int) and (data.get("done") or isinstance(data["nodes"], list)):
                 lines.append(data)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # cut off: see the module's description
     return lines

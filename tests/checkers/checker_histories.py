@@ -20,10 +20,10 @@ from checkers.run import Run
 from harness.backends.catalog import BACKENDS
 from nemesis.catalog import FAULTS
 from stormproof.history.columns import NAMES, NUMBERS, Names, make_columns
-from stormproof.history.ledger import HEAL, INJECT, FaultWindow, LedgerLine
+from stormproof.history.ledger import HEAL, INJECT, FaultWindow, LedgerLine, ledger_sha256
 from stormproof.history.schema import HISTORY_SCHEMA, TYPE_CODES, encode_value
 from stormproof.history.seal import rows_sha256
-from stormproof.run_folder import HISTORY, RUN_FILE, RUN_SCHEMA
+from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
 from stormproof.vocabulary import ANY, MESSAGES
 from workloads.catalog import WORKLOADS
 
@@ -130,14 +130,16 @@ def write_folder(run_dir: Path, rows: Sequence[Row], description: Mapping[str, A
 
 
 def sign(run_dir: Path, **changes: Any) -> None:
-    """Let a run's description tell the digests of the history that is there, and whatever else is changed."""
+    """Let a run's description tell the digests of history and ledger that are there, and whatever else is changed."""
     path = run_dir / HISTORY
     digests: dict[str, Any] = {"history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    info = json.loads((run_dir / RUN_FILE).read_text())
+    if info.get("schema") == RUN_SCHEMA:
+        digests["ledger_sha256"] = ledger_sha256(run_dir / LEDGER)
     try:
         digests["history_sha256"] = rows_sha256(pq.read_table(path))
     except (pa.ArrowException, OSError, KeyError):
         digests["history_sha256"] = "0" * 64
-    info = json.loads((run_dir / RUN_FILE).read_text())
     (run_dir / RUN_FILE).write_text(json.dumps(info | digests | changes))
 
 
@@ -151,7 +153,8 @@ def write_ledger(run_dir: Path, faults: Iterable[FaultWindow], *, effects: bool 
         lines = [line] if window.end is None else [line, replace(line, phase=HEAL, time=window.end)]
         for row in (json.loads(line.to_json()) for line in lines):
             text += json.dumps({name: value for name, value in row.items() if effects or name != "effects"}) + "\n"
-    (run_dir / "ledger.jsonl").write_text(text)
+    (run_dir / LEDGER).write_text(text)
+    sign(run_dir)
 
 
 def fault(start_ms: float, end_ms: float | None, *, family: str = "partition", targets: Sequence[str] = ("n1",),

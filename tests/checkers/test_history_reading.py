@@ -107,6 +107,7 @@ def test_an_empty_history(tmp_path: Path) -> None:
 def test_a_damaged_ledger(tmp_path: Path) -> None:
     run_dir = store_run(tmp_path / "r", ROWS)
     (run_dir / "ledger.jsonl").write_text("nonsense\n{}\n{}\n")
+    sign(run_dir)
     found = check_run(run_dir)
     assert found.verdict == "unknown"
     assert "ledger.jsonl:1" in found.sentence

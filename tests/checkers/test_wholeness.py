@@ -9,7 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import depth, drained, sent, sign, store_old_run, store_run, table_of, taken
+from checker_histories import (
+    depth,
+    drained,
+    fault,
+    sent,
+    sign,
+    store_old_run,
+    store_run,
+    table_of,
+    taken,
+    write_ledger,
+)
 
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
@@ -54,6 +65,7 @@ def edited(run_dir: Path, place: str, value: Any) -> Verdict:
     [
         *((digest, value) for digest in ("history_sha256", "history_file_sha256")
           for value in (GONE, None, "", "0" * 64, 7)),
+        *(("ledger_sha256", value) for value in (GONE, None, "", "0" * 64, 7)),
         *(("guarantees", value) for value in (GONE, None, {}, "", "lost", [1], [["lost"]])),
         *(("gates", value) for value in (GONE, None, [], "", 1)),
         *(("test", value) for value in (GONE, None, [], "queue")),
@@ -63,7 +75,7 @@ def edited(run_dir: Path, place: str, value: Any) -> Verdict:
         *((f"test.{name}", value) for name in ("system", "workload") for value in (GONE, None, [])),
         *(("status", value) for value in (GONE, None, "valid", "", ["recorded"])),
         *(("failure", value) for value in (0, False, [])),
-        *(("schema", value) for value in (GONE, None, 0, 3, 99, True, 2.0, "2", [2])),
+        *(("schema", value) for value in (GONE, None, 0, 4, 99, True, 2.0, "2", [2])),
         *(("backend", value) for value in (GONE, None, "local", {})),
         ("backend.in_process", "no"),
         ("backend.lateness", "5"),
@@ -84,6 +96,44 @@ def test_a_damaged_description_is_not_judged_and_the_field_is_named(run_dir: Pat
     assert found.damage is not None and "\n" not in found.damage
     assert str(run_dir) in found.damage
     assert (place.split(".")[-1] in found.damage) or (value == "0" * 64 and "SHA-256" in found.damage)
+
+
+@pytest.mark.parametrize("change", ["first", "last", "heal", "all", "file", "edited", "torn", "more"])
+def test_a_ledger_that_lost_a_line_or_is_another_is_not_judged(run_dir: Path, change: str) -> None:
+    write_ledger(run_dir, [fault(1, 2), fault(3, 4, ident=2), fault(5, None, ident=3)])
+    assert check_run(run_dir).damage is None
+    path = run_dir / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    changed = {
+        "first": lines[1:], "last": lines[:-1], "heal": [lines[0], *lines[2:]], "all": [], "torn": [*lines, '{"id'],
+        "edited": [lines[0].replace('"proven": true', '"proven": false'), *lines[1:]], "more": [*lines, lines[0]],
+    }.get(change)  # fmt: skip
+    if changed is None:
+        path.unlink()
+    else:
+        path.write_text("".join(changed))
+    found = check_run(run_dir)
+    assert found.verdict == "unknown"
+    assert found.damage is not None and f"{path}: not the ledger that the run recorded" in found.damage
+
+
+def test_a_run_without_faults_has_a_ledger_without_lines(run_dir: Path) -> None:
+    assert not (run_dir / "ledger.jsonl").exists()
+    write_ledger(run_dir, [])
+    assert check_run(run_dir).verdict == "valid"
+    (run_dir / "ledger.jsonl").unlink()
+    assert check_run(run_dir).verdict == "valid"
+
+
+def test_a_run_of_schema_2_has_no_digest_of_its_ledger_and_one_of_today_has(run_dir: Path) -> None:
+    info = json.loads((run_dir / "run.json").read_text())
+    del info["ledger_sha256"]
+    for schema, damaged in ((1, False), (2, False), (3, True)):
+        (run_dir / "run.json").write_text(json.dumps({**info, "schema": schema}))
+        assert (check_run(run_dir).damage is not None) is damaged
+    assert edited(run_dir, "guarantees", GONE).damage is not None
+    (run_dir / "run.json").write_text(json.dumps({**info, "schema": 2, "ledger_sha256": "0" * 64}))
+    assert check_run(run_dir).damage is not None
 
 
 def test_text_that_is_no_description_is_not_judged(run_dir: Path) -> None:
@@ -142,6 +192,7 @@ def test_a_history_of_a_newer_schema_is_not_judged(run_dir: Path) -> None:
 )
 def test_a_ledger_with_a_line_that_is_none_is_not_judged(run_dir: Path, line: str) -> None:
     (run_dir / "ledger.jsonl").write_text(f"{line}\n")
+    sign(run_dir)
     found = check_run(run_dir)
     assert found.damage is not None and "ledger.jsonl:1" in found.damage
 

@@ -21,6 +21,7 @@ from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import POWER_LIMIT, parse_power, takes_connections
 from stormproof.errors import BackendError, HistoryError
+from stormproof.history.bounds import read_small_text
 from stormproof.history.undo import POWER, pending_undos
 from stormproof.run_folder import REMOTE_FILE, write_json
 from stormproof.timeout_scale import SLOW
@@ -62,7 +63,7 @@ class Remote:
         """
         path = run_dir / REMOTE_FILE
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(read_small_text(path))
             nodes = {node: Host.from_json(host) for node, host in data["nodes"].items()}
             for name in (data["run"], *nodes):
                 if Path(name).name != name or name == "..":
@@ -72,7 +73,7 @@ class Remote:
             return cls(data["run"], data["known_hosts"], nodes, client_addresses, data["power"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise HistoryError(f"can't read {path}: {error}") from None
 
     def node_dir(self, node: str) -> str:
