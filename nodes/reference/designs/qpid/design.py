@@ -309,8 +309,16 @@ class Qpid:
             self._primary.release()
 
     async def _tick_forever(self) -> None:
+        last = self._runtime.now()
         while True:
             await asyncio.sleep(self._options.beat)
+            now = self._runtime.now()
+            stood_still = now - last - self._options.beat
+            last = now
+            if stood_still > self._options.silence / 2:
+                self._runtime.log("stood still", seconds=round(stood_still, 3))
+                self._links.forgive(stood_still)
+            self._links.cut_silent()
             if self._permission is not None and self._permission.lost() and INQUORATE_LIVES not in self._bugs:
                 self._runtime.log("no quorum: the manager's lease ran out", level="error")
                 raise NoQuorum("the manager lets this broker go on no longer")
@@ -330,10 +338,15 @@ class Qpid:
         self._heard.pop(peer, None)
         if self._primary is not None:
             self._primary.detached(peer)
-        elif peer == self._serves_at and self.state in (CATCHUP, READY):
+        elif peer == self._serves_at:
+            self._lose_primary()
+
+    def _lose_primary(self) -> None:
+        """Go back to connecting; whoever was ready stays eligible until it begins to catch up with another."""
+        lost, self._serves_at = self._serves_at, None
+        if self.state in (CATCHUP, READY):
             self._was_ready = self.state == READY
-            self._serves_at = None
-            self._change_state(CONNECTING, lost=peer)
+            self._change_state(CONNECTING, lost=lost)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
         """What a peer says."""
@@ -368,7 +381,11 @@ class Qpid:
     def _take_hello(self, peer: str, hello: Hello) -> None:
         self._heard[peer] = hello
         if hello.state != PRIMARY or self.state == STOPPED:
+            if peer == self._serves_at:
+                self._lose_primary()
             return
+        if self._serves_at not in (None, peer) and hello.generation > self._generation:
+            self._lose_primary()
         if self._primary is not None:
             if (hello.generation, self._rank(self._name)) > (self._primary.generation, self._rank(peer)):
                 self._step_down(f"{peer} is primary of generation {hello.generation}")
