@@ -5,8 +5,8 @@ Nothing is changed when a ``CommandError`` is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from nodes.reference.api import Deliver, Effect
 from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
@@ -28,11 +28,19 @@ from nodes.reference.engine.model import (
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import State
-from nodes.reference.engine.topics import TOPIC_PREFIX
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, TOPIC_PREFIX
 
 
 class CommandError(Exception):
     """A client's command can't be carried out; nothing has been changed."""
+
+
+class Exchanges(Protocol):
+    """Where exchanges route to, in designs that have them."""
+
+    def bound(self, destination: str) -> Sequence[str] | None:
+        """The queues that get a message for ``/exchange/NAME/KEY``; None when there is no such exchange."""
+        ...
 
 
 class Destinations:
@@ -52,6 +60,7 @@ class Destinations:
         self._local = local
         self._too_slow = too_slow
         self._touched: dict[int, Queue] = {}
+        self.exchanges: Exchanges | None = None
 
     # Arrival.
 
@@ -74,6 +83,9 @@ class Destinations:
                 count += len(self._clustered.others(destination))
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
                 continue
+            if destination.startswith(EXCHANGE_PREFIX):
+                count += len(self._bound(destination))
+                continue
             count += not destination.startswith(WANTED)
             name = destination.removeprefix(WANTED).removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
             if name not in self._state.queues:
@@ -86,7 +98,9 @@ class Destinations:
             self._check_queues(len(fresh))
 
     def fanout(self, destination: str) -> int:
-        """How many subscriptions a message to this destination would reach now."""
+        """How many subscriptions, or bound queues, a message to this destination would reach now."""
+        if destination.startswith(EXCHANGE_PREFIX) and self.exchanges is not None:
+            return len(self.exchanges.bound(destination) or ())
         if not destination.startswith(TOPIC_PREFIX):
             return 0
         return len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
@@ -101,12 +115,36 @@ class Destinations:
             if "server" not in args:  # what comes from another element has been forwarded to all
                 for other in self._clustered.others(destination):
                     self._local.post(self._server_queues.send, other, destination, args["headers"], args["body"])
+        elif destination.startswith(EXCHANGE_PREFIX):
+            for name in self._bound(destination):
+                self._local.post(self._enqueue, self._queue(name), args)
         elif destination.startswith(MOVED):
             self._local.post(self._moved_here, self._queue(destination.removeprefix(MOVED)), args)
         elif destination.startswith(WANTED):
             self._local.post(self._wanted, self._queue(destination.removeprefix(WANTED)), args)
         else:
             self._local.post(self._enqueue, self._queue(destination), args)
+
+    def _bound(self, destination: str) -> Sequence[str]:
+        """The queues that an exchange routes to; raises CommandError when there is no such exchange."""
+        queues = self.exchanges.bound(destination) if self.exchanges is not None else None
+        if queues is None:
+            raise CommandError(f"there is no exchange {destination.removeprefix(EXCHANGE_PREFIX).partition('/')[0]}")
+        return queues
+
+    def declare(self, name: str) -> None:
+        """Make a queue, unless there is one of that name; raises CommandError when there are too many."""
+        self._queue(name)
+
+    def delete(self, name: str) -> None:
+        """Remove a queue with all that is in it; who consumes from it gets nothing more."""
+        queue = self._state.queues[name]
+        for subscription in list(queue.subscriptions.values()):
+            self.end_subscription(subscription)
+        for message in queue.waiting():
+            self._state.remove_message(message)
+        self._touched.pop(queue.id, None)
+        self._state.remove_queue(queue)
 
     def reserve(self, destination: str) -> None:
         """Make sure that a message which is sent there later needs no new queue."""

@@ -21,7 +21,7 @@ from nodes.reference.bugs import (
     TRANSACTION_HALF_APPLIED,
 )
 from nodes.reference.engine.clustered import Clustered
-from nodes.reference.engine.destinations import CommandError, Destinations
+from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import AUTO, PLAIN, Context, Message
 from nodes.reference.engine.notifications import LocalQueue
@@ -133,6 +133,18 @@ class StoreEngine:
         messages = [message for message in self._state.messages.values() if message.queue is held]
         return (Enqueued(message.queue.kind, queue, message.sequence, *self._state.content(message))
                 for message in messages if message.id in self._state.messages)
+
+    def use_exchanges(self, exchanges: Exchanges) -> None:
+        """Let clients send to exchanges."""
+        self._destinations.exchanges = exchanges
+
+    def declare_queue(self, name: str) -> None:
+        """Make a queue inside ``Broker.transaction``, if it is not there; raises CommandError beyond the limit."""
+        self._destinations.declare(name)
+
+    def delete_queue(self, name: str) -> None:
+        """Remove a queue, which is there, inside ``Broker.transaction``, with all that is in it."""
+        self._destinations.delete(name)
 
     def replicas(self) -> QueueReplicas:
         """The queues, to be kept equal to those of another broker; used until this one serves, and not beyond."""

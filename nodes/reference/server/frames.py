@@ -11,7 +11,7 @@ from nodes import stomp
 from nodes.reference.api import Command, Deliver
 from nodes.reference.engine.model import ACK_MODES, AUTO, DURABLE, QUEUE_PREFIX
 from nodes.reference.engine.server_queues import split
-from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT, TOPIC_MANAGER, TOPIC_PREFIX
 from nodes.stomp import Frame
 
 VERSION = "1.2"
@@ -25,6 +25,7 @@ MAX_NAME = 200
 
 _QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:)[^\s\x00-\x1f]+")
 _LEVEL = r"[^\s\x00-\x1f.*>]+"
+_EXCHANGE = re.compile(rf"{EXCHANGE_PREFIX}[^\s/\x00-\x1f]+/[^\s\x00-\x1f]*")
 _TOPIC = re.compile(rf"{TOPIC_PREFIX}{_LEVEL}(\.{_LEVEL})*")
 _PATTERN = re.compile(rf"{TOPIC_PREFIX}(>|({_LEVEL}|\*)(\.({_LEVEL}|\*))*(\.>)?)")
 _DURABLE = re.compile(r"[^\s\x00-\x1f:]+")
@@ -83,7 +84,7 @@ def greeting(frame: Frame) -> Greeting:
 
 
 def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -> Command:
-    """The command that a client's frame stands for. ``manager``: whether there is a topic manager.
+    """The command that a client's frame stands for. ``manager``: whether there is somebody who takes requests.
 
     Raises:
         FrameError: a header is missing or wrong, or the frame has no business here.
@@ -91,8 +92,12 @@ def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -
     reader = _READERS.get(frame.command)
     if reader is None:
         raise FrameError(f"{frame.command} on an open connection")
-    if manager and frame.command == "SEND" and frame.headers.get("destination") == TOPIC_MANAGER:
-        reader = _request
+    if manager and frame.command == "SEND":
+        destination = frame.headers.get("destination", "")
+        if destination in (TOPIC_MANAGER, MANAGEMENT):
+            reader = _request
+        elif _EXCHANGE.fullmatch(destination):
+            reader = _send_to_exchange
     kind, args = reader(frame)
     receipt = frame.headers.get("receipt")
     if receipt is not None:
@@ -231,6 +236,12 @@ def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
 def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
     args = {"destination": _target(frame), "headers": headers, "body": frame.body}
+    return "send", _in_transaction(frame, args)
+
+
+def _send_to_exchange(frame: Frame) -> tuple[str, dict[str, Any]]:
+    headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
+    args = {"destination": _name(frame, "destination"), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
 
 

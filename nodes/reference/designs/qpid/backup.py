@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker
-from nodes.reference.designs.qpid.configuration import QUEUE, Configuration
+from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.messages import (
     CAUGHT_UP,
     CREATE,
@@ -56,7 +56,7 @@ class Backup:
             if kind == QUEUE and self._options.level(name, arguments) == MESSAGES:
                 held = ranges(self._queues.holds(name))
                 told.append([
-                    name, [list(each) for each in self._generations.of(name)],
+                    name, arguments.get(CREATED, ""), [list(each) for each in self._generations.of(name)],
                     to_wire(self._queues.position(name), bits, self._epochs), [list(each) for each in held],
                 ])
         clean = self._store.now.uuid if self._store.now.state != DIRTY else ""
@@ -114,9 +114,15 @@ class Backup:
 
     def _create(self, kind: str, name: str, arguments: dict[str, str], number: int) -> None:
         if self._is_news(number):
-            self._configuration.put(kind, name, arguments)
-            if kind == QUEUE:
-                self._queues.declare(name)
+            self._put(kind, name, arguments)
+
+    def _put(self, kind: str, name: str, arguments: dict[str, str]) -> None:
+        known = self._configuration.get((kind, name)) or {}
+        if kind == QUEUE and known.get(CREATED) != arguments.get(CREATED):
+            self._remove(kind, name)
+        self._configuration.put(kind, name, arguments)
+        if kind == QUEUE:
+            self._queues.declare(name)
 
     def _delete(self, kind: str, name: str, number: int) -> None:
         if self._is_news(number):
@@ -141,6 +147,4 @@ class Backup:
                 if key not in listed:
                     self._remove(*key)
         for kind, name, arguments in objects:
-            self._configuration.put(kind, name, arguments)
-            if kind == QUEUE:
-                self._queues.declare(name)
+            self._put(kind, name, arguments)

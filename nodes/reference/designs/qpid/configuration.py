@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nodes.reference import wire
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, matches
 
 QUEUE, EXCHANGE, BINDING = "queue", "exchange", "binding"
 KINDS = (QUEUE, EXCHANGE, BINDING)
@@ -17,6 +18,17 @@ Key = tuple[str, str]
 def binding_name(exchange: str, queue: str, key: str) -> str:
     """What names a binding."""
     return "\n".join((exchange, queue, key))
+
+
+DIRECT, FANOUT, TOPIC = "direct", "fanout", "topic"
+EXCHANGE_TYPES = (DIRECT, FANOUT, TOPIC)
+REPLICATE = "qpid.replicate"
+CREATED = "created"
+"""What tells a queue from an earlier one of its name: which generation of primaries made it, and by which change."""
+
+
+class Mistaken(Exception):
+    """A request that can't be carried out; the text is one line."""
 
 
 class Configuration:
@@ -57,7 +69,28 @@ class Configuration:
         self._objects.pop((kind, name), None)
         self._database.execute("DELETE FROM qpid_objects WHERE kind = ? AND name = ?", (kind, name))
 
+    def bound(self, destination: str) -> Sequence[str] | None:
+        """The queues that get a message for ``/exchange/NAME/KEY``; None when there is no such exchange."""
+        name, _, key = destination.removeprefix(EXCHANGE_PREFIX).partition("/")
+        exchange = self.get((EXCHANGE, name))
+        if exchange is None:
+            return None
+        selects = _SELECTS[exchange["type"]]
+        queues = {binding["queue"]: None for (kind, _), binding in self._objects.items()
+                  if kind == BINDING and binding["exchange"] == name and selects(binding["key"], key)}
+        return list(queues)
+
+    def bindings_of(self, kind: str, name: str) -> list[str]:
+        """Names of the bindings that end with a queue or an exchange."""
+        return [binding for (what, binding), arguments in self._objects.items()
+                if what == BINDING and arguments[kind] == name]
+
     def clear(self) -> None:
         """Nothing exists."""
         self._objects.clear()
         self._database.execute("DELETE FROM qpid_objects")
+
+
+_SELECTS: Mapping[str, Callable[[str, str], bool]] = {
+    DIRECT: lambda wanted, key: wanted == key, FANOUT: lambda wanted, key: True, TOPIC: matches,
+}

@@ -54,7 +54,7 @@ class Refused(Exception):
 class Qpid:
     """A broker of a hot-standby cluster. Options: ``nodes.reference.designs.qpid.options.Options``."""
 
-    has_topic_manager = False
+    has_topic_manager = True
     has_services = False
 
     def __init__(self, broker: Broker) -> None:

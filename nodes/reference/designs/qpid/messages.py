@@ -27,8 +27,8 @@ class Attach(NamedTuple):
     """A backup asks to browse all queues, and tells what it holds.
 
     ``uuid`` is that of the clean store that it was started from, empty for none. For each queue that it holds
-    messages of, or has had: name, the generations (``[generation, position of its first message]``, oldest first),
-    position of the last message, and the positions that are held, as ``[first, count]``.
+    messages of, or has had: name, when it was created, the generations (``[generation, position of its first
+    message]``, oldest first), position of the last message, and the positions that are held, as ``[first, count]``.
     """
 
     generation: int
@@ -121,8 +121,8 @@ def _well_formed(part: list[Any] | dict[str, Any]) -> bool:
 def check_attach(message: Attach) -> None:
     """See that the queues that a backup tells of have the parts that they should; raises LinkError."""
     for queue in message.queues:
-        fine = isinstance(queue, list) and list(map(type, queue)) == [str, list, list, list]
-        if not fine or not _pair(queue[2]) or not all(_pair(each) for part in (queue[1], queue[3]) for each in part):
+        fine = isinstance(queue, list) and list(map(type, queue)) == [str, str, list, list, list]
+        if not fine or not _pair(queue[3]) or not all(_pair(each) for part in (queue[2], queue[4]) for each in part):
             raise LinkError("what a backup tells of a queue is malformed")
 
 

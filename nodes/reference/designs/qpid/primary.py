@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from nodes.reference.api import Broker, Closed, Command, Effect, Refused
+from nodes.reference.api import Broker, Closed, Command, Done, Effect, Refused
 from nodes.reference.bugs import (
     COMPLETED_BEFORE_SIGNAL,
     DEAD_BACKUP_HOLDS,
     DEQUEUE_NOT_SENT,
     switched_on,
 )
-from nodes.reference.designs.qpid.configuration import QUEUE, Configuration
+from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, Mistaken
+from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_request
 from nodes.reference.designs.qpid.messages import (
     CAUGHT_UP,
     CREATE,
+    DELETE,
     DEQUEUE,
     ENQUEUE,
     RESET,
@@ -31,9 +33,10 @@ from nodes.reference.designs.qpid.messages import (
     Events,
     Message,
 )
-from nodes.reference.designs.qpid.options import LM1, LM2, LM3, LM4, LM5, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.options import LC2C, LM1, LM2, LM3, LM4, LM5, MESSAGES, NONE, Options
 from nodes.reference.designs.qpid.positions import Generations, agreement, from_wire, to_wire, until
 from nodes.reference.designs.qpid.states import CATCHUP, READY
+from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import PLAIN
 from nodes.reference.engine.model import Message as Held
@@ -109,6 +112,7 @@ class Primary:
     def start(self) -> None:
         """Begin to serve."""
         self._engine.tap(self)
+        self._engine.use_exchanges(self._configuration)
         self._task = self._broker.runtime.spawn(self._run(), "qpid commit")
 
     def stop(self) -> None:
@@ -164,7 +168,8 @@ class Primary:
         early: list[Effect] = []
         with self._broker.transaction():
             for command in commands:
-                settling = command.kind in _SETTLING and LM4 in self._documented
+                settling = (command.kind in _SETTLING and LM4 in self._documented) or (
+                    command.kind == "request" and LC2C in self._documented)
                 (early if settling else effects).extend(self._apply(command))
             events, self._events = self._events, []
         if early:
@@ -176,6 +181,8 @@ class Primary:
         self.release()
 
     def _apply(self, command: Command) -> list[Effect]:
+        if command.kind == "request":
+            return self._manage(command)
         reason = _unsupported(command)
         if reason is None:
             return self._engine.apply(command)
@@ -184,6 +191,40 @@ class Primary:
             return [Closed(command.conn, reason)]
         closing = self._engine.apply(Command("close", command.conn, 0, {"reason": "error"}))
         return [Refused(command.conn, receipt, reason), *(each for each in closing if not isinstance(each, Closed))]
+
+    def _manage(self, command: Command) -> list[Effect]:
+        """A request that makes or removes queues, exchanges or bindings."""
+        headers: dict[str, str] = {}
+        try:
+            request, said = read_request(command.args["headers"], command.args["body"])
+            if request == LIST:
+                headers["x-answer"] = listing(self._configuration, said.get("kind", ""))
+            else:
+                for change in changes_of(request, said, self._configuration):
+                    self._change(*change)
+        except Mistaken as mistake:
+            headers["x-error"] = str(mistake)
+        except CommandError as mistake:
+            headers["x-error"] = str(mistake)
+        # The connection's own things are the engine's; this command is nothing to it.
+        done = self._engine.apply(Command("received", command.conn, 0, {"receipt": command.args.get("receipt")}))
+        return [replace(effect, headers=headers) if isinstance(effect, Done) else effect for effect in done]
+
+    def _change(self, creates: bool, kind: str, name: str, arguments: dict[str, str]) -> None:
+        if creates:
+            if kind == QUEUE:
+                self._engine.declare_queue(name)
+            self._create(kind, name, arguments)
+            return
+        level = self._options.level(name, self._configuration.get((kind, name)) or {})
+        if kind == QUEUE:
+            if name in self._engine.positions():
+                self._engine.delete_queue(name)
+            self._generations.forget(name)
+        self._configuration.remove(kind, name)
+        self._configuration.number += 1
+        if level != NONE:
+            self._events.append([DELETE, kind, name, self._configuration.number])
 
     # What happens to queues.
 
@@ -210,8 +251,10 @@ class Primary:
         return self._options.level(queue, self._configuration.get((QUEUE, queue)) or {})
 
     def _create(self, kind: str, name: str, arguments: dict[str, str]) -> None:
-        self._configuration.put(kind, name, arguments)
         self._configuration.number += 1
+        if kind == QUEUE:
+            arguments = {**arguments, CREATED: f"{self.generation}.{self._configuration.number}"}
+        self._configuration.put(kind, name, arguments)
         if self._options.level(name, arguments) != NONE:
             self._events.append([CREATE, kind, name, arguments, self._configuration.number])
 
@@ -291,7 +334,9 @@ class Primary:
             if kind != QUEUE or self._level(name) != MESSAGES:
                 continue
             ours, last = held.get(name, set()), positions.get(name, 0)
-            _, generations, at, pieces = told.get(name, [name, [], [0, 0], []])
+            created = (self._configuration.get((kind, name)) or {}).get(CREATED, "")
+            same = name in told and told[name][1] == created
+            _, _, generations, at, pieces = told[name] if same else [name, created, [], [0, 0], []]
             theirs = from_wire(at, self._options.sequence_bits, LM2 not in self._documented, last)
             having = {position for first, count in pieces for position in range(first, first + count)}
             if LM1 in self._documented:
