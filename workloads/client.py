@@ -36,6 +36,7 @@ class StompCluster(Protocol):
     backend: Backend
     login: str
     passcode: str
+    reliable_connections: bool
 
     @property
     def node_names(self) -> Sequence[str]:
@@ -63,6 +64,7 @@ class SubCluster:
         self.test: Test = cluster.test
         self.backend: Backend = cluster.backend
         self.login, self.passcode = cluster.login, cluster.passcode
+        self.reliable_connections = cluster.reliable_connections
         self.node_names = tuple(nodes)
         self.servers = (self.node_names,)
         self._cluster = cluster
@@ -95,7 +97,7 @@ class Unanswered(Exception):
 
 
 class StompClient:
-    """One process on one reliable connection; subclasses carry out operations.
+    """One process on one connection, reliable where the system has such; subclasses carry out operations.
 
     A connection that is over is replaced by a new one before the next operation, after ``reset``.
     """
@@ -114,7 +116,7 @@ class StompClient:
             login=cluster.login,
             passcode=cluster.passcode,
             local_host=cluster.backend.address(host),
-            reliable=bool(options.get("reliable", True)),
+            reliable=cluster.reliable_connections and bool(options.get("reliable", True)),
             heartbeat=float(options["client_heartbeat"]),
             learns_replicas=not home,
         )

@@ -62,6 +62,8 @@ class Cluster(ABC):
     """
 
     login = "stormproof"
+    reliable_connections = True
+    """Whether clients of the reference broker may ask for connections whose frames are numbered and sent again."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.test: Test = deployment.test
