@@ -62,6 +62,7 @@ class Late(Silent):
 def client_on(connection: Silent, depths: Callable[[], Awaitable[dict[str, int] | None]], **more: Any) -> QueueClient:
     cluster: Any = SimpleNamespace(
         test=Test("joram", "queue", nodes=1, options=OPTIONS | more), login="", passcode="", depths=depths,
+        reliable_connections=True,
         node_names=("n1",), client_addresses=lambda: [("127.0.0.1", 1)],
         backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
