@@ -32,8 +32,8 @@ class Beat(NamedTuple):
 class Echo(NamedTuple):
     """The answer to a heartbeat, with what the sender has on disk.
 
-    ``promised``: the highest ballot that it supports. ``ballot``, ``term``, ``primary``: the newest decision that it has
-    accepted. ``age``: seconds since it last answered the primary of an earlier term as such. ``promoted``: the last
+    ``promised``: the highest ballot that it supports. ``ballot``, ``term``, ``primary``: the newest decision that it
+    has accepted. ``age``: seconds since it last answered the primary of an earlier term as such. ``promoted``: the last
     term in which its own broker was promoted, ``finished``: the last one in which that is over for good.
     """
 

@@ -38,6 +38,8 @@ class Store:
     def __init__(self, database: sqlite3.Connection) -> None:
         """Raises ConfigError when the database holds something else."""
         self._database = database
+        self.failure: sqlite3.Error | None = None
+        """Why the disk can't be relied on any more."""
         database.execute("CREATE TABLE IF NOT EXISTS record (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), "
                          "promised INTEGER, ballot INTEGER, term INTEGER, primary_node TEXT, promoted INTEGER, "
                          "process TEXT, finished INTEGER)")  # fmt: skip
@@ -49,11 +51,14 @@ class Store:
         self.record = Record(*row) if row is not None else Record()
 
     def save(self, record: Record) -> None:
-        """Have it on disk when this returns; raises sqlite3.Error when the disk fails, whereupon the manager must end.
-        """
+        """Have it on disk when this returns; raises sqlite3.Error when the disk fails: then the manager must end."""
         if record == self.record:
             return
-        self._database.execute("BEGIN IMMEDIATE")
-        self._database.execute("INSERT OR REPLACE INTO record VALUES (1, ?, ?, ?, ?, ?, ?, ?)", record)
-        self._database.execute("COMMIT")
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.execute("INSERT OR REPLACE INTO record VALUES (1, ?, ?, ?, ?, ?, ?, ?)", record)
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.failure = error
+            raise
         self.record = record

@@ -1,0 +1,296 @@
+"""Who decides, and who is to be primary: a coordinator by majority votes, one decision a ballot, each on disk.
+
+Single-decree Paxos for each term, with the coordinator's ballot shared by what it decides: it first takes over the
+newest decision that any of a majority has accepted, and replaces that only when the primary is gone or has refused. A
+primary may be started (``cleared``) once a majority has accepted the decision and all leases of earlier terms are over
+(``membership``), which nobody has to wait for where the earlier primary's manager says that it ended its broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.manager.membership import (
+    NEVER,
+    Answers,
+    Membership,
+    best_decision,
+    leases_are_over,
+)
+from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote
+from nodes.reference.designs.qpid.manager.options import ManagerOptions
+from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.report import Report, candidates, may_bootstrap
+
+FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
+
+_AVOIDED = 5
+"""Leases for which somebody who has refused is not asked again."""
+
+
+class Others(Protocol):
+    """What a coordinator needs of its manager."""
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message, if there is a link."""
+
+    def beat(self) -> None:
+        """Send everybody a heartbeat now."""
+
+    def alive(self) -> Sequence[str]:
+        """The members from whom something was heard within a lease, this one included, in order."""
+        ...
+
+    def reports(self) -> Mapping[str, Report]:
+        """What those who are alive said last of their brokers, this one included."""
+        ...
+
+
+class Coordinator:
+    """One manager's part in elections and decisions, as coordinator, candidate and voter."""
+
+    def __init__(self, runtime: Runtime, options: ManagerOptions, store: Store, membership: Membership,
+                 answers: Answers, others: Others) -> None:
+        self._runtime, self._options, self._store = runtime, options, store
+        self._membership, self._answers, self._others = membership, answers, others
+        self.phase = FOLLOWING
+        self.coordinator = ""
+        """Who was heard last as the coordinator of the highest ballot."""
+        # One that has accepted something may have been away for a moment only.
+        self._heard_at = runtime.now() if store.record.ballot else NEVER
+        self._stand_at: float | None = None
+        self._highest = store.record.promised
+        self._ballot = 0
+        self._votes: dict[str, tuple[int, int, str]] = {}
+        self._refused: dict[str, None] = {}
+        self._deadline = 0.0
+        self._cleared_term = 0
+        self._nothing_before = False
+        self._predecessor: tuple[int, str] | None = None
+        self._pending_since = 0.0
+        self._avoided: dict[str, float] = {}
+        self._told = ""
+
+    @property
+    def record(self) -> Record:
+        """What this manager has on disk."""
+        return self._store.record
+
+    @property
+    def ballot(self) -> int:
+        """The ballot in which this manager is coordinator, 0 if it is not."""
+        return self._ballot if self.phase == COORDINATING else 0
+
+    @property
+    def cleared(self) -> bool:
+        """Whether, as the coordinator, it lets the primary be started."""
+        return self.phase == COORDINATING and self.record.term > 0 and self._cleared_term == self.record.term
+
+    @property
+    def bootstrap(self) -> bool:
+        """Whether a primary that is started now does not have to be ready."""
+        return self.cleared and may_bootstrap(self._others.reports(), self._membership.members, self.record.ballot)
+
+    def tick(self) -> None:
+        """As coordinator keep a primary; else stand, if there is no coordinator and it is this one's turn."""
+        now = self._runtime.now()
+        if self.phase == COORDINATING:
+            if self._membership.quorum_since(now) + self._options.lease < now:
+                self._step_down("no quorum")
+            else:
+                self._govern(now)
+        elif self._hears_coordinator(now):
+            self.phase, self._stand_at = FOLLOWING, None
+        elif self.phase != FOLLOWING:
+            if now > self._deadline:
+                self._give_up(now)
+        elif len(self._others.alive()) < self._membership.needed:
+            self._stand_at = None
+        elif self._stand_at is None:
+            self._back_off(now)
+        elif now >= self._stand_at:
+            self._ask(sure=False)
+
+    def react(self) -> None:
+        """As coordinator go on at once, where something was heard that it may have waited for."""
+        if self.phase == COORDINATING:
+            self._govern(self._runtime.now())
+
+    # Elections.
+
+    def asked(self, peer: str, ask: Ask) -> None:
+        """Another member wants a vote."""
+        now, record = self._runtime.now(), self.record
+        self._highest = max(self._highest, ask.ballot)
+        known = self.coordinator if self._hears_coordinator(now) else ""
+        granted = ask.ballot > record.promised and self.phase != COORDINATING and known in ("", peer)
+        if granted and ask.sure:
+            self._store.save(record._replace(promised=ask.ballot))
+            self.phase = FOLLOWING
+            self._back_off(now)
+        record = self.record
+        self._others.send(peer, Vote(ask.ballot, ask.sure, granted, record.promised, record.ballot, record.term,
+                                     record.primary))  # fmt: skip
+
+    def voted(self, peer: str, vote: Vote) -> None:
+        """Another member has answered."""
+        self._highest = max(self._highest, vote.promised)
+        waiting = {ASKING: False, STANDING: True}
+        if vote.asked != self._ballot or waiting.get(self.phase) is not vote.sure:
+            return
+        if vote.granted:
+            self._votes[peer] = (vote.ballot, vote.term, vote.primary)
+            self._count_votes()
+            return
+        self._refused[peer] = None
+        if len(self._membership.members) - len(self._refused) < self._membership.needed:
+            self._give_up(self._runtime.now())
+
+    def heard(self, peer: str, beat: Beat) -> None:
+        """A coordinator's heartbeat: what it has decided is accepted, unless a higher ballot was promised."""
+        record = self.record
+        self._highest = max(self._highest, beat.ballot)
+        if beat.ballot < max(record.promised, 1):
+            return
+        if self.phase == COORDINATING:
+            self._step_down(f"{peer} is coordinator")
+        self.phase, self.coordinator, self._heard_at = FOLLOWING, peer, self._runtime.now()
+        if (beat.ballot, beat.term) > record.decision:
+            self._accept(record._replace(promised=beat.ballot, ballot=beat.ballot, term=beat.term,
+                                         primary=beat.primary))  # fmt: skip
+
+    def echoed(self, peer: str, echo: Echo) -> None:
+        """A member's answer tells of a higher ballot, if there is one: this coordinator needs a higher one still."""
+        self._highest = max(self._highest, echo.promised)
+        if self.phase == COORDINATING and echo.promised > self._ballot:
+            self._runtime.log("coordinator needs a higher ballot", ballot=self._ballot, promised=echo.promised,
+                              by=peer)  # fmt: skip
+            self._ask(sure=True)
+
+    def _hears_coordinator(self, now: float) -> bool:
+        return now - self._heard_at <= self._options.lease
+
+    def _back_off(self, now: float) -> None:
+        self._stand_at = now + self._runtime.random.random() * self._options.election
+
+    def _give_up(self, now: float) -> None:
+        self.phase = FOLLOWING
+        self._back_off(now)
+
+    def _step_down(self, why: str) -> None:
+        self._runtime.log("coordinator steps down", ballot=self._ballot, why=why)
+        self.phase, self._stand_at = FOLLOWING, None
+        self._heard_at, self.coordinator = self._runtime.now(), ""
+
+    def _ask(self, sure: bool) -> None:
+        record = self.record
+        self._ballot = max(self._highest, record.promised) + 1
+        self.phase = STANDING if sure else ASKING
+        self._deadline = self._runtime.now() + self._options.lease
+        self._refused.clear()
+        if sure:
+            self._store.save(record._replace(promised=self._ballot))
+        self._votes = {self._membership.node: (record.ballot, record.term, record.primary)}
+        for peer in self._others.alive():
+            if peer != self._membership.node:
+                self._others.send(peer, Ask(self._ballot, sure))
+        self._count_votes()
+
+    def _count_votes(self) -> None:
+        if len(self._votes) < self._membership.needed:
+            return
+        if self.phase == ASKING:
+            self._ask(sure=True)
+            return
+        _, term, primary = best_decision(list(self._votes.values()))
+        self._accept(self.record._replace(ballot=self._ballot, term=term, primary=primary))
+        self.phase, self.coordinator, self._predecessor = COORDINATING, self._membership.node, None
+        self._nothing_before = term == 0
+        self._heard_at = NEVER
+        self._pending_since, self._told = self._runtime.now(), ""
+        self._runtime.log("coordinator", ballot=self._ballot, term=term, primary=primary or "none")
+        self._others.beat()
+
+    def _accept(self, record: Record) -> None:
+        if record.term != self.record.term:
+            self._answers.superseded()
+        self._store.save(record)
+
+    # As coordinator.
+
+    def _govern(self, now: float) -> None:
+        record, reports = self.record, self._others.reports()
+        if record.term:
+            report = reports.get(record.primary)
+            if report is not None and report.promoted == record.term:
+                self._told = ""
+                return
+            too_long = self._options.promotion_limit + _AVOIDED * self._options.lease
+            if report is not None and report.finished < record.term and now <= self._pending_since + too_long:
+                self._clear(now)
+                return
+            if report is not None and self._word_of(record.primary)[0] != record.term:
+                self._avoided[record.primary] = now + _AVOIDED * self._options.lease
+        chosen = self._choose(now, reports)
+        if chosen:
+            self._decide(chosen, now)
+
+    def _choose(self, now: float, reports: Mapping[str, Report]) -> str:
+        members = self._membership.members
+        fresh = may_bootstrap(reports, members, self.record.ballot)
+        able = list(members) if fresh else candidates(reports, members)
+        chosen = next((name for name in able if now >= self._avoided.get(name, now)), "")
+        told = "" if chosen else f"no member may be primary: {'all have refused' if able else 'none is eligible'}"
+        if told and told != self._told:
+            found = {name: f"{report.state or 'down'}/{report.store or '?'}" for name, report in reports.items()}
+            self._runtime.log("no primary", level="warning", why=told, found=" ".join(map(":".join, found.items())))
+        self._told = told
+        return chosen
+
+    def _decide(self, primary: str, now: float) -> None:
+        record = self.record
+        if record.term == record.ballot:  # this ballot has had its decision
+            self._ask(sure=True)
+            return
+        self._predecessor = (record.term, record.primary) if record.term else None
+        self._accept(record._replace(term=record.ballot, primary=primary))
+        self._pending_since = now
+        self._runtime.log("primary assigned", term=record.ballot, primary=primary, before=record.primary or "none")
+        self._others.beat()
+        self._clear(now)
+
+    def _clear(self, now: float) -> None:
+        """Let the primary be started, if nobody else can have a lease any more."""
+        if self.cleared:
+            return
+        membership = self._membership
+        ages = membership.accepted(self.record.decision, now) | {membership.node: self._answers.age(now)}
+        if len(ages) < membership.needed:
+            return
+        reason = ("no earlier primary" if self._nothing_before else
+                  "its manager ended the earlier one" if self._predecessor_has_ended() else
+                  "earlier leases are over" if leases_are_over(ages, membership.needed, self._options.caution) else
+                  "")  # fmt: skip
+        if reason:
+            self._cleared_term = self.record.term
+            self._runtime.log("primary cleared", term=self.record.term, why=reason)
+            self._others.beat()
+
+    def _predecessor_has_ended(self) -> bool:
+        """Whether the earlier primary's own manager says that its broker isn't primary, and never will be in that term.
+
+        That is enough only if nobody before *that* one can have a lease: it had been promoted, or this coordinator had
+        cleared its term.
+        """
+        if self._predecessor is None:
+            return False
+        term, name = self._predecessor
+        promoted, finished = self._word_of(name)
+        return finished >= term and term in (promoted, self._cleared_term)
+
+    def _word_of(self, name: str) -> tuple[int, int]:
+        """The last term in which a member's broker was promoted, and the last one in which that is over for good."""
+        found = self.record if name == self._membership.node else self._membership.echo(name)
+        return (found.promoted, found.finished) if found is not None else (0, 0)

@@ -1,0 +1,84 @@
+"""Where a node's broker asks its manager whether it may go on.
+
+Frames as on links between brokers (``replication/links.py``), after a handshake: ``["renew", sent]``, where ``sent``
+is the broker's own clock, is answered by ``["granted", sent, seconds, term]``: the broker may go on until ``seconds``
+after ``sent``, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may not.
+``["leaving"]``: it ends because the whole cluster is shut down in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.timeouts import within
+
+PROTOCOL = "stormproof-qpid-manager/1"
+MAX_CONNECTIONS = 16
+"""Of which one is the broker's."""
+_MAX_FRAME = 4096
+_HANDSHAKE_SECONDS = 2.0
+_CHUNK = 1 << 16
+
+
+def manager_name(node: str) -> str:
+    """What the manager of a node is called in the handshake."""
+    return f"{node}.manager"
+
+
+class Lessor:
+    """The listener for this node's broker."""
+
+    def __init__(self, runtime: Runtime, services: Services, address: tuple[str, int], node: str, cluster: str,
+                 secret: str) -> None:
+        self._runtime, self._services, self._address, self._node = runtime, services, address, node
+        self._handshake = Handshake(PROTOCOL, cluster, manager_name(node), secret, runtime.random)
+        self._complaints = Complaints(runtime, "connection refused")
+        self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen; raises OSError when that is not possible."""
+        self._server = await self._runtime.serve(self._serve, *self._address)
+
+    def stop(self) -> None:
+        """Listen no more, and close all connections."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._writers) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._writers[writer] = None
+        try:
+            async with within(_HANDSHAKE_SECONDS):
+                await self._handshake.accept(reader, writer, [self._node])
+            self._complaints.forget(self._node)
+            parser = FrameParser(_MAX_FRAME)
+            while data := await reader.read(_CHUNK):
+                for frame in parser.feed(data):
+                    self._take(frame, writer)
+        except LinkError as error:
+            self._complaints.tell("", str(error))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # it will ask again
+        finally:
+            del self._writers[writer]
+            writer.transport.abort()
+
+    def _take(self, frame: Any, writer: asyncio.StreamWriter) -> None:
+        match frame:
+            case ["renew", int(sent) | float(sent)] if not isinstance(sent, bool):
+                granted = self._services.grant()
+                if granted is not None:
+                    writer.write(encode_frame(["granted", sent, *granted]))
+            case ["leaving"]:
+                self._services.leave()
+            case _:
+                raise LinkError("a frame is neither renew nor leaving")

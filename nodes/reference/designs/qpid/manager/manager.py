@@ -1,0 +1,159 @@
+"""A manager, put together: heartbeats among all members, decisions, and the services of this node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.control import Control
+from nodes.reference.designs.qpid.manager.config import ManagerConfig
+from nodes.reference.designs.qpid.manager.coordinator import Coordinator
+from nodes.reference.designs.qpid.manager.lessor import Lessor
+from nodes.reference.designs.qpid.manager.membership import Answers, Membership
+from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote, pack, unpack
+from nodes.reference.designs.qpid.manager.options import ManagerOptions
+from nodes.reference.designs.qpid.manager.programs import Programs
+from nodes.reference.designs.qpid.manager.record import DATABASE, Store
+from nodes.reference.designs.qpid.manager.report import Report, decoded
+from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.replication.links import Links
+
+_LATE = 2
+"""Heartbeat intervals from one tick to the next, above which this process itself has stood still."""
+
+
+class Manager:
+    """The manager of one node."""
+
+    def __init__(self, config: ManagerConfig, runtime: Runtime, programs: Programs) -> None:
+        """Raises ConfigError when the configuration, or the data, can't be used."""
+        self._runtime, self._node = runtime, config.node
+        self.options = options = ManagerOptions.from_options(config.options)
+        self._store = Store(runtime.open_database(DATABASE))
+        self._membership = Membership(config.node, list(config.members))
+        self._answers = Answers(earlier=runtime.now())
+        self._control = Control(runtime, config.broker, config.login, config.passcode)
+        self.services = Services(runtime, options, programs, self._control, self._store, self._membership,
+                                 self._answers, self._changed)  # fmt: skip
+        self.coordinator = Coordinator(runtime, options, self._store, self._membership, self._answers, self)
+        self._lessor = Lessor(runtime, self.services, config.listen, config.node, config.cluster, config.secret)
+        self._links = Links(runtime, self, config.node, config.members, f"{config.cluster} managers", options.lease,
+                            options.heartbeat, config.secret)  # fmt: skip
+        self._reports: dict[str, Report] = {}
+        self._quorum = False
+        self._ticked = runtime.now()
+
+    async def run(self) -> None:
+        """Manage until the task is cancelled; then the broker is ended in order.
+
+        Raises:
+            OSError: a listener can't be had.
+        """
+        record = self._store.record
+        self._runtime.log("manager started", promised=record.promised, term=record.term, primary=record.primary or "-")
+        await self._links.start()
+        await self._lessor.start()
+        working = [self._runtime.spawn(self.services.supervise(), "supervise"),
+                   self._runtime.spawn(self.services.converse(), "converse")]  # fmt: skip
+        try:
+            while True:
+                self._tick()
+                await asyncio.sleep(self.options.heartbeat)
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.wait(working)
+            await self.services.stop()
+            self._lessor.stop()
+            await self._links.stop()
+            self._runtime.log("stopped")
+
+    def _tick(self) -> None:
+        if self._store.failure is not None:
+            raise self._store.failure
+        now, heartbeat = self._runtime.now(), self.options.heartbeat
+        if now - self._ticked > _LATE * heartbeat:
+            self._links.forgive(now - self._ticked - heartbeat)
+            self._runtime.log("stood still", seconds=round(now - self._ticked, 3))
+        self._ticked = now
+        self._links.cut_silent()
+        self.coordinator.tick()
+        self.beat()
+        quorum = self.services.has_quorum(now)
+        if quorum != self._quorum:
+            self._quorum = quorum
+            self._runtime.log("quorum" if quorum else "no quorum", alive=",".join(self.alive()))
+
+    def _changed(self) -> None:
+        """This node's broker has ended, or refused: nobody has to wait for the next heartbeat to know."""
+        self.coordinator.react()
+        self.beat()
+
+    # What the coordinator needs (Others).
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message, if there is a link."""
+        self._links.send(peer, pack(message))
+
+    def beat(self) -> None:
+        """Send everybody a heartbeat now, and do what it says oneself."""
+        coordinator, record = self.coordinator, self._store.record
+        cleared = coordinator.cleared
+        bootstrap = coordinator.bootstrap
+        if cleared and record.primary == self._node:
+            self.services.clear(record.term, bootstrap)
+        frame = pack(Beat(self._runtime.now(), coordinator.ballot, record.term, record.primary, cleared, bootstrap,
+                          self.services.report().encoded()))  # fmt: skip
+        for peer in self._membership.members:
+            if peer != self._node:
+                self._links.send(peer, frame)
+
+    def alive(self) -> Sequence[str]:
+        """The members from whom something was heard within a lease, this one included, in order."""
+        return [name for name in self._membership.members
+                if name == self._node or self._links.silent_for(name) <= self.options.lease]  # fmt: skip
+
+    def reports(self) -> Mapping[str, Report]:
+        """What those who are alive said last of their brokers, this one included."""
+        own = {self._node: self.services.report()}
+        return {name: report for name in self.alive() if (report := (own | self._reports).get(name)) is not None}
+
+    # What happens on the links (LinkEvents).
+
+    def link_up(self, peer: str) -> None:
+        """Nothing has to be said before the next heartbeat."""
+
+    def link_down(self, peer: str) -> None:
+        """A member counts as gone when it was silent for a lease."""
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        """Take messages; raises LinkError for anything else."""
+        for frame in frames:
+            match unpack(frame):
+                case Beat() as beat:
+                    self._heard(peer, beat)
+                    self.coordinator.react()
+                case Echo() as echo:
+                    now = self._runtime.now()
+                    self._membership.heard(peer, echo._replace(sent=min(echo.sent, now)), now)
+                    self.coordinator.echoed(peer, echo)
+                    self.coordinator.react()
+                case Ask() as ask:
+                    self.coordinator.asked(peer, ask)
+                case Vote() as vote:
+                    self.coordinator.voted(peer, vote)
+
+    def _heard(self, peer: str, beat: Beat) -> None:
+        self._reports[peer] = decoded(beat.report)
+        if beat.ballot:
+            self.coordinator.heard(peer, beat)
+        record, now = self._store.record, self._runtime.now()
+        if beat.cleared and (beat.ballot, beat.term, self._node) == (record.ballot, record.term, record.primary):
+            self.services.clear(beat.term, beat.bootstrap)
+        age = self._answers.age(now)
+        if record.term and record.primary == peer:
+            self._answers.backed(now)
+        self.send(peer, Echo(beat.sent, record.promised, record.ballot, record.term, record.primary, age,
+                             record.promoted, record.finished))  # fmt: skip

@@ -1,0 +1,98 @@
+"""Who lives and who backs whom: what a manager concludes from the answers to its heartbeats, without doing anything.
+
+The lease of a primary. A manager lets its broker go on as the primary of term T until ``lease`` seconds after it sent
+the newest heartbeat that a majority (itself included) answered *while they held its decision for T to be in force*. A
+member answers a primary's manager as such only as long as it has accepted no newer decision, and notes when it last did
+so (``Answers``). So once a majority has accepted a newer decision, and for each of these the time since that note is
+longer than a lease, by any clock, no lease of an earlier term is left: any majority that had backed it shares a member
+with this one (Gray and Cheriton 1989; Ongaro's dissertation, 6.4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodes.reference.designs.qpid.manager.messages import Echo
+from nodes.reference.replication.lease import kth_newest
+from nodes.reference.replication.quorum import majority
+
+NEVER = float("-inf")
+MAX_AGE = 1e9
+
+
+class Membership:
+    """The newest answer of each other member, and when it came."""
+
+    def __init__(self, node: str, members: Sequence[str]) -> None:
+        self.node = node
+        self.members = tuple(members)
+        self._echoes: dict[str, tuple[Echo, float]] = {}
+
+    @property
+    def needed(self) -> int:
+        """How many members are a majority."""
+        return majority(len(self.members))
+
+    def heard(self, peer: str, echo: Echo, now: float) -> None:
+        """A member has answered the heartbeat that was sent at ``echo.sent``."""
+        known = self._echoes.get(peer)
+        if known is None or echo.sent >= known[0].sent:
+            self._echoes[peer] = (echo, now)
+
+    def echo(self, peer: str) -> Echo | None:
+        """What a member answered last."""
+        return self._echoes[peer][0] if peer in self._echoes else None
+
+    def quorum_since(self, now: float) -> float:
+        """When this manager sent the newest heartbeat that a majority has answered."""
+        return kth_newest({peer: echo.sent for peer, (echo, _) in self._echoes.items()}, now, len(self.members))
+
+    def backed_since(self, term: int, now: float) -> float:
+        """The same, of those whose answer said that this node is the primary of that term."""
+        stamps = {peer: echo.sent for peer, (echo, _) in self._echoes.items()
+                  if (echo.term, echo.primary) == (term, self.node)}  # fmt: skip
+        return kth_newest(stamps, now, len(self.members))
+
+    def accepted(self, decision: tuple[int, int], now: float) -> dict[str, float]:
+        """Each other member that has accepted exactly this decision -> how long ago, at least, it last backed the
+        primary of an earlier term."""
+        return {peer: echo.age + now - came for peer, (echo, came) in self._echoes.items()
+                if (echo.ballot, echo.term) == decision}  # fmt: skip
+
+
+@dataclass
+class Answers:
+    """When this node last backed a primary, by its own clock.
+
+    ``earlier``: one of a term before the present decision's. Before the start of the program it may have done so until
+    the last moment.
+    """
+
+    earlier: float
+    present: float = NEVER
+
+    def backed(self, now: float) -> None:
+        """The primary of the present decision is answered, or lets its own broker go on."""
+        self.present = now
+
+    def superseded(self) -> None:
+        """There is a decision of another term."""
+        self.earlier, self.present = max(self.earlier, self.present), NEVER
+
+    def age(self, now: float) -> float:
+        """Seconds since it last backed the primary of an earlier term."""
+        return min(now - self.earlier, MAX_AGE)
+
+
+def leases_are_over(ages: Mapping[str, float], needed: int, caution: float) -> bool:
+    """Whether no lease of an earlier term is left: a majority has accepted the newer decision and waited since.
+
+    ``ages`` are those of all who have accepted it.
+    """
+    return sum(age >= caution for age in ages.values()) >= needed
+
+
+def best_decision(votes: Collection[tuple[int, int, str]]) -> tuple[int, int, str]:
+    """Of the (ballot, term, primary) that voters have accepted the one that a new coordinator must keep."""
+    return max(votes, key=lambda vote: vote[:2])

@@ -1,0 +1,81 @@
+"""What a manager tells the others of its broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from nodes.reference.replication.links import LinkError
+
+READY = "ready"
+EMPTY, CLEAN = "empty", "clean"
+
+
+@dataclass(frozen=True)
+class Report:
+    """``up``: the broker runs and answers; what follows is its own word (``Control``), empty while it does not answer.
+
+    ``state``: connecting, catchup, ready or primary; ``eligible``: it would take over; ``generation``: that of its
+    data; ``store``: empty, clean or dirty; ``uuid``: the orderly shutdown that a clean store is of. ``ballot``: that of
+    the decision which its manager had accepted when it asked. ``promoted``: the term in which the process that runs was
+    promoted, 0 if it was not. ``finished``: as in ``Record``.
+    """
+
+    up: bool = False
+    state: str = ""
+    eligible: bool = False
+    generation: int = 0
+    store: str = ""
+    uuid: str = ""
+    ballot: int = 0
+    promoted: int = 0
+    finished: int = 0
+
+    def encoded(self) -> dict[str, Any]:
+        """As it is sent."""
+        return asdict(self)
+
+
+_TYPES = {each.name: type(each.default) for each in fields(Report)}
+
+
+def decoded(value: Mapping[str, Any]) -> Report:
+    """The report in a heartbeat; raises LinkError when it is none."""
+    if {name: type(each) for name, each in value.items()} != _TYPES:
+        raise LinkError("a report is malformed")
+    return Report(**value)
+
+
+def of_status(status: Mapping[str, Any], ballot: int, promoted: int, finished: int) -> Report:
+    """The report of a broker that has answered; raises ValueError when the answer makes no sense."""
+    store = status.get("store")
+    if not isinstance(store, Mapping):
+        raise ValueError("the broker's status has no store")
+    found: dict[str, Any] = {name: status.get(name) for name in ("state", "eligible", "generation")}
+    found |= {"store": store.get("state"), "uuid": store.get("uuid") or ""}
+    for name, value in found.items():
+        if type(value) is not _TYPES[name]:
+            raise ValueError(f"the broker's status has no {name}")
+    return Report(up=True, ballot=ballot, promoted=promoted, finished=finished, **found)
+
+
+def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot: int) -> bool:
+    """Whether the whole cluster starts for the first time, or after an orderly shutdown: then anybody may be primary.
+
+    Every configured member must say so of its store, and must have been asked after it had accepted the coordinator's
+    ballot: from then on no earlier decision can make its store another one.
+    """
+    found = [reports.get(name) for name in members]
+    known = [report for report in found if report is not None and report.up and report.ballot >= ballot]
+    if len(known) < len(members):
+        return False
+    stores = {(report.store, report.uuid) for report in known}
+    return {store for store, _ in stores} == {EMPTY} or (len(stores) == 1 and known[0].store == CLEAN
+                                                         and known[0].uuid != "")  # fmt: skip
+
+
+def candidates(reports: Mapping[str, Report], order: Sequence[str]) -> list[str]:
+    """Who may be made primary, best first: the newest data, then those that were ready a moment ago, then in order."""
+    able = [name for name in order if (report := reports.get(name)) is not None and report.up and report.eligible]
+    return sorted(able, key=lambda name: (-reports[name].generation, reports[name].state != READY, order.index(name)))

@@ -1,0 +1,244 @@
+"""The services of one node: ``backup``, whose broker runs, and ``primary``, which that broker is promoted to.
+
+The broker asks four times a lease whether it may go on (``Lessor``); it ends itself when it was not let for a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.control import Control, Declined, Unanswered
+from nodes.reference.designs.qpid.manager.membership import NEVER, Answers, Membership
+from nodes.reference.designs.qpid.manager.options import ManagerOptions
+from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError, Programs
+from nodes.reference.designs.qpid.manager.record import Record, Store
+from nodes.reference.designs.qpid.manager.report import Report, of_status
+
+BACK_OFF = 1.0
+"""Seconds between the end of a broker and its next start."""
+STOP_SECONDS = 3.0
+"""For a broker to end in order when its manager is stopped."""
+_UNABLE = 3
+"""Leases for which a broker that should be promoted may fail to answer."""
+_PRIMARY = "primary"
+
+
+class Services:
+    """Starts, watches, promotes and ends this node's broker, and says for how long it may go on."""
+
+    def __init__(self, runtime: Runtime, options: ManagerOptions, programs: Programs, control: Control, store: Store,
+                 membership: Membership, answers: Answers, changed: Callable[[], None]) -> None:
+        """``changed`` is called when the broker is not primary any more, or will not be."""
+        self._changed = changed
+        self._runtime, self._options, self._programs, self._control = runtime, options, programs, control
+        self._store, self._membership, self._answers = store, membership, answers
+        self._began = runtime.now()
+        self._process = ""
+        self._seen_at = 0.0
+        self._asked_at: float | None = None
+        self._stamp = NEVER
+        """When this manager sent the newest heartbeat on which a grant to the present process rests."""
+        self._starts = 0
+        self._start_at = NEVER
+        self._cleared = 0
+        self._cleared_at = 0.0
+        self._bootstrap = False
+        self._promoting = False
+        self._left = False
+        self._report = Report()
+        self._wake = asyncio.Event()
+
+    @property
+    def promoted(self) -> int:
+        """The term in which the process that runs was promoted, or is being; 0 if it is a backup."""
+        record = self._store.record
+        return record.promoted if self._process and record.process == self._process else 0
+
+    def report(self) -> Report:
+        """What other managers are told."""
+        return replace(self._report, promoted=self.promoted, finished=self._store.record.finished)
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether a majority of managers has lately heard this one."""
+        return self._membership.quorum_since(now) + self._options.lease >= now
+
+    def clear(self, term: int, bootstrap: bool) -> None:
+        """The coordinator lets this node's broker be promoted in that term."""
+        if term != self._cleared:
+            self._cleared, self._cleared_at = term, self._runtime.now()
+            self._wake.set()
+        self._bootstrap = bootstrap
+
+    def grant(self) -> tuple[float, int] | None:
+        """For how many seconds from now the broker may go on, and as the primary of which term (0: as a backup).
+
+        None: not at all.
+        """
+        now, term = self._runtime.now(), self.promoted
+        self._asked_at = now
+        if not self._process or (term and not self._is_primary_of(term)):
+            return None
+        since = self._membership.backed_since(term, now) if term else self._membership.quorum_since(now)
+        seconds = since + self._options.lease - now
+        if seconds <= 0:
+            return None
+        if term:
+            self._answers.backed(now)
+        self._stamp = max(self._stamp, since)
+        return seconds, term
+
+    def leave(self) -> None:
+        """The broker ends because the whole cluster is shut down in order: it is not started again."""
+        self._left = True
+        self._runtime.log("broker shut down in order")
+
+    async def supervise(self) -> None:
+        """Have the broker run as long as there is quorum, until this is cancelled."""
+        while True:
+            await self._look()
+            await asyncio.sleep(self._options.heartbeat / 2)
+
+    async def converse(self) -> None:
+        """Ask the broker how it is, and promote it when it is time, until this is cancelled."""
+        while True:
+            await self._poll()
+            await self._promote_if_due()
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), self._options.heartbeat)
+            except TimeoutError:
+                continue
+
+    async def stop(self) -> None:
+        """End the broker in order."""
+        self._control.close()
+        try:
+            await self._programs.stop(BROKER, STOP_SECONDS)
+        except ProgramError as error:
+            self._runtime.log("broker does not end", level="error", error=str(error))
+
+    def _is_primary_of(self, term: int) -> bool:
+        record = self._store.record
+        return (record.term, record.primary) == (term, self._membership.node)
+
+    # The process.
+
+    async def _look(self) -> None:
+        state = await self._programs.state(BROKER)
+        now = self._runtime.now()
+        process = state.process if state.running else ""
+        if process != self._process:
+            if self._process:
+                self._runtime.log("broker ended", process=self._process, term=self.promoted)
+                self._start_at = now + BACK_OFF
+            self._process, self._seen_at, self._asked_at, self._stamp = process, now, None, NEVER
+            self._report = Report()
+            self._control.close()
+        if self._store.record.process not in ("", process):
+            self._finish(self._store.record.promoted)
+        if not process:
+            await self._start_if_due(now)
+        elif why := self._must_end(now):
+            self._runtime.log("ending broker", level="warning", why=why, term=self.promoted)
+            await self._end()
+
+    def _must_end(self, now: float) -> str:
+        """Why the broker has to be ended; empty if it may go on."""
+        options, term = self._options, self.promoted
+        if term and not self._is_primary_of(term):
+            return f"{self._store.record.primary} is primary"
+        if self._report.state == _PRIMARY and not term:
+            return "it is primary without having been promoted by a manager"
+        if self._asked_at is None and now > self._seen_at + options.start_limit:
+            return "it never asked whether it may go on"
+        if now <= self._began + options.lease:
+            return ""  # nobody has had the time to answer this manager
+        if not self.has_quorum(now):
+            return "no quorum"
+        if term and self._membership.backed_since(term, now) + options.lease < now:
+            return "the primary's lease ran out"
+        # It has ended itself already, unless it hangs.
+        if self._asked_at is not None and now > self._asked_at + options.caution + options.lease:
+            return "it does not ask whether it may go on"
+        return ""
+
+    async def _start_if_due(self, now: float) -> None:
+        if self._left or self._promoting or now < self._start_at or not self.has_quorum(now):
+            return
+        try:
+            await self._programs.start(BROKER)
+        except ProgramError as error:
+            self._runtime.log("broker does not start", level="error", error=str(error))
+        else:
+            self._starts += 1
+            self._runtime.log("broker started" if self._starts == 1 else "broker restarted", starts=self._starts)
+        self._start_at = self._runtime.now() + BACK_OFF
+
+    async def _end(self) -> None:
+        try:
+            await self._programs.kill(BROKER)
+        except ProgramError as error:
+            self._runtime.log("broker does not end", level="error", error=str(error))
+
+    # Its roles.
+
+    async def _poll(self) -> None:
+        process, record = self._process, self._store.record
+        if not process:
+            return
+        try:
+            status = await self._control.ask({"op": "status"}, self._options.lease)
+            report = of_status(status, record.ballot, self.promoted, record.finished)
+        except (Unanswered, Declined, ValueError):
+            report = Report()
+        if process == self._process:
+            self._report = report
+
+    async def _promote_if_due(self) -> None:
+        now, record, term = self._runtime.now(), self._store.record, self._cleared
+        if self.promoted and self._is_primary_of(self.promoted):
+            if self._report.up and self._report.state != _PRIMARY:
+                await self._promote(self.promoted)  # an earlier manager may have died before it could ask
+            return
+        if not term or not self._is_primary_of(term) or term <= max(record.promoted, record.finished):
+            return
+        if record.process:
+            return  # primary of an earlier term, which has to end first
+        if not self._process or not self._report.up:
+            if now > self._cleared_at + _UNABLE * self._options.lease:
+                self._refuse(term, "the broker does not answer")
+            return
+        # What it was granted as a backup must not reach beyond what the majority that backs this term grants.
+        if self._membership.backed_since(term, now) < max(self._stamp, now - self._options.lease):
+            return
+        self._store.save(record._replace(promoted=term, process=self._process))
+        self._answers.backed(now)
+        await self._promote(term)
+
+    async def _promote(self, term: int) -> None:
+        request = {"op": "promote", "term": term, "bootstrap": self._bootstrap, "force": False}
+        self._promoting = True  # nothing else may take the place of the process that is asked
+        try:
+            await self._control.ask(request, self._options.promotion_limit)
+        except Declined as error:
+            self._refuse(term, str(error))
+        except Unanswered as error:
+            self._runtime.log("promotion failed", level="warning", term=term, error=str(error))
+            await self._end()
+        else:
+            self._runtime.log("primary started", term=term, bootstrap=request["bootstrap"])
+        finally:
+            self._promoting = False
+
+    def _refuse(self, term: int, why: str) -> None:
+        self._runtime.log("primary refused", level="warning", term=term, why=why)
+        self._finish(term)
+
+    def _finish(self, term: int) -> None:
+        """The broker is not primary in that term, and never will be."""
+        record: Record = self._store.record
+        self._store.save(record._replace(finished=max(term, record.finished), process=""))
+        self._changed()

@@ -1,0 +1,1 @@
+"""The design ``qpid`` as a system under test."""
