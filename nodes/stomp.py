@@ -234,10 +234,15 @@ class Parser:
                 return None, position
             if buffer[end] != 0:
                 raise ProtocolError("no NUL follows the body of the stated length")
-        frame = Frame(head.command, head.headers, bytes(buffer[position:end])) if end > position else head
+        frame = Frame(head.command, head.headers, _copied(buffer, position, end)) if end > position else head
         self._head = None
         self._scanned = end + 1
         return frame, end + 1
+
+
+def _copied(buffer: bytearray, start: int, end: int) -> bytes:
+    with memoryview(buffer) as view, view[start:end] as part:  # a slice of the buffer itself would be one more copy
+        return bytes(part)
 
 
 def _parse_head(block: bytes, max_headers: int) -> Frame:

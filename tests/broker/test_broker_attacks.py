@@ -12,10 +12,11 @@ import under_attack
 from broker_process import BrokerProcess, RawClient, works
 from under_attack import ATTACKS, QUIET
 
-from nodes.reference.api import Command, Deliver, Effect, Refused
+from nodes.reference.api import Command, Config, Deliver, Effect, Refused
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
-from nodes.reference.server.budget import Budget, Turns
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.budget import Budget, Turns, Worker
 from nodes.reference.server.runtime import RealRuntime
 from nodes.stomp import Frame, FrameLimits, Parser, ProtocolError
 
@@ -95,8 +96,8 @@ def test_who_holds_most_is_ended_when_all_together_hold_too_much() -> None:
 
 async def test_large_frames_take_turns() -> None:
     turns = Turns(100)
-    assert turns.enter(1_000) is None, "one is let in, however large"
-    waiting = [turns.enter(size) for size in (60, 60, 30)]
+    assert turns.enter(Worker(), 1_000) is None, "one is let in, however large"
+    waiting = [turns.enter(Worker(), size) for size in (60, 60, 30)]
     turns.leave(1_000)
     assert [each is not None and each.done() for each in waiting] == [True, False, False], "first come, first served"
     second = waiting[1]
@@ -106,7 +107,55 @@ async def test_large_frames_take_turns() -> None:
     assert [each is not None and each.done() for each in waiting] == [True, True, True]
     turns.leave(60)
     turns.leave(30)
-    assert turns.enter(100) is None
+    assert turns.enter(Worker(), 100) is None
+
+
+async def test_who_has_had_little_has_its_turn_before_who_has_had_much() -> None:
+    turns = Turns(100)
+    greedy, modest, late = Worker(), Worker(), Worker()
+
+    def served(*asked: Worker) -> list[Worker]:
+        """Whose work begins, one piece after the other, when all is asked for while another piece is under way."""
+        waiting = [(worker, turns.enter(worker, 100)) for worker in asked]
+        order: list[Worker] = []
+        while len(order) < len(asked):
+            turns.leave(100)
+            order += [worker for worker, turn in waiting if turn is not None and turn.done()]
+            waiting = [(worker, turn) for worker, turn in waiting if turn is not None and not turn.done()]
+        return order
+
+    assert turns.enter(greedy, 100) is None
+    assert served(greedy, greedy, greedy, modest, modest) == [modest, greedy, modest, greedy, greedy]
+    # Who comes later begins where the others are: what it did not use before is not saved up for it.
+    assert served(late, modest, late, late, modest) == [late, modest, late, modest, late]
+
+
+async def test_what_brings_many_messages_takes_turns_with_large_frames(tmp_path: Path) -> None:
+    config = Config("n1", "standalone", str(tmp_path), port=0, passcode="secret-word")
+    broker = ReferenceBroker(config, RealRuntime(config))
+    await broker.start()
+    sizes: list[int] = []
+    enter = broker.turns.enter
+
+    def noted(worker: Worker, size: int) -> asyncio.Future[bool] | None:
+        sizes.append(size)
+        return enter(worker, size)
+
+    broker.turns.enter = noted  # type: ignore[method-assign]
+    client = await under_attack.subscribed(broker.port, 30)
+    topic = {"destination": client.topic}  # type: ignore[attr-defined]
+    client.send("SEND", topic, b"x")
+    client.send("BEGIN", {"transaction": "t"})
+    client.send("SEND", {**topic, "transaction": "t"}, b"x")
+    client.send("COMMIT", {"transaction": "t"})
+    client.send("SEND", {"destination": "/queue/q"}, b"x" * 5_000)
+    client.send("SEND", {"destination": "/queue/q", "receipt": "last"}, b"x")
+    for _ in range(60):
+        await client.expect("MESSAGE")
+    await client.expect("RECEIPT")
+    assert sizes == [1 + 31 * 4096, 32 * 4096, 5_000 + 4096]
+    client.abort()
+    await broker.stop()
 
 
 async def test_halves_of_frames_count_and_the_greediest_connection_goes(start_broker: Start) -> None:

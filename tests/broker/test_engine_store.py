@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
+import sys
 from itertools import pairwise
 
+import pytest
 from engine_bench import Bench, bodies, deliveries, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,3 +67,37 @@ def test_what_a_prepared_branch_took_from_a_topic_goes_with_the_subscription() -
     bench.do("commit", xid="x")
     bench.restart()
     assert bench.engine.depths() == {} and second.body == b"two"
+
+
+@pytest.mark.parametrize("end", [("abort", {"tx": "t"}), ("commit", {"tx": "t"}), ("close", {"reason": "client"})])
+def test_what_a_transaction_held_is_gone_at_its_end_without_a_collection(end: tuple[str, dict[str, str]]) -> None:
+    body = b"x" * 1000
+    bench = Bench(message_cache=1)
+    bench.open()
+    before = sys.getrefcount(body)
+    gc.disable()
+    try:
+        bench.do("begin", tx="t")
+        bench.do("send", destination="/queue/q", headers={}, body=body, tx="t")
+        assert sys.getrefcount(body) > before
+        bench.do(end[0], **end[1])
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()
+
+
+def test_what_waited_for_a_subscription_is_gone_at_its_end_without_a_collection() -> None:
+    body = b"x" * 1000
+    bench = Bench()
+    bench.open()
+    bench.listen("s", prefetch=1)
+    before = sys.getrefcount(body)
+    gc.disable()
+    try:
+        for _ in range(3):
+            bench.do("send", destination="/topic/t", headers={}, body=body)
+        assert sys.getrefcount(body) > before
+        bench.do("unsubscribe", id="s")
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()

@@ -147,6 +147,9 @@ class State:
             self.remove_message(message)
         if queue.depth != len(waiting):
             self._remove_taken(queue)
+        # Each message knows its queue: what is in a circle would stay until a collection finds it.
+        queue.fresh.clear()
+        queue.returned.clear()
         if queue.kind == DURABLE:
             del self.durables[queue.name]
         self.routes.remove(queue)
@@ -281,7 +284,7 @@ class State:
             transaction.context = None
 
     def remove_transaction(self, transaction: Transaction) -> None:
-        """The transaction was committed or aborted."""
+        """The transaction was committed or aborted; it has no items any more."""
         self._leave(transaction)
         self.deferred -= transaction.size
         for item in transaction.items:
@@ -292,6 +295,8 @@ class State:
             del self.prepared[transaction.key]
             self.reserved -= len(transaction.items)
         self._transaction_table.remove(transaction.id)
+        # Each item knows its transaction, and bodies in a circle would stay until a collection finds it.
+        transaction.items = []
 
     def drop_items(self, branch: Transaction) -> None:
         """A prepared branch sends nothing any more."""

@@ -152,6 +152,7 @@ class Transactions:
         raise CommandError(f"there is no XID {xid}")
 
     def _end_prepared(self, branch: Transaction, outcome: str) -> None:
+        items = branch.items
         self._end(branch, outcome)
         for message in list(branch.taken.values()):
             if outcome == COMMITTED:
@@ -159,7 +160,7 @@ class Transactions:
             else:
                 self._destinations.give_back(message)
         if outcome == COMMITTED:
-            for item in branch.items:
+            for item in items:
                 self._destinations.send(item.args)
 
     def _end(self, transaction: Transaction, outcome: str) -> None:

@@ -6,7 +6,7 @@ Nothing here decides what a command does: replicas may differ in it. It ends ses
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import heapq
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -46,43 +46,60 @@ class Budget:
                 break  # it is about to end anyway
 
 
+class Worker:
+    """Who has work that takes turns; ``finished`` is where its turns end so far, in the virtual time of ``Turns``."""
+
+    finished = 0
+
+
 class Turns:
     """Lets the work of many clients through side by side, so that nobody waits behind all that another has sent.
 
-    ``limit`` bytes of large frames are under way at a time, at least one frame; the others wait for their turn, first
-    come, first served. ``weight`` is that of all commands under way, ``busy`` the number of sessions that have any.
+    ``limit`` bytes of large frames, or other work of that size, are under way at a time, at least one frame; the others
+    wait for their turn. Who has had little is before who has had much: Start-time Fair Queueing (Goyal, Vin and Cheng,
+    1996), with equal weights. ``weight`` is that of all commands under way, ``busy`` the number of sessions that have
+    any.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._taken = 0
-        self._waiting: deque[tuple[int, asyncio.Future[bool]]] = deque()
+        self._clock = 0
+        self._number = 0
+        self._waiting: list[tuple[int, int, int, asyncio.Future[bool]]] = []
         self.weight = self.busy = 0
 
-    def enter(self, size: int) -> asyncio.Future[bool] | None:
-        """Begin with a frame of that size: at once (None), or when the future is done. Its result tells whether."""
+    def enter(self, worker: Worker, size: int) -> asyncio.Future[bool] | None:
+        """Begin with work of that size: at once (None), or when the future is done. Its result tells whether."""
+        start = max(self._clock, worker.finished)
+        worker.finished = start + size
         if not self._waiting and self._fits(size):
-            self._taken += size
+            self._begin(start, size)
             return None
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        self._number += 1
+        heapq.heappush(self._waiting, (start, self._number, size, turn))
         return turn
 
     def leave(self, size: int) -> None:
-        """A frame that had its turn is done."""
+        """Work that had its turn is done."""
         self._taken -= size
         self.admit()
 
     def admit(self) -> None:
         """Let in who waits, as far as there is room."""
         while self._waiting:
-            size, turn = self._waiting[0]
+            start, _, size, turn = self._waiting[0]
             if not turn.done():
                 if not self._fits(size):
                     break
-                self._taken += size
+                self._begin(start, size)
                 turn.set_result(True)
-            self._waiting.popleft()
+            heapq.heappop(self._waiting)
+
+    def _begin(self, start: int, size: int) -> None:
+        self._taken += size
+        self._clock = max(self._clock, start)
 
     def _fits(self, size: int) -> bool:
         return not self._taken or self._taken + size <= self._limit

@@ -19,7 +19,11 @@ from nodes.reference.server.services import SERVICES, ServiceFactory
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CONFIG = 3
-_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_OWN_PIECE = 8 << 20
+"""Bytes from which on a piece of memory is the system's own business: more than a body and what surrounds it."""
+_KEPT = 64 << 20
+"""Free bytes at the end of the heap beyond which they are given back."""
 
 
 async def run_broker(config: Config, runtime: Runtime,
@@ -66,19 +70,21 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _give_memory_back() -> None:
-    """Have the C library give large pieces back to the system when they are freed.
+def _reuse_memory() -> None:
+    """Have the C library keep what large bodies took for the next ones, and give back what is too much.
 
-    It would keep them from the second time on, in a heap that large bodies of many clients tear to shreds: a broker
-    that held 150 MiB was seen with 2 GiB.
+    It would ask the system for each large piece anew; a system that fills each page with zeros first can take longer
+    for that than the database for the rest.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, _OWN_PIECE)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
 async def _serve(make: Callable[[], NodeProcess]) -> int:
     _allow_many_files()
-    _give_memory_back()
+    _reuse_memory()
     process = make()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

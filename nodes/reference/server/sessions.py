@@ -8,7 +8,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nodes import stomp
 from nodes.reference.api import (
@@ -28,7 +28,7 @@ from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
-from nodes.reference.server.budget import Budget, Turns
+from nodes.reference.server.budget import Budget, Turns, Worker
 from nodes.reference.server.frames import FrameError, Greeting
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.stomp import Frame, FrameLimits, ProtocolError
@@ -49,6 +49,10 @@ _DISCARDED_OF_STRANGERS = 256 << 10
 """Bytes that a client may still send after it was told that it is ended; then it is cut off."""
 _LARGE = 4 << 10
 """Bytes of a body from which on a frame needs its turn."""
+_MANY = 16
+"""Weight of a command beyond which it needs one: that is how many messages it brings, say."""
+_COPY = 4 << 10
+"""Bytes that take as long as one of these."""
 _FRAME = 200
 """Bytes, about, of a MESSAGE beside its body and the sender's headers."""
 
@@ -98,6 +102,14 @@ class SessionHost(Protocol):
         """One line in the node's log."""
 
 
+class _UnderWay(NamedTuple):
+    """A command that was submitted: bytes of its body, how much work it is, and bytes of the turn that it has."""
+
+    size: int
+    weight: int
+    turn: int
+
+
 class Session:
     """From accepting the TCP connection to its end.
 
@@ -125,10 +137,12 @@ class Session:
         self._admission: Admission | None = None
         self._open = False
         self._leaving = False
-        self._outstanding: deque[tuple[int, int]] = deque()
+        self._outstanding: deque[_UnderWay] = deque()
         self._outstanding_bytes = self._outstanding_weight = 0
         self._turn: asyncio.Future[bool] | None = None
-        self._its_turn = 0
+        self._waiting_bytes = 0
+        self._deferred: dict[str, int] = {}
+        self._worker = Worker()
         self._may_go_on = asyncio.Event()
         self._reading = True
         self._last_read = self._loop.time()
@@ -167,15 +181,9 @@ class Session:
                 data = b""
                 for item in items:
                     if isinstance(item, Frame) and not self.ended and not self._leaving:
-                        if len(item.body) >= _LARGE and not self.admin:
-                            await self._take_turn(len(item.body))
-                            if self.ended:
-                                self._end_turn()
-                                return
-                        try:
-                            self._handle(item)
-                        finally:
-                            self._end_turn()
+                        command = self._handle(item)
+                        if command is not None and not await self._submit_in_turn(command):
+                            return
                         if self._must_wait():
                             await self._wait()
         except ProtocolError as fault:
@@ -186,7 +194,8 @@ class Session:
 
     def _count(self) -> None:
         """Tell the budget what this session holds now."""
-        held = 0 if self.ended else self._parser.buffered + self._outstanding_bytes + self._output.waiting()
+        held = self._parser.buffered + self._waiting_bytes + self._outstanding_bytes + self._output.waiting()
+        held = 0 if self.ended else held
         if held != self.held:
             self._host.budget.note(self, held)
 
@@ -197,31 +206,45 @@ class Session:
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(False)
             turns.admit()
-        for size, weight in self._outstanding:
-            self._done(size, weight)
+        for each in self._outstanding:
+            self._done(each)
         turns.busy -= bool(self._outstanding)
         self._outstanding.clear()
         self._count()
 
-    async def _take_turn(self, size: int) -> None:
-        """Wait until a large frame may be under way; ``_submit`` expects that it may."""
-        self._turn = self._host.turns.enter(size)
-        if self._turn is None or await self._wait_for(self._turn):
-            self._its_turn = size
+    async def _submit_in_turn(self, command: Command) -> bool:
+        """Submit the command, if it is much work when its turn comes; whether the session still goes on."""
+        size, weight = len(command.args.get("body", b"")), self._weight(command)
+        work = size + weight * _COPY if size >= _LARGE or weight > _MANY else 0
+        if work:
+            self._turn = self._host.turns.enter(self._worker, work)
+            if self._turn is not None and not await self._wait_for(self._turn, size):
+                return False
+            if self.ended:
+                self._host.turns.leave(work)
+                return False
+        self._submit(command, _UnderWay(size, weight, work))
+        return True
 
-    async def _wait_for(self, turn: asyncio.Future[bool]) -> bool:
-        self._reading = False
+    def _weight(self, command: Command) -> int:
+        """How much work a command is, about; of a COMMIT, which may come before what it commits is known elsewhere."""
+        args, weight = command.args, self._host.weight(command)
+        if "tx" in args and command.kind == "send":
+            plain = Command("send", command.conn, 0, {"destination": args["destination"]})
+            self._deferred[args["tx"]] = self._deferred.get(args["tx"], 0) + self._host.weight(plain)
+        elif "tx" in args and command.kind in ("commit", "abort", "prepare"):
+            deferred = self._deferred.pop(args["tx"], 0)
+            weight = max(weight, 1 + deferred) if command.kind == "commit" else weight
+        return weight
+
+    async def _wait_for(self, turn: asyncio.Future[bool], size: int) -> bool:
+        self._reading, self._waiting_bytes = False, size
         self._count()
         admitted = await turn
+        self._waiting_bytes = 0
         self._reading = True
         self._last_read = self._loop.time()
         return admitted
-
-    def _end_turn(self) -> None:
-        """The frame has been taken; its turn goes on if it was submitted."""
-        size, self._its_turn = self._its_turn, 0
-        if size:
-            self._host.turns.leave(size)
 
     def _must_wait(self) -> bool:
         """Whether the client has to wait before more of its frames are taken.
@@ -249,46 +272,46 @@ class Session:
         self._reading = True
         self._last_read = self._loop.time()
 
-    def _handle(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> Command | None:
+        """Act on a frame; the command that it stands for, if it is one for the design."""
         if not self._open:
             self._connect(frame)
         elif self.admin:
             self._administer(frame)
-        else:
-            if self.conn is None:
-                return
-            try:
-                command = frames.command_of(frame, self.conn, self.reliable, self._host.has_topic_manager)
-            except FrameError as fault:
-                asked = frame.headers.get("receipt")
-                if asked is not None:
-                    fault.headers = {**fault.headers, "receipt-id": asked}
-                raise
-            self._leaving = command.kind == "close"
-            if RECEIPT_ON_ARRIVAL in self._host.bugs and command.kind == "send" and "receipt" in command.args:
-                self._output.add(frames.receipt(str(command.args["receipt"])))
-                self._output.flush()
-            self._submit(command)
+        elif self.conn is not None:
+            return self._command_of(frame, self.conn)
+        return None
 
-    def _submit(self, command: Command) -> None:
-        size, weight = len(command.args.get("body", b"")), self._host.weight(command)
+    def _command_of(self, frame: Frame, conn: str) -> Command:
+        try:
+            command = frames.command_of(frame, conn, self.reliable, self._host.has_topic_manager)
+        except FrameError as fault:
+            asked = frame.headers.get("receipt")
+            if asked is not None:
+                fault.headers = {**fault.headers, "receipt-id": asked}
+            raise
+        self._leaving = command.kind == "close"
+        if RECEIPT_ON_ARRIVAL in self._host.bugs and command.kind == "send" and "receipt" in command.args:
+            self._output.add(frames.receipt(str(command.args["receipt"])))
+            self._output.flush()
+        return command
+
+    def _submit(self, command: Command, under_way: _UnderWay) -> None:
         self._host.turns.busy += not self._outstanding
-        self._host.turns.weight += weight
-        if size >= _LARGE:
-            self._its_turn = 0  # until it is done
-        self._outstanding.append((size, weight))
-        self._outstanding_bytes += size
-        self._outstanding_weight += weight
+        self._host.turns.weight += under_way.weight
+        self._outstanding.append(under_way)
+        self._outstanding_bytes += under_way.size
+        self._outstanding_weight += under_way.weight
         self._host.submit(command)
 
-    def _done(self, size: int, weight: int) -> None:
+    def _done(self, done: _UnderWay) -> None:
         """What was submitted is done, or nobody waits for it any more."""
         turns = self._host.turns
-        turns.weight -= weight
-        self._outstanding_bytes -= size
-        self._outstanding_weight -= weight
-        if size >= _LARGE:
-            turns.leave(size)
+        turns.weight -= done.weight
+        self._outstanding_bytes -= done.size
+        self._outstanding_weight -= done.weight
+        if done.turn:
+            turns.leave(done.turn)
 
     # Being let in.
 
@@ -360,7 +383,7 @@ class Session:
                 self._host.log("duplicate discarded", conn=effect.conn, seq=effect.seq)
             # There may be none: after a takeover come the outcomes of what the older session submitted.
             if self._outstanding:
-                self._done(*self._outstanding.popleft())
+                self._done(self._outstanding.popleft())
                 self._host.turns.busy -= not self._outstanding
             if effect.receipt is not None:
                 self._output.add(frames.receipt(effect.receipt, effect.headers))
@@ -449,7 +472,7 @@ class Session:
         if self._to_acknowledge and self.conn is not None and not self.ended and not self._leaving:
             written, self._to_acknowledge = self._to_acknowledge, {}
             for ack_id in written.values():
-                self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}))
+                self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}), _UnderWay(0, 1, 0))
 
     # The administrator.
 
