@@ -29,6 +29,8 @@ WORKLOADS: Registry[type[Workload]] = Registry(
           "workloads.events:EventsWorkload"),
     Entry("clustered", "queues spread over several HA servers: sent to one, taken at another",
           "workloads.clustered:ClusteredWorkload"),
+    Entry("configuration", "queues, exchanges and bindings made, removed and looked at by many; linearizable metadata",
+          "workloads.configuration:ConfigurationWorkload"),
     Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
           "workloads.subscriptions:SubscriptionsWorkload"),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
 from stormproof.contracts.backend import Backend
@@ -120,13 +120,14 @@ class Insist(Generator):
         return lift(None) if event.type == OK else self
 
 
-class SubscriptionClient:
-    """A client of the topic manager, on a connection to whichever replica answers."""
+class ManagedConnection:
+    """A client's connection to whichever broker takes its requests, which go to ``destination``."""
+
+    destination = TOPIC_MANAGER
 
     def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
         """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
         options = cluster.test.options
-        self._objects = Objects.of(options)
         self._op_timeout = float(options["op_timeout"])
         self._open_timeout = float(options["open_timeout"])
         self._addresses = list(cluster.client_addresses())
@@ -137,6 +138,35 @@ class SubscriptionClient:
             reliable=False, heartbeat=float(options["client_heartbeat"]),
         )  # fmt: skip
         self._connection = self._new_connection()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._connection.close()
+
+    def _new_connection(self) -> StompConnection:
+        first = self._addresses[self._place :] + self._addresses[: self._place]
+        return StompConnection(first, self._settings)
+
+    async def _reconnect(self) -> None:
+        """Go on at the next replica when the connection has ended."""
+        if self._connection.connected:
+            return
+        await self._connection.abort()
+        self._place = (self._place + 1) % len(self._addresses)
+        self._connection = self._new_connection()
+        await self._connection.open(self._open_timeout)
+
+    async def _ask(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
+        headers = {"destination": self.destination, "x-request": request, "content-type": "application/json"}
+        return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
+
+
+class SubscriptionClient(ManagedConnection):
+    """A client of the topic manager."""
+
+    def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
+        super().__init__(cluster, host, first)
+        self._objects = Objects.of(cluster.test.options)
 
     async def open(self) -> None:
         """Connect, and see to it that the topics to subscribe to are there.
@@ -178,23 +208,6 @@ class SubscriptionClient:
             done = done._replace(type=FAIL)  # who only looked changed nothing
         return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
 
-    async def close(self) -> None:
-        """Disconnect."""
-        await self._connection.close()
-
-    def _new_connection(self) -> StompConnection:
-        first = self._addresses[self._place :] + self._addresses[: self._place]
-        return StompConnection(first, self._settings)
-
-    async def _reconnect(self) -> None:
-        """Go on at the next replica when the connection has ended."""
-        if self._connection.connected:
-            return
-        await self._connection.abort()
-        self._place = (self._place + 1) % len(self._addresses)
-        self._connection = self._new_connection()
-        await self._connection.open(self._open_timeout)
-
     def _outcome(self, op: Op, member: str | None, answer: Mapping[str, str]) -> Op:
         """What became of it; ``member`` is the subscriber or linked topic that it was about."""
         error = answer.get("x-error")
@@ -210,9 +223,18 @@ class SubscriptionClient:
             return op.ok(DONE if error is None else FOUND_SO)
         return op.fail(str(error))
 
-    async def _ask(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
-        headers = {"destination": TOPIC_MANAGER, "x-request": request, "content-type": "application/json"}
-        return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
+
+class ManagedObjects(Protocol):
+    """What the keys of a test stand for."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def changes(self, key: int) -> tuple[str, str]:
+        """The operations that make the object exist, and end it."""
+        ...
 
 
 class SubscriptionsWorkload(Workload):
@@ -220,7 +242,7 @@ class SubscriptionsWorkload(Workload):
 
     name = "subscriptions"
     needs = ("topic manager",)
-    options = (
+    options: tuple[Option, ...] = (
         Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink", load=True),
         Option("lookers", 3, "threads that look", load=True),
         Option("topics", 2, "topics to subscribe to", load=True),
@@ -233,7 +255,14 @@ class SubscriptionsWorkload(Workload):
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )
-    guarantees = ("metadata", "elections")
+    guarantees: tuple[str, ...] = ("metadata", "elections")
+    positive: ClassVar[Sequence[str]] = ("changers", "lookers", "topics", "subscribers")
+    countable: ClassVar[Sequence[str]] = ("loose_topics", "links")
+    """Options that must be at least 1, and at least 0."""
+
+    def objects(self, options: Mapping[str, Any]) -> ManagedObjects:
+        """What the keys stand for."""
+        return Objects.of(options)
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
@@ -242,10 +271,10 @@ class SubscriptionsWorkload(Workload):
         Raises:
             UsageError: nobody would change or look, or there would be nothing to.
         """
-        for name in ("changers", "lookers", "topics", "subscribers"):
+        for name in cls.positive:
             if options[name] < 1:
                 raise UsageError(f"--set {name}={options[name]}: at least 1")
-        for name in ("loose_topics", "links"):
+        for name in cls.countable:
             if options[name] < 0:
                 raise UsageError(f"--set {name}={options[name]}: at least 0")
         return int(options["changers"] + options["lookers"])
@@ -262,7 +291,7 @@ class SubscriptionsWorkload(Workload):
 
     def main(self, test: Test) -> Generator:
         """Changes and looks at the test's rate, for its time."""
-        objects = Objects.of(test.options)
+        objects = self.objects(test.options)
 
         def role(thread: int) -> Source:
             return from_iterable(self._life(test, objects, thread))
@@ -271,15 +300,15 @@ class SubscriptionsWorkload(Workload):
 
     def drain(self, test: Test) -> Generator:
         """Looks at each object until it is seen."""
-        looks = sequence(*(Insist(Op(INVOKE, LOOK, key=key)) for key in range(Objects.of(test.options).count)))
+        looks = sequence(*(Insist(Op(INVOKE, LOOK, key=key)) for key in range(self.objects(test.options).count)))
         return clients(time_limit(test.options["drain_limit"], on_threads([0], looks)))
 
     def depth(self, test: Test) -> Generator:
         """Nothing is left to count."""
         return lift(None)
 
-    def _life(self, test: Test, objects: Objects, thread: int) -> Iterator[Source]:
-        rng = test.rng(f"subscriptions/{thread}")
+    def _life(self, test: Test, objects: ManagedObjects, thread: int) -> Iterator[Source]:
+        rng = test.rng(f"{self.name}/{thread}")
         while True:
             key = rng.randrange(objects.count)
             if thread >= test.options["changers"]:
