@@ -12,6 +12,8 @@ import struct
 from typing import Any
 
 MAX_DEPTH = 32
+MAX_VALUES = 1 << 20
+"""In the lists and dicts of what is decoded at once: the smallest take two bytes of input, and a hundred of memory."""
 
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
@@ -43,11 +45,12 @@ def decode(data: bytes | bytearray | memoryview) -> Any:
     """The value that ``data`` encodes; all of ``data`` must be used.
 
     Raises:
-        WireError: ``data`` is cut short, too long, too deep, or not the encoding of a value.
+        WireError: ``data`` is cut short, too long, too deep, of too many values, or not the encoding of a value.
     """
     raw = bytes(data)
     if len(raw) > 1 and raw[0] == _BYTES and raw[1] == len(raw) - 2 < _SHORT:
         return raw[2:]
+    _room[0] = MAX_VALUES
     value, position = _read(raw, 0, 0)
     if position != len(raw):
         raise WireError(f"{len(raw) - position} bytes follow the value")
@@ -186,6 +189,10 @@ def _read(raw: bytes, position: int, depth: int) -> tuple[Any, int]:
     return _read_container(raw, position, tag, depth + 1)
 
 
+_room = [0]
+"""How many values there may still be in what is being decoded."""
+
+
 def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[Any, int]:
     if tag not in (_LIST, _DICT):
         raise WireError(f"there is no tag {tag}")
@@ -195,6 +202,9 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
     # Every item takes at least one byte, so a false count can't make us build much.
     if count > len(raw) - position:
         raise WireError("a list or dict is cut short")
+    _room[0] -= count
+    if _room[0] < 0:
+        raise WireError(f"there are more than {MAX_VALUES} values")
     if tag == _LIST:
         items: list[Any] = []
         for _ in range(count):

@@ -9,7 +9,7 @@ are the whole state: a snapshot sends them, a restart reads them.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -48,6 +48,8 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
         "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL", "in_seq INTEGER NOT NULL",
     ),
 }
+COLUMNS: Mapping[str, Sequence[str]] = _SCHEMA
+"""Table -> how its columns are declared."""
 TABLES = tuple(_SCHEMA)
 """Names of the tables; each has a whole number ``id`` as its key, which is its first column."""
 _LOAD_BATCH = 1000

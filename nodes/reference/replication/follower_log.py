@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from nodes.reference import wire
 from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
+from nodes.reference.engine.shapes import ShapeError, check_state
+from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateBegin, StateChunk, StateEnd
 from nodes.reference.replication.positions import LogId
 from nodes.reference.replication.replica import Replica
@@ -25,6 +28,7 @@ class FollowerLog:
         self._owes_ack = False
         self._state: dict[str, dict[int, Row]] | None = None
         self._chunks = 0
+        self._held = 0
         self._undelivered: list[Append] = []
 
     def introduce(self) -> None:
@@ -38,10 +42,14 @@ class FollowerLog:
         """Take entries; an uncommitted tail that contradicts them is removed.
 
         While the state is incomplete they are kept undelivered (4.7.3).
+
+        Raises:
+            LinkError: they are no entries, or contradict what has been applied.
         """
         self.echo = max(self.echo, message.sent)
         log = self._replica.log
         if self._state is not None:
+            self._hold(sum(len(entry) for _, entry in message.entries))
             self._undelivered.append(message)
             return
         if log.epoch_at(message.prev) != message.prev_epoch:
@@ -53,7 +61,10 @@ class FollowerLog:
             present = log.epoch_at(index)
             if index <= log.base or present == epoch or (present and CONFLICTING_TAIL_KEPT in self._replica.bugs):
                 continue
+            self._replica.check_entry(index, entry)
             if present is not None:
+                if index <= log.applied:
+                    raise LinkError(f"entry {index} is another than the one that was applied here")
                 self._replica.runtime.log("uncommitted tail removed", first=index, last=log.last)
                 log.truncate(index)
             log.append(epoch, entry)
@@ -70,22 +81,35 @@ class FollowerLog:
     def begin_state(self, message: StateBegin) -> None:
         """The whole state is about to come."""
         self._replica.runtime.log("state transfer begin", source=self.source)
-        self._state, self._chunks, self._undelivered = {}, 0, []
+        self._state, self._chunks, self._undelivered, self._held = {}, 0, [], 0
 
     def receive_chunk(self, message: StateChunk) -> None:
-        """A piece of the state."""
+        """A piece of the state; raises LinkError when it is none, or the state becomes too large."""
         if self._state is None or message.number != self._chunks:
             return
-        add_chunk(self._state, message.rows)
+        self._hold(len(message.rows))
+        try:
+            add_chunk(self._state, message.rows)
+        except (ShapeError, wire.WireError) as error:
+            raise LinkError(f"chunk {message.number} of the state is malformed: {error}") from error
         self._chunks += 1
         self._replica.send(self.source, StateAck(self.epoch, self._chunks))
 
     def end_state(self, message: StateEnd) -> None:
-        """The state is complete: it replaces what is here, and what was kept undelivered follows."""
+        """The state is complete: it replaces what is here, and what was kept undelivered follows.
+
+        Raises:
+            LinkError: what has come is no state.
+        """
         if self._state is None or message.chunks != self._chunks:
             return
         replica, at = self._replica, LogId(message.upto_epoch, message.upto)
-        replica.load(rows_of(self._state), at, [str(name) for name in message.view], message.group)
+        replica.check_group(message.view, message.group)
+        try:
+            check_state(self._state)
+        except ShapeError as error:
+            raise LinkError(f"the state is none: {error}") from error
+        replica.load(rows_of(self._state), at, message.view, message.group)
         undelivered = self._undelivered
         self._state, self._undelivered = None, []
         self.matched = at.idx
@@ -93,6 +117,13 @@ class FollowerLog:
         replica.runtime.log("state transfer end", source=self.source, index=at.idx, undelivered=len(undelivered))
         for each in undelivered:
             self.append(each)
+
+    def _hold(self, size: int) -> None:
+        """So many bytes more have to be kept until the state is complete; raises LinkError when that is too much."""
+        self._held += size
+        most = self._replica.options.max_state
+        if self._held > most:
+            raise LinkError(f"the state, and what came with it, is larger than {most} bytes (option `max_state`)")
 
     def settle(self) -> bool:
         """Acknowledge, once, what the frames just read have brought, if anything; it is made durable first."""

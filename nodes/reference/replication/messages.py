@@ -100,6 +100,8 @@ def position_of(message: TellsPosition) -> Position:
     return Position(LogId(message.last_epoch, message.last), LogId(message.applied_epoch, message.applied))
 
 
+MAX_NUMBER = 1 << 62
+"""Above all epochs and indices: what a replica makes of them, such as the next epoch, still fits into 64 bits."""
 _LETTERS: dict[Any, str] = {int: "q", float: "d", bool: "?"}
 _APPEND_HEAD = struct.Struct(">Bqqqqd")
 _ENTRY_HEAD = struct.Struct(">qI")
@@ -153,7 +155,9 @@ class MessageCodec:
         if layout is not None:
             if len(frame) != layout.size:
                 raise LinkError(f"a frame with code {code} is malformed")
-            return cls(*layout.unpack(frame)[1:])
+            numbers = layout.unpack(frame)[1:]
+            _check_numbers(code, numbers)
+            return cls(*numbers)
         if cls is Append:
             return _unpack_append(frame)
         try:
@@ -162,7 +166,15 @@ class MessageCodec:
             raise LinkError(f"a frame with code {code} is malformed: {error}") from error
         if not isinstance(values, list) or tuple(map(type, values)) != self._types[code]:
             raise LinkError(f"a frame with code {code} is malformed")
+        _check_numbers(code, [value for value in values if type(value) is int])
         return cls(*values)
+
+
+def _check_numbers(code: int, numbers: Sequence[float]) -> None:
+    """Raises LinkError for what is no epoch, index or time; sums find what is no number (NaN)."""
+    total = sum(numbers)
+    if numbers and (min(numbers) < -1 or max(numbers) > MAX_NUMBER or total != total):
+        raise LinkError(f"a frame with code {code} holds a number that can't be")
 
 
 def _unpack_append(frame: bytes) -> Append:
@@ -179,5 +191,8 @@ def _unpack_append(frame: bytes) -> Append:
         if position > end:
             raise LinkError("an entry is malformed")
         entries.append([epoch, frame[begin:position]])
-    _, epoch, prev, prev_epoch, commit, sent = _APPEND_HEAD.unpack_from(frame)
+    code, epoch, prev, prev_epoch, commit, sent = _APPEND_HEAD.unpack_from(frame)
+    _check_numbers(code, (epoch, prev, prev_epoch, commit, sent))
+    if prev < 0 or any(not 0 < of <= epoch for of, _ in entries):
+        raise LinkError("an entry is of an epoch that can't be")
     return Append(epoch, prev, prev_epoch, commit, sent, entries)

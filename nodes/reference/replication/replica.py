@@ -77,6 +77,8 @@ class ReplicationOptions(Protocol):
     def transfer(self) -> str: ...
     @property
     def transfer_chunk(self) -> int: ...
+    @property
+    def max_state(self) -> int: ...
 
 
 class Replica(Protocol):
@@ -106,6 +108,12 @@ class Replica(Protocol):
     def encode(self, message: FeedMessage) -> bytes:
         """The link frame of a message."""
         ...
+
+    def check_entry(self, index: int, entry: bytes) -> None:
+        """Raises LinkError when an entry that a peer has sent for this index is none."""
+
+    def check_group(self, view: Sequence[Any], group: Sequence[Any]) -> None:
+        """Raises LinkError when these, which a peer has sent, are no view or no group."""
 
     def send(self, peer: str, message: FeedMessage) -> None:
         """Send to a peer; lost when there is no link."""

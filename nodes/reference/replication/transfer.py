@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 from nodes.reference import wire
+from nodes.reference.engine.shapes import check_row
 from nodes.reference.engine.store import TABLES, highest_key, read_slice
 from nodes.reference.replication.positions import LogId
 
@@ -50,8 +51,10 @@ def encode_chunk(rows: list[Row]) -> bytes:
 
 
 def add_chunk(tables: dict[str, dict[int, Row]], chunk: bytes) -> None:
-    """Add a piece to what has been received: table -> id -> row."""
-    for row in wire.decode(chunk):
+    """Add a piece to what has been received: table -> id -> row; raises WireError or ShapeError for what is none."""
+    received = wire.decode(chunk)
+    for row in received if isinstance(received, list) else [received]:
+        check_row(row)
         rows = tables.setdefault(row[0], {})
         if len(row) > 2:
             rows[row[1]] = row

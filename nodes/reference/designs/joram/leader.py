@@ -17,6 +17,7 @@ from nodes.reference.designs.joram.log import Member, encode_command, encode_gro
 from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
 from nodes.reference.designs.joram.replica import Replica
 from nodes.reference.replication.lease import Lease
+from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, LogPosition, StateAck, position_of
 from nodes.reference.replication.quorum import majority
 from nodes.reference.replication.replicator import Replicator, SharedFrames
@@ -172,10 +173,12 @@ class Leader:
             self._replicators[peer].pump(self._replica.now())
 
     def acked(self, peer: str, message: Ack) -> None:
-        """The peer holds everything up to an index."""
+        """The peer holds everything up to an index; raises LinkError for one that there is not."""
         replicator = self._replicators.get(peer)
         if replicator is None or message.epoch != self.epoch:
             return
+        if message.match > self._replica.log.last:
+            raise LinkError(f"entry {message.match} is acknowledged, which there is not")
         replicator.acked(message.match)
         if replicator.in_step:
             self._acked[peer] = replicator.match

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from nodes.reference import wire
 from nodes.reference.api import Command
+from nodes.reference.designs.joram.decisions import MAX_MEMBERS
+from nodes.reference.engine.shapes import ShapeError, check_command
 from nodes.reference.replication.positions import LogId, Position
 
 _COMMAND = b"C"
@@ -62,6 +64,45 @@ class Member(NamedTuple):
     host: str
     port: int
     client: str
+
+
+def check_members(members: Sequence[Any]) -> None:
+    """Raises ShapeError unless they are members as ``Member`` lists them, each once, and no more than a group has."""
+    if len(members) > MAX_MEMBERS or not all(map(_is_member, members)):
+        raise ShapeError("members are malformed")
+    if len({name for name, *_ in members}) < len(members):
+        raise ShapeError("a member is there twice")
+
+
+def _is_member(value: Any) -> bool:
+    if type(value) is not list or list(map(type, value)) != [str, str, int, str]:
+        return False
+    return bool(value[0] and value[1]) and 0 <= value[2] < 65536
+
+
+def check_view(names: Any) -> None:
+    """Raises ShapeError unless they are the names of a view's members."""
+    if type(names) is not list or not len(names) <= MAX_MEMBERS or not all(type(name) is str for name in names):
+        raise ShapeError("a view is malformed")
+
+
+def checked_entry(entry: bytes) -> Command | None:
+    """The command in an entry that came from a peer, None if it is a view or a group.
+
+    Raises:
+        ShapeError, wire.WireError: it is nothing of the kind.
+    """
+    content = wire.decode(entry[1:])
+    if entry[:1] == _VIEW:
+        check_view(content)
+    elif entry[:1] == _GROUP and type(content) is list:
+        check_members(content)
+    elif is_command(entry) and type(content) is list and len(content) == 4:
+        check_command(*content)
+        return Command(*content)
+    else:
+        raise ShapeError("it is neither command nor view nor group")
+    return None
 
 
 def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:

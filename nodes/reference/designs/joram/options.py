@@ -26,9 +26,9 @@ class Options:
     apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts.
     ``detection_timeout``: how long a peer may be silent before it is suspected. ``log_keep`` and
     ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
-    whole state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes. ``join``: this
-    replica is added to a running group, and waits until that takes it. ``secret``: what replicas must share for a
-    link; empty for none.
+    whole state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes; what a
+    replica has to keep of it meanwhile is at most ``max_state`` bytes. ``join``: this replica is added to a running
+    group, and waits until that takes it. ``secret``: what replicas must share for a link; empty for none.
     """
 
     ack: str = "all"
@@ -42,6 +42,7 @@ class Options:
     log_keep_bytes: int = 32 << 20
     transfer: str = "two-step"
     transfer_chunk: int = CHUNK_BYTES
+    max_state: int = 4 << 30
     join: bool = False
     cluster: str = "joram"
     secret: str = ""
@@ -106,6 +107,7 @@ class Options:
             log_keep_bytes=_count(options, "log_keep_bytes", cls.log_keep_bytes),
             transfer=_choice(options, "transfer", TRANSFERS),
             transfer_chunk=_count(options, "transfer_chunk", cls.transfer_chunk),
+            max_state=_count(options, "max_state", cls.max_state),
             join=_flag(options, "join"),
             secret=options.get("secret", cls.secret),
             cluster=str(options.get("cluster", cls.cluster)),

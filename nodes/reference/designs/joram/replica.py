@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from nodes.reference import wire
 from nodes.reference.api import Broker, Command, Effect
 from nodes.reference.bugs import switched_on
 from nodes.reference.designs.joram.decisions import make_epoch, round_of
-from nodes.reference.designs.joram.log import Log, Member, decode_command, is_command, members_of
+from nodes.reference.designs.joram.log import (
+    Log,
+    Member,
+    check_members,
+    check_view,
+    checked_entry,
+    decode_command,
+    is_command,
+    members_of,
+)
 from nodes.reference.designs.joram.messages import Membership, Message, pack
 from nodes.reference.designs.joram.options import Options
+from nodes.reference.engine.shapes import ShapeError
 from nodes.reference.replication.links import LinkError, LinkEvents, Links
 from nodes.reference.replication.positions import LogId
 from nodes.reference.replication.transfer import Marks
+
+_COMMANDS_KEPT = 10_000
 
 
 class Replica:
@@ -39,6 +52,8 @@ class Replica:
         ]
         self.learners: list[Member] = []
         self._memberships: dict[str, list[Member]] = {}
+        self._commands: dict[int, tuple[bytes, Command]] = {}
+        """Entries that peers have sent, and what they hold, until they are applied."""
         self._told: list[Member] = []
         self.log = Log(broker.database)
         self.marks = Marks(broker.database)
@@ -102,9 +117,10 @@ class Replica:
             LinkError: it is no list of members.
         """
         try:
-            self._memberships[peer] = members_of(members)
-        except (TypeError, ValueError) as error:
-            raise LinkError("a membership is malformed") from error
+            check_members(members)
+        except ShapeError as error:
+            raise LinkError(f"a membership is malformed: {error}") from error
+        self._memberships[peer] = members_of(members)
         self.regroup()
 
     @property
@@ -120,6 +136,28 @@ class Replica:
     def encode(self, message: Message) -> bytes:
         """The link frame of a message."""
         return pack(message)
+
+    def check_entry(self, index: int, entry: bytes) -> None:
+        """Raises LinkError when an entry that a peer has sent for this index is none.
+
+        What it holds is kept, as it most often is applied next.
+        """
+        try:
+            command = checked_entry(entry)
+        except (ShapeError, wire.WireError) as error:
+            raise LinkError(f"entry {index} is malformed: {error}") from error
+        if command is not None:
+            if len(self._commands) > _COMMANDS_KEPT:
+                self._commands.clear()
+            self._commands[index] = entry, command
+
+    def check_group(self, view: Sequence[Any], group: Sequence[Any]) -> None:
+        """Raises LinkError when these, which a peer has sent, are no view or no group."""
+        try:
+            check_view(view)
+            check_members(group)
+        except ShapeError as error:
+            raise LinkError(f"the end of a state is malformed: {error}") from error
 
     def send(self, peer: str, message: Message) -> None:
         """Send to a peer; lost when there is no link."""
@@ -175,7 +213,9 @@ class Replica:
             entry = log.entry(log.applied + 1)
             log.applied += 1
             if is_command(entry):
-                command = decode_command(entry)
+                kept, command = self._commands.pop(log.applied, (b"", None))
+                if command is None or kept is not entry:  # what was here first may have been removed
+                    command = decode_command(entry)
                 yield log.applied, command, self.broker.engine.apply(command)
 
     def progress(self) -> Callable[[], None]:
