@@ -119,7 +119,8 @@ class FakeBroker:
         assert request["op"] == "promote"
         if self.state == "primary" and self.term == request["term"]:
             return {"ok": True}
-        if not (self.eligible or request["bootstrap"] and self.world.bootstraps(self)) or request["term"] < self.term:
+        able = self.eligible or (request["bootstrap"] and self.world.bootstraps(self))
+        if not able or request["term"] < self.term:
             self.world.refusals.append(self.node)
             return {"ok": False, "error": "not eligible"}
         self.world.promoted(self, request)
@@ -281,8 +282,8 @@ def run(world: World, scenario: Callable[[World], Coroutine[Any, Any, None]]) ->
 
 RATES = (0.92, 1.0, 1.1)
 """Of clocks: the fastest runs a fifth faster than the slowest."""
-FAULTS = ("split", "bridge", "one-way", "pause manager", "pause broker", "kill manager", "kill broker", "power", "clock",
-          "aimed", "aimed")
+FAULTS = ("split", "bridge", "one-way", "pause manager", "pause broker", "kill manager", "kill broker", "power",
+          "clock", "aimed", "aimed")
 
 
 async def chaos(world: World, seconds: float) -> None:

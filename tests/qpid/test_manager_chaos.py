@@ -1,4 +1,4 @@
-"""Never two primaries with valid leases, whatever happens to managers, brokers, network and clocks; one after the heal."""
+"""Never two primaries with valid leases, whatever happens to managers, brokers, network, clocks; one after the heal."""
 
 from __future__ import annotations
 
