@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stormproof.errors import HistoryError
-from stormproof.history.bounds import demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, demand_bytes, demand_small
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION
 from stormproof.run_folder import HISTORY
@@ -181,8 +181,8 @@ def _read_columns(
 
     Texts are read with dictionaries: written out, a small file could hold any amount of them.
     """
-    demand_small(pq.read_metadata(pa.BufferReader(content)), path)
-    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*NAMES, TEXT])
+    demand_small(pq.ParquetFile(pa.BufferReader(content), **FOOTER_LIMITS).metadata, path)
+    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*NAMES, TEXT], **FOOTER_LIMITS)
     _demand_schema(file.schema_arrow, path)
     rows = file.metadata.num_rows
     numbers = {name: np.empty(rows, dtype=kind) for name, kind in NUMBERS.items()}

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.history.bounds import demand_bytes, demand_small
+from stormproof.history.bounds import FOOTER_LIMITS, demand_bytes, demand_small
 from stormproof.history.digest import RowsDigest, text_sizes
 from stormproof.history.journal import JOURNAL_SCHEMA, read_journal
 from stormproof.history.schema import HISTORY_SCHEMA, SCHEMA_VERSION, TYPE_NAMES
@@ -91,9 +91,9 @@ def read_history(run_dir: Path) -> pa.Table:
         journal = read_journal(run_dir / JOURNAL)
         return _as_history(journal.batches, journal.run)
     try:
-        demand_small(pq.read_metadata(path), path)
+        demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path)
         texts = [field.name for field in HISTORY_SCHEMA if not pa.types.is_integer(field.type)]
-        table = pq.read_table(path, read_dictionary=texts)
+        table = pq.read_table(path, read_dictionary=texts, **FOOTER_LIMITS)
         chunks = (chunk for name in texts for chunk in table.column(name).chunks)
         demand_bytes(sum(int(np.maximum(text_sizes(chunk), 0).sum(dtype=np.int64)) for chunk in chunks), path)
         version = (table.schema.metadata or {}).get(b"stormproof.schema", b"?").decode()
@@ -101,7 +101,8 @@ def read_history(run_dir: Path) -> pa.Table:
             raise HistoryError(f"{path} has schema version {version}, this Stormproof reads {SCHEMA_VERSION}")
         return table.select(HISTORY_SCHEMA.names).cast(HISTORY_SCHEMA)
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise HistoryError(f"can't read the history {path}: {error}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise HistoryError(f"can't read the history {path}: {reason}") from error
 
 
 def history_frame(run_dir: Path) -> pd.DataFrame:

@@ -11,6 +11,10 @@ from typing import Any
 class PorcupineError(Exception):
     """Bad input: a history, a file or an argument that can't be checked. The message is one line for a person."""
 
+    def __init__(self, message: str = "") -> None:
+        # What a file holds, and is shown, may have line breaks.
+        super().__init__("\\n".join(message.splitlines()))
+
 
 class CheckResult(enum.Enum):
     """The verdict on a history."""

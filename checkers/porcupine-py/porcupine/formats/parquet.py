@@ -20,6 +20,8 @@ NO_PROCESS, NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -1, -2, 32
 NEEDED = ("run", "index", "process", "type", "f", "key", "value", "text")
 TEXTS = frozenset({"run", "f", "text"})
 _BATCH_ROWS = 65_536
+_FOOTER_LIMITS = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 20_000}
+"""Room for lists of a footer is made by what it says of their length."""
 _CELLS_BYTES = 256
 """What the cells of a row take as Python's numbers, beside their texts."""
 PAIRS = frozenset({"cas"})
@@ -57,10 +59,10 @@ def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
         raise PorcupineError(f"{path}: Parquet needs pyarrow: pip install 'porcupine-py[arrow]'") from None
     columns: dict[str, list[Any]] = {name: [] for name in NEEDED}
     try:
-        footer = pq.read_metadata(pa.BufferReader(data))
+        footer = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS).metadata
         groups = (footer.row_group(number) for number in range(footer.num_row_groups))
         room.demand(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups))
-        file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(TEXTS))
+        file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(TEXTS), **_FOOTER_LIMITS)
         _demand_schema(path, file.schema_arrow, pa)
         for batch in file.iter_batches(_BATCH_ROWS, columns=list(NEEDED), use_threads=False):
             room.take(batch.nbytes + batch.num_rows * _CELLS_BYTES)
