@@ -19,7 +19,7 @@ from nodes.reference.designs.qpid.messages import (
     Events,
     check_events,
 )
-from nodes.reference.designs.qpid.options import LC3, LM2, MESSAGES, Options
+from nodes.reference.designs.qpid.options import LC3, LC4, LC6, LM2, MESSAGES, Options
 from nodes.reference.designs.qpid.positions import Generations, from_wire, ranges, to_wire
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, DIRTY, StoreStatus
 from nodes.reference.engine.engine import StoreEngine
@@ -41,6 +41,7 @@ class Backup:
         self._queues = engine.replicas()
         self._epochs = LM2 not in options.as_documented
         self._snapshot_number = 0
+        self._new_primary = False
         self._handlers: dict[str, Callable[..., None]] = {
             ENQUEUE: self._enqueue, DEQUEUE: self._dequeue, RESET: self._reset, CREATE: self._create,
             DELETE: self._delete, SNAPSHOT: self._take_snapshot,
@@ -76,6 +77,7 @@ class Backup:
                 self._empty()
             generation = groups[-1].generation
             status = self._store.now
+            self._new_primary = 0 < status.generation < generation
             if (status.state, status.role, status.generation) != (DIRTY, BACKUP_STORE, generation):
                 self._store.write(state=DIRTY, role=BACKUP_STORE, generation=generation)
             for group in groups:
@@ -140,9 +142,9 @@ class Backup:
 
     def _take_snapshot(self, number: int, objects: Sequence[Sequence[Any]]) -> None:
         """All that exists at the primary; what is marked for propagation here and not in it is gone."""
-        self._snapshot_number = number
+        self._snapshot_number = 0 if LC6 in self._options.as_documented else number
         listed = {(kind, name) for kind, name, _ in objects}
-        if LC3 not in self._options.as_documented:
+        if LC3 not in self._options.as_documented and (not self._new_primary or LC4 not in self._options.as_documented):
             for key, _ in self._configuration.items():
                 if key not in listed:
                     self._remove(*key)

@@ -33,7 +33,7 @@ from nodes.reference.designs.qpid.messages import (
     Events,
     Message,
 )
-from nodes.reference.designs.qpid.options import LC2C, LM1, LM2, LM3, LM4, LM5, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.options import LC2C, LC6, LM1, LM2, LM3, LM4, LM5, MESSAGES, NONE, Options
 from nodes.reference.designs.qpid.positions import Generations, agreement, from_wire, to_wire, until
 from nodes.reference.designs.qpid.states import CATCHUP, READY
 from nodes.reference.engine.destinations import CommandError
@@ -103,6 +103,8 @@ class Primary:
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
         self._events: list[list[Any]] = []
+        self._later: list[list[Any]] = []
+        """Changes of the configuration that are told at the next tick, asynchronously (LC2c as documented)."""
         self._number = 0
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -135,6 +137,8 @@ class Primary:
 
     def tick(self) -> None:
         """Give up backups that took too long, and release what nothing holds any more."""
+        self._later, late = [], self._later
+        self._next(late)
         now = self._broker.runtime.now()
         for name in [name for name, deadline in self.expected.items() if deadline <= now]:
             if DEAD_BACKUP_HOLDS not in self._bugs:
@@ -174,11 +178,18 @@ class Primary:
             events, self._events = self._events, []
         if early:
             self._broker.release(early)
+        if LC2C in self._documented:
+            self._later += [event for event in events if event[0] in (CREATE, DELETE)]
+            events = [event for event in events if event[0] not in (CREATE, DELETE)]
+        self._next(events)
+        self._waiting.append((self._number, effects))
+        self.release()
+
+    def _next(self, events: list[list[Any]]) -> None:
+        """Tell the backups what belongs together."""
         if events:
             self._number += 1
             self._tell(self._number, events)
-        self._waiting.append((self._number, effects))
-        self.release()
 
     def _apply(self, command: Command) -> list[Effect]:
         if command.kind == "request":
@@ -402,6 +413,9 @@ class Primary:
         for browser in self.browsers.values():
             if browser.live:
                 self._send_group(browser, number, events)
+            elif LC6 in self._documented:
+                # The query's answer was on its way already, and events are only told from then on.
+                browser.held.append((number, [event for event in events if event[0] != DELETE]))
             else:
                 browser.held.append((number, events))
 

@@ -1,0 +1,72 @@
+"""What the design ``qpid`` guarantees in each of its modes (sections of *new-ha-design* in ``where``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
+
+_SPLIT = ("partition", "pause", "packets", "clock")
+"""Faults by which brokers fall apart while each goes on."""
+_BY_HAND = {"manager": "none"}
+_DISK = ("disk",)
+_MESSAGES = ("lost", "duplicated", "depth", "atomic", "exactly-once")
+_FORGETS = "a disk that forgets what it had confirmed is beyond what backups can mend"
+_TWO_PRIMARIES = "nobody ends the old primary before a person promotes another: both confirm"
+_NOTHING_STORED = "without a store, the loss of all brokers is the loss of all messages"
+_NO_STORE = {"store": "none"}
+
+
+def _documented(limitation: str) -> Mapping[str, Any]:
+    return {"as_documented": limitation}
+
+
+def _left(limitation: str, why: str, *names: str) -> tuple[Guarantee, ...]:
+    """A limitation that is left as the document leaves it."""
+    return tuple(Guarantee(name, KNOWN_VIOLATION, limitation, why, ANY_FAULT, _documented(limitation))
+                 for name in names)
+
+
+GUARANTEES: tuple[Guarantee, ...] = (
+    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, _DISK) for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, KNOWN_VIOLATION, "Failover and Cluster Resource Managers", _TWO_PRIMARIES, _SPLIT, _BY_HAND)
+      for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, ("kill", "power"), _NO_STORE)
+      for name in (*_MESSAGES, "metadata")),
+    *_left("LM1", "a backup that is ahead of a new primary keeps what that never had, and passes over what it sends",
+           "lost", "duplicated", "phantom", "depth", "atomic", "exactly-once"),
+    *_left("LM2", "after a wrap-around of the sequence a backup is taken for further than it is",
+           "lost", "duplicated", "depth", "atomic", "exactly-once"),
+    *_left("LM3", "a transaction's changes reach a backup queue by queue, and a failover may come between",
+           "atomic", "exactly-once", "tx-phantom"),
+    *_left("LM4", "an acknowledgement is confirmed before the backups have the dequeue",
+           "duplicated", "depth", "exactly-once"),
+    *_left("LM5", "a new primary confirms before the backups are there, and may be lost before they are",
+           "lost", "duplicated", "depth", "atomic", "exactly-once"),
+    *_left("LC2c", "a change of the configuration is confirmed before it has reached the backups", "metadata"),
+    *_left("LC3", "what was deleted while a backup was away is there again when that becomes primary", "metadata"),
+    *_left("LC4", "a backup keeps changes that the new primary never had", "metadata"),
+    *_left("LC6", "a deletion between the query and the events is not told", "metadata"),
+    Guarantee("lost", PROMISED, "Replicating browsers", "a completed message is on every backup that may take over"),
+    Guarantee("duplicated", PROMISED, "LM4", "an acknowledgement is confirmed when the backups have the dequeue"),
+    Guarantee("phantom", PROMISED, "Replicating browsers", "backups hold what the primary was sent, and nothing else"),
+    Guarantee("depth", PROMISED, "Replicating browsers", "what was dequeued at the primary is dequeued at its backups"),
+    Guarantee("atomic", PROMISED, "LM3", "what belongs together is told to backups as one group"),
+    Guarantee("exactly-once", PROMISED, "LM3, LM4", "taking and sending are one group of events"),
+    Guarantee("tx-phantom", PROMISED, "ours", "what was aborted, or never committed, was never sent"),
+    Guarantee("metadata", PROMISED, "LC2c, LC3, LC4, LC6", "a change is confirmed when the backups have it, and a "
+              "snapshot replaces what they had"),
+    Guarantee("recovery", PROMISED, "Failover", "when the faults are over, there is one primary and its backups are "
+              "ready"),
+)  # fmt: skip
+
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "manager": {"manager": "builtin"},
+    "by hand": _BY_HAND,
+    **{f"{name} as documented": _documented(name)
+       for name in ("LM1", "LM2", "LM3", "LM4", "LM5", "LC2c", "LC3", "LC4", "LC6")},
+}  # fmt: skip
+"""The modes that are compared, by the settings that make them."""
+
+TRIAL = Trial(("queue", "transaction", "configuration"), "partition,pause,kill,power")

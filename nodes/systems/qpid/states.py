@@ -1,0 +1,77 @@
+"""Interesting states of a cluster of qpid brokers, and what their log lines say of roles."""
+
+from __future__ import annotations
+
+import itertools
+
+from nodes.systems.reference.log_events import BOOT, BROKER_STATES, Line, NodeLogs, State, broken_off, logged
+from stormproof.contracts.system import RoleChange, StateTransfer
+
+_CONNECTING, _CATCHUP, _READY, _PRIMARY, _STOPPED = "connecting", "catchup", "ready", "primary", "stopped"
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """What a line says of its broker's state."""
+    if line.event not in (_CONNECTING, _CATCHUP, _READY, _PRIMARY, _STOPPED):
+        return None
+    serving = line.event in (_READY, _PRIMARY)
+    return RoleChange(line.event, f"generation {line.fields.get('generation', '?')}", serving,
+                      leads=line.event == _PRIMARY)
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """A backup that has begun to catch up."""
+    if line.event != _CATCHUP or "primary" not in line.fields:
+        return None
+    return StateTransfer(line.fields["primary"], "", f"generation {line.fields.get('generation', '?')}")
+
+
+def _failovers(logs: NodeLogs) -> int:
+    primaries = [line.node for line in logs.of(_PRIMARY)]
+    return sum(before != after for before, after in itertools.pairwise(primaries))
+
+
+def _promoted_from(*states: str) -> State:
+    """A broker became primary out of one of these states."""
+    before = " or ".join(states)
+
+    def count(logs: NodeLogs) -> int:
+        found = 0
+        last: dict[str, str] = {}
+        for line in logs.lines:
+            if line.event == _PRIMARY:
+                found += last.get(line.node) in states
+            if line.event in (_CONNECTING, _CATCHUP, _READY, _PRIMARY):
+                last[line.node] = line.event
+            elif line.event == BOOT:
+                last.setdefault(line.node, _CONNECTING)
+        return found
+
+    return State(f"promoted-from-{before}", f"a broker that was {before} became primary", count)
+
+
+def _nonzero(value: str) -> bool:
+    return value not in ("", "0")
+
+
+STATES = (
+    State("failover", "another broker than before became primary", _failovers),
+    _promoted_from(_READY),
+    _promoted_from(_CONNECTING),
+    State("caught-up", "a backup had caught up", logged(_READY)),
+    State("catch-up-broken-off", "a catch-up was begun again, or ended by a restart", broken_off(_CATCHUP, _READY)),
+    State("caught-up-with-another", "a backup that was not restarted caught up with a new primary",
+          logged("backup attached", queues=_nonzero)),
+    State("queue-reset", "a backup was ahead of a new primary, and was told to reset (LM1)", logged("queue reset")),
+    State("backup-given-up", "a backup that did not catch up was given up", logged("backup given up")),
+    State("backup-not-awaited", "a new primary waited no longer for a backup", logged("backup not awaited any longer")),
+    State("primary-lost", "a backup lost its primary", logged(_CONNECTING, lost=bool)),
+    State("stepped-down", "a primary gave way to a newer one", logged(_CONNECTING, why=bool)),
+    State("dirty-store", "a broker was started from a dirty store", logged(_CONNECTING, store="dirty")),
+    State("clean-store", "a broker was started from a clean store", logged(_CONNECTING, store="clean")),
+    State("no-quorum", "a broker ended itself since its manager had no quorum",
+          logged("no quorum: the manager's lease ran out")),
+    State("shut-down", "the whole cluster was shut down in order", logged(_STOPPED)),
+    State("stood-still", "a broker noticed that it had been paused", logged("stood still")),
+    *BROKER_STATES,
+)  # fmt: skip
