@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from joram_cluster import _Watched, until
 from loopback import free_ports
+from noise import FLOATS, NUMBERS, mutated, noise
 
 from nodes.reference import wire
 from nodes.reference.api import Command, Config
@@ -180,44 +181,9 @@ class HostilePeer:
 
 # Noise.
 
-_NUMBERS = [0, 1, -1, 2, 5, 63, 64, 65, 1 << 31, 1 << 53, (1 << 62) + 1, (1 << 63) - 1, -(1 << 63)]
-_FLOATS = [0.0, -1.0, 1.0, 1e308, float("inf"), float("-inf"), float("nan")]
-
-
-def noise(rng: random.Random, depth: int = 0) -> Any:
-    """Some value."""
-    makers: list[Callable[[], Any]] = [
-        lambda: None, lambda: rng.random() < 0.5, lambda: rng.choice(_NUMBERS), lambda: rng.choice(_FLOATS),
-        lambda: rng.choice(["", "n1", "n2", "q", "/queue/q", "/topic/>", "/server/2/queue/q", "/wanted/queue/q", "\0"]),
-        lambda: rng.randbytes(rng.randrange(20)),
-    ]
-    if depth < 4:
-        makers += [lambda: [noise(rng, depth + 1) for _ in range(rng.randrange(5))],
-                   lambda: {f"k{n}": noise(rng, depth + 1) for n in range(rng.randrange(3))}]
-    return rng.choice(makers)()
-
-
-def mutated(rng: random.Random, value: Any) -> Any:
-    """The value with something in it exchanged, left out or there twice."""
-    if isinstance(value, dict) and value and rng.random() < 0.8:
-        key = rng.choice(list(value))
-        found = {**value, key: mutated(rng, value[key])}
-        if rng.random() < 0.2:
-            del found[key]
-        return found
-    if isinstance(value, (list, tuple)) and value and rng.random() < 0.8:
-        place = rng.randrange(len(value))
-        found = list(value)
-        found[place:place + 1] = rng.choice([[], [found[place]] * 2, [mutated(rng, found[place])]])
-        return found
-    if isinstance(value, bytes) and value and rng.random() < 0.7:
-        place = rng.randrange(len(value))
-        return value[:place] + rng.randbytes(1) + value[place + 1:]
-    return noise(rng)
-
 
 def number(rng: random.Random, near: list[int]) -> int:
-    return rng.choice(near) + rng.choice([0, 0, 0, 1, -1]) if rng.random() < 0.8 else rng.choice(_NUMBERS)
+    return rng.choice(near) + rng.choice([0, 0, 0, 1, -1]) if rng.random() < 0.8 else rng.choice(NUMBERS)
 
 
 def some_message(rng: random.Random, near: list[int], rows: list[Any]) -> bytes:
@@ -226,7 +192,7 @@ def some_message(rng: random.Random, near: list[int], rows: list[Any]) -> bytes:
     fields = []
     for kind in get_type_hints(cls).values():
         kind = get_origin(kind) or kind
-        fields.append({int: lambda: number(rng, near), float: lambda: rng.choice([*_FLOATS, 1.0, 2.0]),
+        fields.append({int: lambda: number(rng, near), float: lambda: rng.choice([*FLOATS, 1.0, 2.0]),
                        bool: lambda: rng.random() < 0.5, str: lambda: rng.choice(["", "no"]),
                        bytes: lambda: some_chunk(rng, rows), list: lambda: noise(rng, 3)}[kind]())
     if cls is Append:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_peer import COMMANDS, ENTRIES, HostilePeer, Victim, attacked, noise, some_chunk, some_entry, some_message
+from hostile_peer import COMMANDS, ENTRIES, HostilePeer, Victim, attacked, some_chunk, some_entry, some_message
 from joram_cluster import until
+from noise import noise
 
 from nodes.reference import wire
 from nodes.reference.api import Command
