@@ -52,6 +52,8 @@ class FakeBroker:
         self.lease_until = float("-inf")
         self.granted = False
         self.forced = False
+        self.version = 0
+        self.excluded: tuple[str, ...] = ()
         world.brokers[node] = self
 
     @property
@@ -85,10 +87,12 @@ class FakeBroker:
                 parser = FrameParser()
                 try:
                     while data := await reader.read(4096):
-                        for _, sent, seconds, term in parser.feed(data):
+                        for _, sent, seconds, term, version in parser.feed(data):
                             self.granted = True
                             self.lease_until = max(self.lease_until, sent + seconds)
                             self.world.granted(self, term)
+                            if version:
+                                self.world.noted = max(self.world.noted, (term, version))
                 finally:
                     asking.cancel()
                     writer.transport.abort()
@@ -96,7 +100,12 @@ class FakeBroker:
 
     async def ask(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            writer.write(encode_frame(["renew", self.runtime.now()]))
+            if self.state == "primary" and self.world.rng.random() < 0.1:
+                others = [name for name in self.world.names if name != self.node]
+                self.version += 1
+                self.excluded = tuple(sorted(self.world.rng.sample(others, self.world.rng.randint(0, len(others)))))
+                self.world.wishes[self.term, self.version] = self.excluded
+            writer.write(encode_frame(["renew", self.runtime.now(), self.version, list(self.excluded)]))
             await asyncio.sleep(self.world.options.lease / 4)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -157,6 +166,10 @@ class World:
         self.stores: dict[str, dict[str, Any]] = {
             name: {"state": "empty", "uuid": "", "generation": 0} for name in self.names}
         self.eligible = set(self.names) if eligible else set()
+        self.wishes: dict[tuple[int, int], tuple[str, ...]] = {}
+        """(Term, version) -> whom that primary wants to be excluded."""
+        self.noted = (0, 0)
+        """The newest of them that its primary was told to be taken."""
         self.promotions: list[tuple[float, int, str, bool]] = []
         self.refusals: list[str] = []
         self.wrong: list[str] = []
@@ -173,13 +186,18 @@ class World:
             self.wrong.append(f"{self.loop.now:.3f}: {broker.node} promoted beside {others}")
         if self.promotions and request["term"] <= self.promotions[-1][1]:
             self.wrong.append(f"{self.loop.now:.3f}: {broker.node} promoted in the term {request['term']} again")
+        # A later wish may have been taken as well, though its primary was never told.
+        counting = [names for order, names in self.wishes.items() if order >= self.noted]
+        if counting and self.noted[0] and not request["bootstrap"] and all(broker.node in names for names in counting):
+            self.wrong.append(f"{self.loop.now:.3f}: {broker.node} promoted, which lacks something: {self.noted}")
         self.promotions.append((self.loop.now, request["term"], broker.node, request["bootstrap"]))
         self.stores[broker.node].update(state="dirty", uuid="", generation=len(self.promotions))
 
     def granted(self, broker: FakeBroker, term: int) -> None:
         if len(found := self.primaries()) > 1:
             self.wrong.append(f"{self.loop.now:.3f}: {broker.node} granted {term}, two primaries: {found}")
-        if broker.state == "primary" and term != broker.term:
+        # A grant that was on its way to a backup may arrive at a primary.
+        if broker.state == "primary" and term not in (0, broker.term):
             self.wrong.append(f"{self.loop.now:.3f}: {broker.node}, primary of {broker.term}, granted {term}")
 
     def bootstraps(self, broker: FakeBroker) -> bool:

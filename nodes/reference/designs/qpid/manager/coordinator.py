@@ -20,9 +20,10 @@ from nodes.reference.designs.qpid.manager.membership import (
     leases_are_over,
 )
 from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote
+from nodes.reference.designs.qpid.manager.note import Note, decoded_note, latest
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.record import Record, Store
-from nodes.reference.designs.qpid.manager.report import Report, candidates, may_bootstrap
+from nodes.reference.designs.qpid.manager.report import STOPPED, Report, candidates, may_bootstrap
 
 FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
 
@@ -92,6 +93,13 @@ class Coordinator:
     def bootstrap(self) -> bool:
         """Whether a primary that is started now does not have to be ready."""
         return self.cleared and may_bootstrap(self._others.reports(), self._membership.members, self.record.ballot)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Which members a primary that is started now must take for incomplete."""
+        if not self.cleared or self.bootstrap:
+            return []
+        return [name for name in self._latest_note().names if name != self.record.primary]
 
     def tick(self) -> None:
         """As coordinator keep a primary; else stand, if there is no coordinator and it is this one's turn."""
@@ -240,7 +248,8 @@ class Coordinator:
     def _choose(self, now: float, reports: Mapping[str, Report]) -> str:
         members = self._membership.members
         fresh = may_bootstrap(reports, members, self.record.ballot)
-        able = list(members) if fresh else candidates(reports, members)
+        able = ([name for name in members if reports[name].state != STOPPED] if fresh
+                else candidates(reports, members, self._latest_note().names))  # fmt: skip
         chosen = next((name for name in able if now >= self._avoided.get(name, now)), "")
         told = "" if chosen else f"no member may be primary: {'all have refused' if able else 'none is eligible'}"
         if told and told != self._told:
@@ -269,6 +278,13 @@ class Coordinator:
         ages = membership.accepted(self.record.decision, now) | {membership.node: self._answers.age(now)}
         if len(ages) < membership.needed:
             return
+        primary = self.record.primary
+        if primary in self._latest_note().names and not self._may_lack_something(primary):
+            # Noted after it was chosen, by an earlier primary that has nothing noted any more.
+            self._runtime.log("primary withdrawn", level="warning", term=self.record.term, primary=primary)
+            self._avoided[primary] = now + _AVOIDED * self._options.lease
+            self._pending_since = NEVER
+            return
         reason = ("no earlier primary" if self._nothing_before else
                   "its manager ended the earlier one" if self._predecessor_has_ended() else
                   "earlier leases are over" if leases_are_over(ages, membership.needed, self._options.caution) else
@@ -277,6 +293,21 @@ class Coordinator:
             self._cleared_term = self.record.term
             self._runtime.log("primary cleared", term=self.record.term, why=reason)
             self._others.beat()
+
+    def _latest_note(self) -> Note:
+        """Of all that members have told: once a majority has accepted a decision, no note of earlier terms is missing.
+
+        A note counts for the primary that wants it when a majority has taken it, and is taken only by those who have
+        accepted no newer decision; so one of that majority is among those that have accepted this one.
+        """
+        echoes = map(self._membership.echo, self._membership.members)
+        return latest([self.record.note, *(decoded_note(echo.note) for echo in echoes if echo is not None)])
+
+    def _may_lack_something(self, primary: str) -> bool:
+        """Whether a person vouches for it, or there is nothing to lack."""
+        reports = self._others.reports()
+        return (primary in reports and reports[primary].forced) or may_bootstrap(
+            reports, self._membership.members, self.record.ballot)
 
     def _predecessor_has_ended(self) -> bool:
         """Whether the earlier primary's own manager says that its broker isn't primary, and never will be in that term.

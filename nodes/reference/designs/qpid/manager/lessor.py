@@ -1,8 +1,10 @@
 """Where a node's broker asks its manager whether it may go on.
 
-Frames as on links between brokers (``replication/links.py``), after a handshake: ``["renew", sent]``, where ``sent``
-is the broker's own clock, is answered by ``["granted", sent, seconds, term]``: the broker may go on until ``seconds``
-after ``sent``, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may not.
+Frames as on links between brokers (``replication/links.py``), after a handshake. ``["renew", sent, version, excluded]``
+is answered by ``["granted", sent, seconds, term, version]``: the broker may go on until ``seconds`` after ``sent``, by
+its own clock, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may not.
+``excluded`` are the backups that a primary is about to confirm without, ``version`` counts its changes of that list;
+the answer says which version a majority of managers has taken.
 ``["leaving"]``: it ends because the whole cluster is shut down in order.
 """
 
@@ -12,6 +14,7 @@ import asyncio
 from typing import Any
 
 from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
@@ -74,8 +77,8 @@ class Lessor:
 
     def _take(self, frame: Any, writer: asyncio.StreamWriter) -> None:
         match frame:
-            case ["renew", int(sent) | float(sent)] if not isinstance(sent, bool):
-                granted = self._services.grant()
+            case ["renew", float(sent), int(version), excluded] if version >= 0 and is_list_of_names(excluded):
+                granted = self._services.grant(version, excluded)
                 if granted is not None:
                     writer.write(encode_frame(["granted", sent, *granted]))
             case ["leaving"]:

@@ -13,12 +13,13 @@ from nodes.reference.designs.qpid.manager.coordinator import Coordinator
 from nodes.reference.designs.qpid.manager.lessor import Lessor
 from nodes.reference.designs.qpid.manager.membership import Answers, Membership
 from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Message, Vote, pack, unpack
+from nodes.reference.designs.qpid.manager.note import decoded_note, is_list_of_names
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import Programs
 from nodes.reference.designs.qpid.manager.record import DATABASE, Store
 from nodes.reference.designs.qpid.manager.report import Report, decoded
 from nodes.reference.designs.qpid.manager.services import Services
-from nodes.reference.replication.links import Links
+from nodes.reference.replication.links import LinkError, Links
 
 _LATE = 2
 """Heartbeat intervals from one tick to the next, above which this process itself has stood still."""
@@ -101,11 +102,11 @@ class Manager:
         """Send everybody a heartbeat now, and do what it says oneself."""
         coordinator, record = self.coordinator, self._store.record
         cleared = coordinator.cleared
-        bootstrap = coordinator.bootstrap
+        bootstrap, lacking = coordinator.bootstrap, coordinator.lacking
         if cleared and record.primary == self._node:
-            self.services.clear(record.term, bootstrap)
+            self.services.clear(record.term, bootstrap, lacking)
         frame = pack(Beat(self._runtime.now(), coordinator.ballot, record.term, record.primary, cleared, bootstrap,
-                          self.services.report().encoded()))  # fmt: skip
+                          lacking, record.note.encoded(), self.services.report().encoded()))  # fmt: skip
         for peer in self._membership.members:
             if peer != self._node:
                 self._links.send(peer, frame)
@@ -137,6 +138,7 @@ class Manager:
                     self.coordinator.react()
                 case Echo() as echo:
                     now = self._runtime.now()
+                    decoded_note(echo.note)  # else the link is cut
                     self._membership.heard(peer, echo._replace(sent=min(echo.sent, now)), now)
                     self.coordinator.echoed(peer, echo)
                     self.coordinator.react()
@@ -146,14 +148,19 @@ class Manager:
                     self.coordinator.voted(peer, vote)
 
     def _heard(self, peer: str, beat: Beat) -> None:
-        self._reports[peer] = decoded(beat.report)
+        self._reports[peer], note = decoded(beat.report), decoded_note(beat.note)
         if beat.ballot:
             self.coordinator.heard(peer, beat)
         record, now = self._store.record, self._runtime.now()
+        if (record.term, record.primary) == (note.term, peer) and note.order > record.note.order:
+            record = record._replace(note=note)
+            self._store.save(record)
         if beat.cleared and (beat.ballot, beat.term, self._node) == (record.ballot, record.term, record.primary):
-            self.services.clear(beat.term, beat.bootstrap)
+            if not is_list_of_names(beat.lacking):
+                raise LinkError("a list of names is malformed")
+            self.services.clear(beat.term, beat.bootstrap, beat.lacking)
         age = self._answers.age(now)
         if record.term and record.primary == peer:
             self._answers.backed(now)
         self.send(peer, Echo(beat.sent, record.promised, record.ballot, record.term, record.primary, age,
-                             record.promoted, record.finished))  # fmt: skip
+                             record.promoted, record.finished, record.note.encoded()))  # fmt: skip

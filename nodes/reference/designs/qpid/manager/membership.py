@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodes.reference.designs.qpid.manager.messages import Echo
+from nodes.reference.designs.qpid.manager.note import decoded_note
 from nodes.reference.replication.lease import kth_newest
 from nodes.reference.replication.quorum import majority
 
@@ -54,6 +55,12 @@ class Membership:
                   if (echo.term, echo.primary) == (term, self.node)}  # fmt: skip
         return kth_newest(stamps, now, len(self.members))
 
+    def noted_version(self, term: int, own: int) -> int:
+        """The newest version of this node's note that a majority has taken which holds its decision to be in force."""
+        versions = [decoded_note(echo.note).version for echo, _ in self._echoes.values()
+                    if (echo.term, echo.primary, echo.note[0]) == (term, self.node, term)]  # fmt: skip
+        return nth_largest([own, *versions], self.needed)
+
     def accepted(self, decision: tuple[int, int], now: float) -> dict[str, float]:
         """Each other member that has accepted exactly this decision -> how long ago, at least, it last backed the
         primary of an earlier term."""
@@ -91,6 +98,11 @@ def leases_are_over(ages: Mapping[str, float], needed: int, caution: float) -> b
     ``ages`` are those of all who have accepted it.
     """
     return sum(age >= caution for age in ages.values()) >= needed
+
+
+def nth_largest(values: Sequence[int], place: int) -> int:
+    """0 if there are not so many."""
+    return sorted(values, reverse=True)[place - 1] if len(values) >= place else 0
 
 
 def best_decision(votes: Collection[tuple[int, int, str]]) -> tuple[int, int, str]:

@@ -17,7 +17,8 @@ class Beat(NamedTuple):
 
     From the coordinator (``ballot`` above 0) it carries the decision: ``primary`` in ``term`` (0: there is none yet).
     ``cleared``: every lease of earlier terms is over, so that node may take over; ``bootstrap``: nobody has to be ready
-    for that.
+    for that, and ``lacking`` are the backups that earlier primaries went on without. ``note``: what the primary wants
+    to have noted, from its own manager (``Note``).
     """
 
     sent: float
@@ -26,6 +27,8 @@ class Beat(NamedTuple):
     primary: str
     cleared: bool
     bootstrap: bool
+    lacking: list[Any]
+    note: list[Any]
     report: dict[str, Any]
 
 
@@ -34,7 +37,8 @@ class Echo(NamedTuple):
 
     ``promised``: the highest ballot that it supports. ``ballot``, ``term``, ``primary``: the newest decision that it
     has accepted. ``age``: seconds since it last answered the primary of an earlier term as such. ``promoted``: the last
-    term in which its own broker was promoted, ``finished``: the last one in which that is over for good.
+    term in which its own broker was promoted, ``finished``: the last one in which that is over for good. ``note``: the
+    latest that it has taken.
     """
 
     sent: float
@@ -45,6 +49,7 @@ class Echo(NamedTuple):
     age: float
     promoted: int
     finished: int
+    note: list[Any]
 
 
 class Ask(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nodes.reference.api import ConfigError
+from nodes.reference.designs.qpid.manager.note import Note, decoded_note
+from nodes.reference.replication.links import LinkError
 
 DATABASE = "manager"
 
@@ -15,7 +18,7 @@ class Record(NamedTuple):
 
     ``promoted``: the last term in which this node's broker was told to become primary; ``process``: which process that
     was, empty when it is known not to be primary. ``finished``: the last term in which this node's broker was primary,
-    or could have become it, and never will be again.
+    or could have become it, and never will be again. ``note``: the latest that a primary had noted.
     """
 
     promised: int = 0
@@ -25,6 +28,7 @@ class Record(NamedTuple):
     promoted: int = 0
     process: str = ""
     finished: int = 0
+    note: Note = Note()
 
     @property
     def decision(self) -> tuple[int, int]:
@@ -42,13 +46,14 @@ class Store:
         """Why the disk can't be relied on any more."""
         database.execute("CREATE TABLE IF NOT EXISTS record (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), "
                          "promised INTEGER, ballot INTEGER, term INTEGER, primary_node TEXT, promoted INTEGER, "
-                         "process TEXT, finished INTEGER)")  # fmt: skip
-        row = database.execute("SELECT promised, ballot, term, primary_node, promoted, process, finished FROM record"
-                               ).fetchone()  # fmt: skip
-        if row is not None and [type(value) for value in row] != [int, int, int, str, int, str, int]:
+                         "process TEXT, finished INTEGER, note TEXT)")  # fmt: skip
+        row = database.execute("SELECT promised, ballot, term, primary_node, promoted, process, finished, note "
+                               "FROM record").fetchone()  # fmt: skip
+        try:
+            self.record = _read(row) if row is not None else Record()
+        except (ValueError, LinkError):
             raise ConfigError(f"data: the database {DATABASE} holds no manager's record; move it away, if the node "
-                              "has no part in a running cluster")  # fmt: skip
-        self.record = Record(*row) if row is not None else Record()
+                              "has no part in a running cluster") from None  # fmt: skip
 
     def save(self, record: Record) -> None:
         """Have it on disk when this returns; raises sqlite3.Error when the disk fails: then the manager must end."""
@@ -56,9 +61,16 @@ class Store:
             return
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.execute("INSERT OR REPLACE INTO record VALUES (1, ?, ?, ?, ?, ?, ?, ?)", record)
+            self._database.execute("INSERT OR REPLACE INTO record VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)",
+                                   (*record[:-1], json.dumps(record.note.encoded())))  # fmt: skip
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             self.failure = error
             raise
         self.record = record
+
+
+def _read(row: tuple[Any, ...]) -> Record:
+    if [type(value) for value in row] != [int, int, int, str, int, str, int, str]:
+        raise ValueError("a value has another type")
+    return Record(*row)._replace(note=decoded_note(json.loads(row[-1])))

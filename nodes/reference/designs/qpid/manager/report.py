@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nodes.reference.replication.links import LinkError
 
-READY = "ready"
+READY, STOPPED = "ready", "stopped"
 EMPTY, CLEAN = "empty", "clean"
 
 
@@ -19,7 +19,7 @@ class Report:
     ``state``: connecting, catchup, ready or primary; ``eligible``: it would take over; ``generation``: that of its
     data; ``store``: empty, clean or dirty; ``uuid``: the orderly shutdown that a clean store is of. ``ballot``: that of
     the decision which its manager had accepted when it asked. ``promoted``: the term in which the process that runs was
-    promoted, 0 if it was not. ``finished``: as in ``Record``.
+    promoted, 0 if it was not. ``finished``: as in ``Record``. ``forced``: a person has vouched for its data.
     """
 
     up: bool = False
@@ -31,6 +31,7 @@ class Report:
     ballot: int = 0
     promoted: int = 0
     finished: int = 0
+    forced: bool = False
 
     def encoded(self) -> dict[str, Any]:
         """As it is sent."""
@@ -53,7 +54,7 @@ def of_status(status: Mapping[str, Any], ballot: int, promoted: int, finished: i
     if not isinstance(store, Mapping):
         raise ValueError("the broker's status has no store")
     found: dict[str, Any] = {name: status.get(name) for name in ("state", "eligible", "generation")}
-    found |= {"store": store.get("state"), "uuid": store.get("uuid") or ""}
+    found |= {"store": store.get("state"), "uuid": store.get("uuid") or "", "forced": status.get("forced", False)}
     for name, value in found.items():
         if type(value) is not _TYPES[name]:
             raise ValueError(f"the broker's status has no {name}")
@@ -75,7 +76,10 @@ def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot:
                                                          and known[0].uuid != "")  # fmt: skip
 
 
-def candidates(reports: Mapping[str, Report], order: Sequence[str]) -> list[str]:
-    """Who may be made primary, best first: the newest data, then those that were ready a moment ago, then in order."""
-    able = [name for name in order if (report := reports.get(name)) is not None and report.up and report.eligible]
-    return sorted(able, key=lambda name: (-reports[name].generation, reports[name].state != READY, order.index(name)))
+def candidates(reports: Mapping[str, Report], order: Sequence[str], excluded: Collection[str]) -> list[str]:
+    """Who may be made primary, best first: whom a person vouches for, then the newest data, those that were ready a
+    moment ago, then in order; nobody whom the last primary went on without, unless a person says so."""
+    able = [name for name in order if (report := reports.get(name)) is not None and report.up
+            and report.state != STOPPED and (report.forced or (report.eligible and name not in excluded))]  # fmt: skip
+    return sorted(able, key=lambda name: (not reports[name].forced, -reports[name].generation,
+                                          reports[name].state != READY, order.index(name)))  # fmt: skip

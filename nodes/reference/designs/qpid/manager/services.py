@@ -6,16 +6,17 @@ The broker asks four times a lease whether it may go on (``Lessor``); it ends it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.control import Control, Declined, Unanswered
 from nodes.reference.designs.qpid.manager.membership import NEVER, Answers, Membership
+from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.programs import BROKER, ProgramError, Programs
 from nodes.reference.designs.qpid.manager.record import Record, Store
-from nodes.reference.designs.qpid.manager.report import Report, of_status
+from nodes.reference.designs.qpid.manager.report import STOPPED, Report, of_status
 
 BACK_OFF = 1.0
 """Seconds between the end of a broker and its next start."""
@@ -31,7 +32,7 @@ class Services:
 
     def __init__(self, runtime: Runtime, options: ManagerOptions, programs: Programs, control: Control, store: Store,
                  membership: Membership, answers: Answers, changed: Callable[[], None]) -> None:
-        """``changed`` is called when the broker is not primary any more, or will not be."""
+        """``changed`` is called when others should be told at once of what is new here."""
         self._changed = changed
         self._runtime, self._options, self._programs, self._control = runtime, options, programs, control
         self._store, self._membership, self._answers = store, membership, answers
@@ -46,6 +47,7 @@ class Services:
         self._cleared = 0
         self._cleared_at = 0.0
         self._bootstrap = False
+        self._lacking: tuple[str, ...] = ()
         self._promoting = False
         self._left = False
         self._report = Report()
@@ -65,17 +67,20 @@ class Services:
         """Whether a majority of managers has lately heard this one."""
         return self._membership.quorum_since(now) + self._options.lease >= now
 
-    def clear(self, term: int, bootstrap: bool) -> None:
-        """The coordinator lets this node's broker be promoted in that term."""
+    def clear(self, term: int, bootstrap: bool, lacking: Sequence[str]) -> None:
+        """The coordinator lets this node's broker be promoted in that term (``Beat``)."""
         if term != self._cleared:
             self._cleared, self._cleared_at = term, self._runtime.now()
             self._wake.set()
-        self._bootstrap = bootstrap
+        self._bootstrap, self._lacking = bootstrap, tuple(lacking)
 
-    def grant(self) -> tuple[float, int] | None:
-        """For how many seconds from now the broker may go on, and as the primary of which term (0: as a backup).
+    def grant(self, version: int, excluded: Sequence[str]) -> tuple[float, int, int] | None:
+        """For how many seconds from now the broker may go on, as the primary of which term (0: as a backup), and which
+        version of its note a majority has taken. None: it may not go on.
 
-        None: not at all.
+        Args:
+            version: of the note that it wants taken, 0 for none.
+            excluded: the backups that it is about to confirm without.
         """
         now, term = self._runtime.now(), self.promoted
         self._asked_at = now
@@ -88,7 +93,16 @@ class Services:
         if term:
             self._answers.backed(now)
         self._stamp = max(self._stamp, since)
-        return seconds, term
+        return seconds, term, self._note(term, version, excluded) if term else 0
+
+    def _note(self, term: int, version: int, excluded: Sequence[str]) -> int:
+        """Have a primary's note taken; the newest version that a majority has."""
+        record = self._store.record
+        if (term, version) > record.note.order:
+            self._store.save(record._replace(note=Note(term, version, tuple(excluded))))
+            self._changed()
+        noted = self._store.record.note
+        return self._membership.noted_version(term, noted.version if noted.term == term else 0)
 
     def leave(self) -> None:
         """The broker ends because the whole cluster is shut down in order: it is not started again."""
@@ -200,7 +214,7 @@ class Services:
     async def _promote_if_due(self) -> None:
         now, record, term = self._runtime.now(), self._store.record, self._cleared
         if self.promoted and self._is_primary_of(self.promoted):
-            if self._report.up and self._report.state != _PRIMARY:
+            if self._report.up and self._report.state not in (_PRIMARY, STOPPED):
                 await self._promote(self.promoted)  # an earlier manager may have died before it could ask
             return
         if not term or not self._is_primary_of(term) or term <= max(record.promoted, record.finished):
@@ -214,7 +228,9 @@ class Services:
         # What it was granted as a backup must not reach beyond what the majority that backs this term grants.
         if self._membership.backed_since(term, now) < max(self._stamp, now - self._options.lease):
             return
-        self._store.save(record._replace(promoted=term, process=self._process))
+        # Others that have not heard of a later note of an earlier primary never will.
+        note = max(record.note, Note(term, 0, self._lacking), key=lambda each: each.order)
+        self._store.save(record._replace(promoted=term, process=self._process, note=note))
         self._answers.backed(now)
         await self._promote(term)
 
