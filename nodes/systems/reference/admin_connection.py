@@ -11,6 +11,7 @@ from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.timeouts import within
 
 ADD_REPLICA = "/admin/add-replica"
+ADMIN_DESIGN = "/admin/design"
 
 
 class AdminConnection:
@@ -53,6 +54,11 @@ class AdminConnection:
         """
         body = json.dumps({"name": name, "link": list(link), "client": client}).encode()
         await self._ask(Frame("SEND", {"destination": ADD_REPLICA, "receipt": "add"}, body), "RECEIPT", timeout)
+
+    async def design(self, request: Mapping[str, Any], timeout: float) -> Any:
+        """What the node's design answers to a request, which is JSON; raises as ``status`` does."""
+        frame = Frame("SEND", {"destination": ADMIN_DESIGN}, json.dumps(dict(request)).encode())
+        return json.loads((await self._ask(frame, "MESSAGE", timeout)).body)
 
     async def request(self, headers: Mapping[str, str], body: bytes, timeout: float) -> Mapping[str, str]:
         """Send a frame and return the headers of its receipt; raises as ``status`` does."""

@@ -80,6 +80,9 @@ class Qpid:
         self._serves_at: str | None = None
         """The primary that this backup is attached to."""
         self._heard: dict[str, Hello] = {}
+        self._brokers = dict(broker.config.peers)
+        """The broker URL: name -> address of its links; and the client URL."""
+        self._clients = dict(broker.config.client_addresses)
         self._links = Links(self._runtime, self, self._name, broker.config.peers, options.cluster,
                             silence=options.silence, retry=options.beat / 2, secret=options.secret)
         self._permission: ManagerPermission | None = None
@@ -91,6 +94,8 @@ class Qpid:
         self._ticker: asyncio.Task[None] | None = None
         self._operations: dict[str, Callable[[Mapping[str, Any]], Any]] = {
             "status": self._tell_status, "promote": self._promote, "shutdown": self._shutdown,
+            "accept-store": self._accept_store, "erase-store": self._erase_store,
+            "set-broker-url": self._set_broker_url, "set-client-url": self._set_client_url,
         }
 
     def _as_backup(self, discard: bool) -> Backup:
@@ -155,8 +160,8 @@ class Qpid:
     def admission(self) -> Admission:
         """Clients are let in by the primary only; backups say where it is, if they know it."""
         if self._primary is not None and self._primary.accepting:
-            return Admission(True)
-        address = self._broker.config.client_addresses.get(self._serves_at or "")
+            return Admission(True, replicas=tuple(self._clients.values()))
+        address = self._clients.get(self._serves_at or "")
         reason = "the cluster is being shut down" if self.state == STOPPED or self._primary is not None else NOT_PRIMARY
         return Admission(False, reason, address)
 
@@ -196,6 +201,8 @@ class Qpid:
             "store": self._store.now.describe(),
             "primary": self._name if primary is not None else self._serves_at,
             "backups": {name: browser.state for name, browser in primary.browsers.items()} if primary else {},
+            "clients": dict(self._clients),
+            "brokers": {name: list(address) for name, address in self._brokers.items()},
         }
 
     def _tell_status(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,6 +229,50 @@ class Qpid:
         self._become_primary()
         return {}
 
+    def _accept_store(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A person says that a dirty store is the best one: this broker may be promoted with it [LM6]."""
+        if self.state != CONNECTING or not self._backup.discard:
+            raise ConfigError(f"{self._name} is {self.state}: only a broker that was started from a dirty store, and "
+                              "has found no primary, can have it accepted")
+        self._backup = self._as_backup(discard=False)
+        self._was_ready = True
+        self._close_connections()
+        self._runtime.log("store accepted", generation=self._generation)
+        return {"generation": self._generation}
+
+    def _erase_store(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Forget everything: this broker starts again from nothing, and catches up."""
+        if self.state != CONNECTING:
+            raise ConfigError(f"{self._name} is {self.state}: only the store of a broker that is connecting is erased")
+        self._erase()
+        self._was_ready = False
+        self._backup = self._as_backup(discard=False)
+        self._runtime.log("store erased")
+        return {}
+
+    def _set_broker_url(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The addresses of all brokers are these from now on [Failback]."""
+        addresses = _read_addresses(request)
+        if self._name not in addresses:
+            raise ConfigError(f"addresses: {self._name!r}, this broker, is missing")
+        for name, (host, _) in addresses.items():
+            if host == self._options.virtual_address:
+                raise ConfigError(f"addresses: {name} is at the virtual address {host}; brokers need real addresses")
+        self._brokers = addresses
+        order = list(addresses)
+        for place, (name, address) in enumerate(addresses.items()):
+            if name != self._name:
+                self._links.add(name, address, dial=place > order.index(self._name))
+        self._links.retain(self._peers)
+        if self._primary is not None:
+            self._primary.peers = tuple(self._peers)
+        return {}
+
+    def _set_client_url(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Clients find brokers at these addresses from now on."""
+        self._clients = {name: f"{host}:{port}" for name, (host, port) in _read_addresses(request).items()}
+        return {}
+
     def _why_not(self) -> str:
         if self.state == CATCHUP:
             return "it is catching up"
@@ -235,8 +286,7 @@ class Qpid:
             return {"uuid": self._store.now.uuid}
         primary = self._primary
         if primary is None:
-            raise ConfigError(f"{self._name} is not primary; ask "
-                              f"{self._broker.config.client_addresses.get(self._serves_at or '', 'the primary')}")
+            raise ConfigError(f"{self._name} is not primary; ask {self._clients.get(self._serves_at or '', 'that')}")
         primary.accepting = False
         self._broker.drop_clients("the cluster is being shut down")
         while not primary.idle():
@@ -273,7 +323,7 @@ class Qpid:
 
     @property
     def _peers(self) -> list[str]:
-        return [name for name in self._broker.config.peers if name != self._name]
+        return [name for name in self._brokers if name != self._name]
 
     def _become_primary(self) -> None:
         generation = max([self._generation, *(hello.generation for hello in self._heard.values())]) + 1
@@ -397,7 +447,7 @@ class Qpid:
             self._send(peer, self._backup.attach(self._generation))
 
     def _rank(self, name: str) -> int:
-        return list(self._broker.config.peers).index(name)
+        return list(self._brokers).index(name) if name in self._brokers else len(self._brokers)
 
     def _take_attach(self, peer: str, message: Attach) -> None:
         check_attach(message)
@@ -420,6 +470,17 @@ class Qpid:
 
     def _send(self, peer: str, message: Message) -> None:
         self._links.send(peer, pack(message))
+
+
+def _read_addresses(request: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """Name -> host and port; raises ConfigError for anything else."""
+    found = request.get("addresses")
+    if not isinstance(found, dict) or not found or not all(
+        isinstance(address, list) and list(map(type, address)) == [str, int] and 0 < address[1] < 65536
+        for address in found.values()
+    ):
+        raise ConfigError('addresses: is not {"NAME": ["HOST", PORT], ...}')
+    return {name: (host, port) for name, (host, port) in found.items()}
 
 
 async def _end(reason: Exception) -> None:

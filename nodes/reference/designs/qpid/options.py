@@ -34,7 +34,7 @@ class Options:
     services; ``manager_lease`` is for how long a broker may go on after its manager has let it. ``sequence_bits``:
     width of the sequence numbers that brokers tell each other. ``store``: whether the store is on disk before a message
     counts as stored. ``secret``: what brokers must share for a link; empty for none. ``as_documented``: limitations
-    that are left as they are in the document.
+    that are left as they are in the document. ``virtual_address``: the host that moves with the primary; empty: none.
     """
 
     replicate: str = MESSAGES
@@ -47,6 +47,7 @@ class Options:
     sequence_bits: int = 32
     store: str = SYNC
     as_documented: frozenset[str] = frozenset()
+    virtual_address: str = ""
     cluster: str = "qpid"
     secret: str = ""
 
@@ -86,6 +87,7 @@ class Options:
             sequence_bits=bits,
             store=_choice(options, "store", STORES),
             as_documented=read_limitations(options.get("as_documented", "")),
+            virtual_address=_virtual(config, str(options.get("virtual_address", cls.virtual_address))),
             cluster=str(options.get("cluster", cls.cluster)),
             secret=str(options.get("secret", cls.secret)),
         )
@@ -109,6 +111,14 @@ def read_limitations(text: Any) -> frozenset[str]:
         if name not in LIMITATIONS:
             raise ConfigError(f"options.as_documented: {name!r} is none of {', '.join(LIMITATIONS)}")
     return names
+
+
+def _virtual(config: Config, address: str) -> str:
+    """The virtual address, which is none of the brokers' [Broker discovery and lifecycle]."""
+    for name, (host, _) in config.peers.items():
+        if address and host == address:
+            raise ConfigError(f"peers.{name}: is at the virtual address {host}; brokers need real addresses")
+    return address
 
 
 def _address(value: Any) -> tuple[str, int] | None:

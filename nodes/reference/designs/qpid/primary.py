@@ -95,7 +95,7 @@ class Primary:
         self._send, self._permission = send, permission
         self._bugs = switched_on(broker.config.options)
         self._documented = options.as_documented
-        self._peers = tuple(expected)
+        self.peers = tuple(expected)
         deadline = broker.runtime.now() + options.catchup_timeout
         self.expected: dict[str, float] = {} if LM5 in self._documented else dict.fromkeys(expected, deadline)
         self.browsers: dict[str, Browser] = {}
@@ -156,7 +156,7 @@ class Primary:
     def excluded(self) -> list[str]:
         """The configured backups that may lack what is confirmed now."""
         counting = {name for name, browser in self.browsers.items() if browser.counts and browser.state == READY}
-        return sorted(name for name in self._peers if name not in counting)
+        return sorted(name for name in self.peers if name not in counting)
 
     async def _run(self) -> None:
         while True:

@@ -1,0 +1,165 @@
+"""What administrators of a qpid cluster do by command, as with ``qpid-ha``: look, promote, shut down, mend stores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from nodes.stomp import ProtocolError
+from nodes.systems.reference.asking import ANSWER_SECONDS, LOGIN_HINT, TROUBLE, connect, parse_address
+from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
+from stormproof.errors import BackendError, UsageError
+
+SHUTDOWN_SECONDS = 60.0
+"""A shutdown waits until every backup has everything."""
+
+Status = Mapping[str, Any]
+
+
+def ask(access: AdminAccess, seconds: float = ANSWER_SECONDS, **request: Any) -> Status:
+    """One request to a broker's design.
+
+    Raises:
+        UsageError: it is refused. BackendError: nobody answers.
+    """
+    try:
+        answer = asyncio.run(_asked(access, request, seconds))
+    except TROUBLE as error:
+        why = str(error) or type(error).__name__
+        raise BackendError(f"{access.server} does not answer: {why}; name a running broker with "
+                           f"--server{LOGIN_HINT}") from None
+    if not answer.get("ok"):
+        raise UsageError(f"{access.server}: {answer.get('error', 'refused')}")
+    return answer
+
+
+async def _asked(access: AdminAccess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    connection = connect(access)
+    try:
+        answer = await connection.design(request, seconds)
+    finally:
+        connection.close()
+    if not isinstance(answer, dict):
+        raise ProtocolError("the answer is no JSON object")
+    return answer
+
+
+def statuses(access: AdminAccess) -> dict[str, Status | str]:
+    """What each broker that the one at ``server`` knows says of itself, or why it says nothing."""
+    found: dict[str, Status | str] = {}
+    for name, address in dict(ask(access, op="status")["clients"]).items():
+        try:
+            found[name] = ask(AdminAccess(str(address), access.login, access.passcode), op="status")
+        except (UsageError, BackendError) as error:
+            found[name] = str(error)
+    return found
+
+
+def best_store(found: Mapping[str, Status | str]) -> str | None:
+    """The broker whose store is best: the highest generation among those in primary state [Interaction with the store];
+    None when no store is a primary's."""
+    primaries = {name: status["store"]["generation"] for name, status in found.items()
+                 if not isinstance(status, str) and status["store"]["role"] == "primary"}  # fmt: skip
+    return max(primaries, key=lambda name: primaries[name]) if primaries else None
+
+
+def _described(name: str, status: Status | str) -> str:
+    if isinstance(status, str):
+        return f"{name}: {status}"
+    store = status["store"]
+    uuid = f" ({store['uuid'][:8]})" if store["uuid"] else ""
+    eligible = ", eligible" if status["eligible"] else ""
+    return f"{name}: {status['state']}{eligible}; store {store['state']}{uuid}, {store['role']}, generation " \
+           f"{store['generation']}"
+
+
+def show(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """Every broker's state and store; at the primary, which backups have everything."""
+    found = statuses(access)
+    for name, status in found.items():
+        yield _described(name, status)
+        if not isinstance(status, str) and status["state"] == "primary":
+            behind = [f"{backup} ({state})" for backup, state in status["backups"].items() if state != "ready"]
+            yield f"{name}: propagated to {len(status['backups']) - len(behind)} backups" + (
+                f", not yet to {', '.join(behind)}" if behind else "")
+
+
+def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """Make the broker at ``server`` primary.
+
+    The first start of an empty cluster, and one from stores that are all clean with one identifier, need no backup that
+    was ready: every broker is asked whether it is such a start.
+    """
+    found = statuses(access)
+    serving = [name for name, status in found.items() if not isinstance(status, str) and status["state"] == "primary"]
+    if serving and not given["force"]:
+        raise UsageError(f"{serving[0]} is primary already; end it first, or use --force")
+    ask(access, op="promote", bootstrap=_first_start(found), force=bool(given["force"]))
+    yield f"{access.server} is primary"
+
+
+def _first_start(found: Mapping[str, Status | str]) -> bool:
+    stores = {("", status[:0]) if isinstance(status, str) else (status["store"]["state"], status["store"]["uuid"])
+              for status in found.values()}
+    return len(stores) == 1 and next(iter(stores))[0] in ("empty", "clean")
+
+
+def shutdown(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """End the whole cluster in order; the broker at ``server`` must be primary."""
+    answer = ask(access, SHUTDOWN_SECONDS, op="shutdown")
+    yield f"clean, {answer['uuid']}: {', '.join(answer.get('clean', []))}; the brokers can be stopped now"
+
+
+def name_best_store(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """Every store, and which is best after the loss of all brokers."""
+    found = statuses(access)
+    yield from (_described(name, status) for name, status in found.items())
+    silent = [name for name, status in found.items() if isinstance(status, str)]
+    best = best_store(found)
+    if best is None:
+        raise UsageError("none of the stores is a primary's: there is no best one")
+    yield f"best: {best}" + (f" (of those that answered; {', '.join(silent)} did not)" if silent else "")
+
+
+def _store_command(op: str, done: str) -> Callable[[AdminAccess, Mapping[str, Any]], Iterable[str]]:
+    def run(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+        ask(access, op=op)
+        yield f"{access.server}: {done}"
+
+    return run
+
+
+def _url_command(op: str) -> Callable[[AdminAccess, Mapping[str, Any]], Iterable[str]]:
+    def run(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+        addresses = {}
+        for part in given["addresses"]:
+            name, equals, address = part.partition("=")
+            if not equals or not name:
+                raise UsageError(f"{part}: write it as NAME=HOST:PORT")
+            addresses[name] = list(parse_address(address, name))
+        ask(access, op=op, addresses=addresses)
+        yield f"{access.server}: {json.dumps(addresses)}"
+
+    return run
+
+
+_ADDRESSES = AdminArgument("addresses", "NAME=HOST:PORT of every broker", several=True)
+
+COMMANDS = (
+    AdminCommand("status", "Print every broker's state and store, and which backups have all that is confirmed.", show),
+    AdminCommand("promote", "Make the broker at --server primary.", promote,
+                 (AdminArgument("force", "1: although it may lack something", int, 0, required=False),)),
+    AdminCommand("shutdown", "End the whole cluster in order, so that it can start again by itself.", shutdown),
+    AdminCommand("best-store", "After the loss of all brokers: print every store, and which is the best.",
+                 name_best_store),
+    AdminCommand("accept-store", "Let the broker at --server, started from a dirty store, be primary with it.",
+                 _store_command("accept-store", "its store is accepted")),
+    AdminCommand("erase-store", "Erase the store of the broker at --server, which then catches up.",
+                 _store_command("erase-store", "its store is empty")),
+    AdminCommand("set-broker-url", "Tell the broker at --server where all brokers' links are, itself included.",
+                 _url_command("set-broker-url"), (_ADDRESSES,)),
+    AdminCommand("set-client-url", "Tell the broker at --server where clients find all brokers.",
+                 _url_command("set-client-url"), (_ADDRESSES,)),
+)  # fmt: skip
