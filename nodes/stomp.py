@@ -7,7 +7,7 @@ The format is https://stomp.github.io/stomp-specification-1.2.html, "Augmented B
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -238,6 +238,23 @@ class Parser:
         self._head = None
         self._scanned = end + 1
         return frame, end + 1
+
+
+def first_frame(limits: FrameLimits) -> Callable[[bytes], bool]:
+    """What takes a connection's bytes as they come, and tells whether a frame, or what can't become one, is there."""
+    parser = Parser(limits, most=1)
+
+    def feed(data: bytes) -> bool:
+        try:
+            while items := parser.feed(data):
+                if any(isinstance(item, Frame) for item in items):
+                    return True
+                data = b""
+        except ProtocolError:
+            return True
+        return False
+
+    return feed
 
 
 def _copied(buffer: bytearray, start: int, end: int) -> bytes:

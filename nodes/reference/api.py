@@ -24,6 +24,33 @@ class ConfigError(Exception):
     """The configuration can't be used; the text is one line: which setting, what is wrong, what to do."""
 
 
+@dataclass(frozen=True)
+class Entrance:
+    """What becomes of connections that have not said who they are: ``places`` for them, ``most`` bytes, ``seconds``.
+
+    ``reader`` makes, for each, what is given its bytes as they come and tells whether they are a whole greeting, right
+    or wrong; ``refusal`` makes what somebody who is turned away is told.
+    """
+
+    places: int
+    most: int
+    seconds: float
+    reader: Callable[[], Callable[[bytes], bool]]
+    refusal: Callable[[str], bytes]
+
+
+class Listener(Protocol):
+    """Listens on a port until it is closed."""
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        ...
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
 class Runtime(Protocol):
     """All that node code may use of the outside world: clock, network, disk, randomness, log, tasks.
 
@@ -47,6 +74,10 @@ class Runtime(Protocol):
 
     async def serve(self, handler: Handler, host: str, port: int) -> asyncio.Server:
         """Listen; ``handler`` runs as a task for each connection."""
+        ...
+
+    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance) -> Listener:
+        """Listen for clients, who speak first; ``handler`` runs at once, or when a greeting has come."""
         ...
 
     def open_database(self, name: str) -> sqlite3.Connection:

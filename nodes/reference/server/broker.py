@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from nodes import stomp
 from nodes.reference.api import (
     Administered,
     Admission,
@@ -21,7 +22,9 @@ from nodes.reference.api import (
     Deployed,
     Design,
     Effect,
+    Entrance,
     Growing,
+    Listener,
     Opened,
     Refused,
     Runtime,
@@ -33,12 +36,13 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
 from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.reference.server import frames
 from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
-from nodes.reference.server.sessions import Session, master_header
+from nodes.reference.server.sessions import Session, login_limits, master_header
 from nodes.reference.trust import NO_SECRET, check_trust, demand_secret, has_secret
 from nodes.timeouts import within
 
@@ -81,7 +85,7 @@ class ReferenceBroker:
         self._failed = False
         self.design: Design = make_design(self)
         self.has_topic_manager = self.design.has_topic_manager
-        self._server: asyncio.Server | None = None
+        self._server: Listener | None = None
         self._sessions: dict[Session, None] = {}
         self._logins: dict[Session, None] = {}
         """Those that have not shown the right login yet, the oldest first."""
@@ -110,13 +114,13 @@ class ReferenceBroker:
             self.database.close()
             raise
         try:
-            self._server = await self.runtime.serve(self._accept, host, port)
+            self._server = await self.runtime.serve_strangers(self._accept, host, port, self._entrance())
         except OSError as error:
             self.database.close()
             raise ConfigError(f"port: can't listen on {host}:{port} ({error.strerror or error}); "
                               "choose another with `host` and `port`") from error
         if port == 0:
-            port = self.port = self._server.sockets[0].getsockname()[1]
+            port = self.port = self._server.port
         await self.networks.start()
         for name, (channel, thread) in self._collocated.items():
             self._threads.append(self.runtime.spawn(thread(channel), f"collocated {name}"))
@@ -399,6 +403,11 @@ class ReferenceBroker:
             raise DeploymentFailed(f"the first initialisation of the services failed ({deployment.note}): "
                                    "stop all replicas and start them again")
         self._failed = False
+
+    def _entrance(self) -> Entrance:
+        limits = self.limits
+        return Entrance(limits.max_logins, limits.max_login_bytes, limits.connect_timeout,
+                        lambda: stomp.first_frame(login_limits(limits)), lambda reason: frames.error(reason, {}))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._logins) >= self.limits.max_logins:

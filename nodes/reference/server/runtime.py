@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import select
 import socket
 import sqlite3
 import sys
@@ -15,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from nodes.reference.api import ConfigError, Handler
+from nodes.reference.api import ConfigError, Entrance, Handler, Listener
+from nodes.reference.server.lobby import Lobby, Streams
 
 DATABASE_SETTINGS = (
     # One process owns the file, which also keeps a second broker from using the same data folder.
@@ -94,6 +96,13 @@ class LoopRuntime(ABC):
     async def serve(self, handler: Handler, host: str, port: int) -> asyncio.Server:
         """Listen on a TCP port; raises OSError when that is not possible."""
 
+        return await asyncio.start_server(self._handling(handler), host, port, limit=_STREAM_LIMIT, backlog=1024)
+
+    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance) -> Listener:
+        """Listen on a TCP port; ``handler`` runs for everybody. Raises OSError when that is not possible."""
+        return _Served(await self.serve(handler, host, port))
+
+    def _handling(self, handler: Handler) -> Handler:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             _no_delay(writer)
             try:
@@ -102,7 +111,7 @@ class LoopRuntime(ABC):
                 self.log("connection handler failed", level="error", error=repr(error))
                 writer.transport.abort()
 
-        return await asyncio.start_server(accept, host, port, limit=_STREAM_LIMIT, backlog=1024)
+        return accept
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task in the background; its failure ends ``supervise`` with the same exception."""
@@ -192,6 +201,14 @@ class RealRuntime(LoopRuntime):
             raise ConfigError(f"data: {path} can't be used ({error}); choose another with `data`") from error
         return prepared(database, str(path))
 
+    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance) -> Listener:
+        """Listen on a TCP port; ``handler`` runs for who may have greeted. Raises OSError when that is not possible."""
+        if not hasattr(select, "epoll"):
+            return await super().serve_strangers(handler, host, port, entrance)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        return Lobby(server, entrance, Streams(self._handling(handler), _STREAM_LIMIT, self.spawn), self.log)
+
     def write_log(self, line: str) -> None:
         """Print the line and flush."""
         print(line, file=self._output, flush=True)
@@ -199,6 +216,22 @@ class RealRuntime(LoopRuntime):
     def clocks(self) -> tuple[float, datetime]:
         """The machine's clocks."""
         return time.monotonic() - self._began, datetime.now(UTC)
+
+
+class _Served:
+    """A server as a listener."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.close()
 
 
 def _readable(value: Any) -> str:

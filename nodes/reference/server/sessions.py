@@ -127,8 +127,7 @@ class Session:
         self._reader = reader
         self._loop = asyncio.get_running_loop()
         # Who has not logged in can't make the broker hold much.
-        most = host.limits.max_login_bytes
-        self._parser = stomp.Parser(FrameLimits(most, host.limits.max_headers, most), most=1)
+        self._parser = stomp.Parser(login_limits(host.limits), most=1)
         transport: Any = writer.transport
         if hasattr(transport, "max_size"):
             transport.max_size = _RECEIVED
@@ -549,6 +548,11 @@ class Session:
         if self.conn is not None and not self.ended:
             self._host.log("idle connection closed", conn=self.conn)
             self._host.submit(Command("close", self.conn, 0, {"reason": "idle"}))
+
+
+def login_limits(limits: Limits) -> FrameLimits:
+    """What frames before the login are bounded by."""
+    return FrameLimits(limits.max_login_bytes, limits.max_headers, limits.max_login_bytes)
 
 
 def master_header(admission: Admission) -> dict[str, str]:
