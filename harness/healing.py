@@ -13,7 +13,7 @@ from harness.sim.pool import remove_left
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.undo import UndoJournal, pending_undos
 from stormproof.made import made_folders, unfinished
-from stormproof.run_folder import REMOTE_FILE, is_alive, read_run
+from stormproof.run_folder import REMOTE_FILE, is_alive, read_run, remove_partials, remove_unborn
 from stormproof.store import Store
 
 
@@ -27,9 +27,14 @@ def heal_store(store_dir: Path) -> list[str]:
     # Where folders were made, which need not be where they would be made now.
     places = {folder.parent for run_dir in runs for folder in made_folders(run_dir)}
     lines = [*cleanup(places=sorted(places)), *(f"removed {line}" for line in remove_left())]
+    lines += [f"removed {path}" for path in remove_partials(store_dir)]
     for run_dir in runs:
         if is_alive(run_dir):
             continue
+        if remove_unborn(run_dir):
+            lines.append(f"removed {run_dir}: its harness ended before it had described the run")
+            continue
+        lines += [f"removed {path}" for path in remove_partials(run_dir)]
         for folder in unfinished(run_dir):
             shutil.rmtree(folder)
             lines.append(f"removed folder {folder}")

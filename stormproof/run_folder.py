@@ -10,7 +10,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ RUN_SCHEMA = 3
 """Since 3 there is a digest of the ledger; what 1 was like, ``upgraded`` tells."""
 VERDICT_SCHEMA = 1
 
+_PARTIAL = ".partial"
+"""What names of files end with while they are written."""
 RUN_ID = re.compile(r"\d{8}T\d{6}-[A-Za-z0-9_.-]+-[0-9a-f]{4}")
 _PICTURE = re.compile(r"linearizability-(?:\d+|none)\.html", re.ASCII)
 
@@ -224,14 +227,65 @@ def write_json(path: Path, data: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file atomically. Raises StormproofError when the disk is full or can't be written."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
     try:
         with partial.open("w", encoding="utf-8") as file:
+            _hold(file.fileno())
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+            partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):  # the first error is the one to tell
             partial.unlink()
         raise StormproofError(f"can't write {path}: {error.strerror}") from error
+
+
+def _hold(fd: int) -> None:
+    """Tell `heal` that somebody makes this, until that ends; where nothing can be locked, nobody is told."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def being_made(run_dir: Path) -> Iterator[None]:
+    """A new run's folder, which is not to be removed for having no description yet; raises OSError."""
+    fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _hold(fd)
+        yield
+    finally:
+        os.close(fd)
+
+
+def remove_unborn(run_dir: Path) -> bool:
+    """Remove a run's folder whose maker was killed before it had described the run; whether there was one."""
+    try:
+        fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = [path for path in run_dir.rglob("*") if path.name != LOGS and not path.name.endswith(_PARTIAL)]
+        if found:
+            return False
+        shutil.rmtree(run_dir)
+    except OSError:
+        return False  # it is being made, or not ours to remove
+    finally:
+        os.close(fd)
+    return True
+
+
+def remove_partials(folder: Path) -> list[Path]:
+    """Remove files that a process was writing when it was killed; those that were removed."""
+    removed = []
+    for path in sorted(folder.glob(f"*{_PARTIAL}")):
+        try:
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        except OSError:
+            continue  # it is being written, has its name by now, or is not ours to remove
+        removed.append(path)
+    return removed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.run_folder import LOGS, RUN_FILE, RUN_ID, RUN_SCHEMA, is_alive, read_run, write_json
+from stormproof.run_folder import LOGS, RUN_FILE, RUN_ID, RUN_SCHEMA, being_made, is_alive, read_run, write_json
 from stormproof.test import Test
 
 
@@ -69,8 +69,9 @@ class Store:
             "failure": None,
         }
         try:
-            write_json(run_dir / RUN_FILE, {**first, **fields})
-        except StormproofError:
+            with being_made(run_dir):
+                write_json(run_dir / RUN_FILE, {**first, **fields})
+        except (StormproofError, OSError):
             shutil.rmtree(run_dir, ignore_errors=True)  # a folder without a description is no run
             raise
         return run_dir

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from harness import healing
 from stormproof import store
 from stormproof.errors import StormproofError
 from stormproof.history.undo import NETWORK, UndoJournal, pending_undos
-from stormproof.run_folder import read_run
+from stormproof.run_folder import being_made, read_run, write_text
 from stormproof.store import Store
 from stormproof.test import Test
 
@@ -54,3 +55,37 @@ def test_a_run_that_can_not_be_described_leaves_no_folder(tmp_path: Path, monkey
     with pytest.raises(StormproofError, match="no space left"):
         Store(tmp_path).create(Test("joram", "queue"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_being_written_when_the_harness_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file under its preliminary name, and a run that has no description yet; not those of a process that lives."""
+    monkeypatch.setattr(healing, "cleanup", lambda **_: [])
+    run_dir = Store(tmp_path).create(Test("joram", "queue"))
+    places = [tmp_path / "index.html.7.partial", run_dir / "run.json.1.partial"]
+    for place in places:
+        place.write_text("{")
+    unborn, used, young = (tmp_path / f"20260101T000000-joram-queue-1-000{number}" for number in range(3))
+    for folder in (unborn, used, young):
+        (folder / "logs").mkdir(parents=True)
+    (unborn / "run.json.5.partial").touch()
+    (used / "notes").touch()
+    seen: list[list[str]] = []
+
+    def meanwhile(fd: int) -> None:
+        seen.append(healing.heal_store(tmp_path))
+
+    with being_made(young):
+        monkeypatch.setattr(os, "fsync", meanwhile)
+        write_text(run_dir / "verdict.json", "{}")
+        monkeypatch.undo()
+        assert young.exists()
+    (lines,) = seen
+    assert {line.split(":")[0] for line in lines if line.startswith("removed")} == {
+        f"removed {place}" for place in (*places, unborn)}
+    assert not any(place.exists() for place in (*places, unborn)) and used.exists()
+    assert (run_dir / "verdict.json").read_text() == "{}" and read_run(run_dir)["status"] == "running"
+    monkeypatch.setattr(healing, "cleanup", lambda **_: [])
+    healing.heal_store(tmp_path)
+    assert not young.exists(), "nobody makes it any more"

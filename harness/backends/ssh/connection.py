@@ -189,6 +189,8 @@ def _log_in(host: Host, transport: paramiko.Transport) -> None:
             transport.auth_publickey(host.user, key)
             return
         except paramiko.AuthenticationException:
+            if not transport.is_active():  # the library says the same of a key that was refused
+                raise BackendError(f"{host.label} ended the log-in: the connection was closed") from None
             tried.append(name)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise BackendError(f"{host.label} ended the log-in: {one_line(error)}") from None
@@ -225,7 +227,8 @@ def hang_up(transport: paramiko.Transport) -> None:
 
 def one_line(error: BaseException) -> str:
     """What an error says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()) or (
+        "the connection was closed" if isinstance(error, EOFError) else type(error).__name__)
 
 
 async def in_thread(
