@@ -27,7 +27,7 @@ from nodes.reference.designs.qpid.manager.report import STOPPED, Report, candida
 
 FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
 
-_AVOIDED = 5
+_AVOIDED = 3
 """Leases for which somebody who has refused is not asked again."""
 
 
@@ -239,7 +239,7 @@ class Coordinator:
             if report is not None and report.finished < record.term and now <= self._pending_since + too_long:
                 self._clear(now)
                 return
-            if report is not None and self._word_of(record.primary)[0] != record.term:
+            if report is not None and report.declined == record.term:
                 self._avoided[record.primary] = now + _AVOIDED * self._options.lease
         chosen = self._choose(now, reports)
         if chosen:

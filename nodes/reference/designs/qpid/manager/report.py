@@ -19,7 +19,8 @@ class Report:
     ``state``: connecting, catchup, ready or primary; ``eligible``: it would take over; ``generation``: that of its
     data; ``store``: empty, clean or dirty; ``uuid``: the orderly shutdown that a clean store is of. ``ballot``: that of
     the decision which its manager had accepted when it asked. ``promoted``: the term in which the process that runs was
-    promoted, 0 if it was not. ``finished``: as in ``Record``. ``forced``: a person has vouched for its data.
+    promoted, 0 if it was not. ``finished``: as in ``Record``.
+    ``declined``: the last term in which the broker said no. ``forced``: a person has vouched for its data.
     """
 
     up: bool = False
@@ -31,6 +32,7 @@ class Report:
     ballot: int = 0
     promoted: int = 0
     finished: int = 0
+    declined: int = 0
     forced: bool = False
 
     def encoded(self) -> dict[str, Any]:

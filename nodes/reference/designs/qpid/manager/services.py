@@ -49,6 +49,7 @@ class Services:
         self._bootstrap = False
         self._lacking: tuple[str, ...] = ()
         self._promoting = False
+        self._declined = 0
         self._left = False
         self._report = Report()
         self._wake = asyncio.Event()
@@ -61,7 +62,8 @@ class Services:
 
     def report(self) -> Report:
         """What other managers are told."""
-        return replace(self._report, promoted=self.promoted, finished=self._store.record.finished)
+        return replace(self._report, promoted=self.promoted, finished=self._store.record.finished,
+                       declined=self._declined)  # fmt: skip
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority of managers has lately heard this one."""
@@ -221,9 +223,9 @@ class Services:
             return
         if record.process:
             return  # primary of an earlier term, which has to end first
-        if not self._process or not self._report.up:
+        if not self._process or not self._report.up or self._stamp == NEVER:
             if now > self._cleared_at + _UNABLE * self._options.lease:
-                self._refuse(term, "the broker does not answer")
+                self._refuse(term, "the broker does not answer, or has not asked whether it may go on")
             return
         # What it was granted as a backup must not reach beyond what the majority that backs this term grants.
         if self._membership.backed_since(term, now) < max(self._stamp, now - self._options.lease):
@@ -240,6 +242,7 @@ class Services:
         try:
             await self._control.ask(request, self._options.promotion_limit)
         except Declined as error:
+            self._declined = term
             self._refuse(term, str(error))
         except Unanswered as error:
             self._runtime.log("promotion failed", level="warning", term=term, error=str(error))
