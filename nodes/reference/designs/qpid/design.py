@@ -76,6 +76,8 @@ class Qpid:
         self.state = CONNECTING
         self._was_ready = self._store.now.state == DIRTY and DIRTY_STORE_STARTS in self._bugs
         self._backup = self._as_backup(discard)
+        self._forced = False
+        """Whether a person has vouched for its data."""
         self._primary: Primary | None = None
         self._serves_at: str | None = None
         """The primary that this backup is attached to."""
@@ -197,6 +199,7 @@ class Qpid:
         return {
             "state": self.state,
             "eligible": self._eligible(),
+            "forced": self._forced and self.state == CONNECTING,
             "generation": self._generation,
             "store": self._store.now.describe(),
             "primary": self._name if primary is not None else self._serves_at,
@@ -218,6 +221,8 @@ class Qpid:
         """Take over as primary [Failover]."""
         if self._primary is not None:
             return {}
+        if self._permission is not None and "term" not in request:
+            return self._vouch(request)
         store = self._store.now.state
         bootstrap = bool(request.get("bootstrap")) and store in (EMPTY, CLEAN) and self.state == CONNECTING
         if not (self._eligible() or bootstrap or request.get("force")):
@@ -227,6 +232,19 @@ class Qpid:
         if self._permission is not None and not self._permission.holds():
             raise ConfigError(f"{self._name} has no quorum")
         self._become_primary()
+        return {}
+
+    def _vouch(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A person's word, where there are managers: theirs promotes this broker, if nobody else is primary."""
+        if not request.get("force"):
+            raise ConfigError(f"{self._name} has a manager, which promotes it when it may; --force says that its data "
+                              "are good enough")
+        if self.state != CONNECTING:
+            raise ConfigError(f"{self._name} is {self.state}: only the data of a broker that is connecting can be "
+                              "vouched for")
+        if self._backup.discard:
+            self._accept_store(request)
+        self._was_ready = self._forced = True
         return {}
 
     def _accept_store(self, request: Mapping[str, Any]) -> dict[str, Any]:
