@@ -46,6 +46,8 @@ _CHUNK = 64 << 10
 _WINDOW = 8
 """Such groups that may be under way."""
 _SETTLING = ("ack", "nack")
+_CHANGELESS = ("open", "subscribe", "begin")
+"""Commands that change nothing which backups have."""
 
 
 class Permission(Protocol):
@@ -107,6 +109,9 @@ class Primary:
         """Changes of the configuration that are told at the next tick, asynchronously (LC2c as documented)."""
         self._number = 0
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
+        self._held: dict[str, int] = {}
+        """Connection -> the last group for which effects on it wait; ``_released`` is the last that is complete."""
+        self._released = 0
         self._task: asyncio.Task[None] | None = None
 
     # From promotion to the end.
@@ -172,9 +177,13 @@ class Primary:
         early: list[Effect] = []
         with self._broker.transaction():
             for command in commands:
-                settling = (command.kind in _SETTLING and LM4 in self._documented) or (
-                    command.kind == "request" and LC2C in self._documented)
-                (early if settling else effects).extend(self._apply(command))
+                before = len(self._events)
+                came = self._apply(command)
+                if self._is_complete(command, len(self._events) > before):
+                    early += came
+                else:
+                    effects += came
+                    self._held[command.conn] = self._number + 1
             events, self._events = self._events, []
         if early:
             self._broker.release(early)
@@ -184,6 +193,16 @@ class Primary:
         self._next(events)
         self._waiting.append((self._number, effects))
         self.release()
+
+    def _is_complete(self, command: Command, changed: bool) -> bool:
+        """Whether clients may have a command's effects at once, whatever the backups have."""
+        if command.kind in _SETTLING:
+            return LM4 in self._documented
+        if command.kind == "request":
+            return LC2C in self._documented
+        if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self._released:
+            return False
+        return self._permission is None or self._permission.holds()
 
     def _next(self, events: list[list[Any]]) -> None:
         """Tell the backups what belongs together."""
@@ -283,7 +302,10 @@ class Primary:
             done = min([done, *(browser.number for browser in self.browsers.values() if browser.counts)])
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= done:
-            effects += self._waiting.popleft()[1]
+            self._released, came = self._waiting.popleft()
+            effects += came
+        if not self._waiting:
+            self._held.clear()
         self._broker.release(effects)
 
     def _may_complete(self) -> bool:
