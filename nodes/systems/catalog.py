@@ -20,4 +20,6 @@ SYSTEMS: Registry[System] = Registry(
           "nodes.systems.joram.system:JORAM"),
     Entry("icestorm", "HA IceStorm: invitation election, replicated topics and subscribers, events from any replica",
           "nodes.systems.icestorm.system:ICESTORM"),
+    Entry("qpid", "Qpid active-passive: hot standbys browse the primary's queues, a cluster manager promotes",
+          "nodes.systems.qpid.system:QPID"),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.options import LEVELS, MANAGERS, STORES, Options
+from nodes.systems.qpid.admin import COMMANDS
 from nodes.systems.qpid.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.qpid.states import STATES, role_change, state_transfer
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
@@ -26,12 +27,13 @@ QPID = Qpid(
     replicated=True,
     reported=STATES,
     min_nodes=2,
-    provides=frozenset({"queues", "transactions"}),
+    provides=frozenset({"queues", "transactions", "exchanges"}),
     guarantees=GUARANTEES,
     read_options=lambda config: (Options.from_config(config), ManagerOptions.from_options(config.options)),
     modes=MODES,
     trial=TRIAL,
     events=Events(role_change, state_transfer),
+    commands=COMMANDS,
     options=(
         Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, or a "
                "person", MANAGERS),
