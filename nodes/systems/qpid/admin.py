@@ -96,13 +96,14 @@ def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
     serving = [name for name, status in found.items() if not isinstance(status, str) and status["state"] == "primary"]
     if serving and not given["force"]:
         raise UsageError(f"{serving[0]} is primary already; end it first, or use --force")
-    ask(access, op="promote", bootstrap=_first_start(found), force=bool(given["force"]))
+    ask(access, op="promote", bootstrap=first_start(found.values()), force=bool(given["force"]))
     yield f"{access.server} is primary"
 
 
-def _first_start(found: Mapping[str, Status | str]) -> bool:
+def first_start(found: Iterable[Status | str]) -> bool:
+    """Whether all brokers say that their stores are empty, or clean with one identifier: then any may be primary."""
     stores = {("", status[:0]) if isinstance(status, str) else (status["store"]["state"], status["store"]["uuid"])
-              for status in found.values()}
+              for status in found}
     return len(stores) == 1 and next(iter(stores))[0] in ("empty", "clean")
 
 

@@ -13,15 +13,18 @@ from nodes.reference.config import parse_config
 from nodes.reference.designs.qpid.manager.config import ManagerConfig, parse_manager_config
 from nodes.reference.designs.qpid.manager.programs import BROKER
 from nodes.reference.designs.qpid.options import BUILTIN
-from nodes.reference.designs.qpid.states import READY
+from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.manager import ManagerProcess
 from nodes.reference.server.process import BrokerProcess
 from nodes.reference.server.runtime import LoopRuntime
+from nodes.stomp import ProtocolError
+from nodes.systems.qpid.admin import best_store, first_start
 from nodes.systems.qpid.programs import LaunchedPrograms
 from nodes.systems.reference.cluster import CLIENT_PORT, ReferenceCluster
 from nodes.systems.reference.code import module_command
+from nodes.systems.reference.layout import Group
 from stormproof.contracts.backend import Launcher, Shells
-from stormproof.contracts.cluster import MAIN, NodeStatus
+from stormproof.contracts.cluster import MAIN, POLL, Deployment, NodeStatus
 
 MANAGER = "manager"
 """The program beside each broker."""
@@ -31,6 +34,8 @@ LESSOR_PORT = 61617
 """Where a broker asks its manager whether it may go on."""
 MANAGER_OPTIONS = ("manager_lease",)
 """What of a test's options is the managers' as well."""
+PATIENCE = 5.0
+"""Seconds for which a person waits whether a manager finds a primary."""
 _STOP_SECONDS = 8.0
 """For a manager to end its broker, and itself."""
 
@@ -39,6 +44,10 @@ class QpidCluster(ReferenceCluster):
     """Brokers that their managers start, restart and promote; without managers the harness starts them."""
 
     reliable_connections = False
+
+    def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
+        super().__init__(groups, deployment)
+        self._done_by_hand: list[str] = []
 
     @property
     def managed(self) -> bool:
@@ -88,6 +97,61 @@ class QpidCluster(ReferenceCluster):
             return False
         states: Mapping[str, str] = (serving[0].detail or {}).get("backups", {})
         return all(states.get(status.node) == READY for status in statuses if status is not serving[0])
+
+    async def await_healthy(self, timeout: float) -> bool:
+        """Wait until the cluster is healthy, with a person who looks after it meanwhile; False when ``timeout`` passes.
+
+        The person does what no manager does: after the loss of all brokers, takes the best store [LM6]; without
+        managers, names the primary.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, waits_since = loop.time() + timeout, loop.time()
+        while True:
+            statuses = await self.statuses()
+            if self.healthy(statuses):
+                return True
+            now = loop.time()
+            if not self._needs_a_person(statuses):
+                waits_since = now
+            elif now >= waits_since + PATIENCE:
+                await self._act_as_person(statuses)
+                waits_since = now
+            if now >= deadline:
+                return False
+            await asyncio.sleep(POLL)
+
+    async def repair(self) -> str:
+        """What a person did while the cluster became healthy."""
+        done, self._done_by_hand = "; ".join(self._done_by_hand), []
+        return done
+
+    def _needs_a_person(self, statuses: Sequence[NodeStatus]) -> bool:
+        """Whether all brokers are there, and nobody will become primary without being told to."""
+        found = [status.detail or {} for status in statuses]
+        if not all(status.reachable for status in statuses) or any(each["state"] == PRIMARY for each in found):
+            return False
+        return not self.managed or not (any(each["eligible"] for each in found) or first_start(found))
+
+    async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
+        found = {status.node: status.detail or {} for status in statuses}
+        chosen = best_store(found) or max(found, key=lambda node: int(found[node]["generation"]))
+        done = f"accepted the store of {chosen} as the best"
+        request: dict[str, Any] = {"op": "accept-store"}
+        fresh = not self.managed and first_start(list(found.values()))
+        if not self.managed:
+            eligible = [node for node in found if found[node]["eligible"]]
+            chosen = next(iter(found)) if fresh else next(iter(eligible), chosen)
+            done = f"promoted {chosen}"
+            request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
+        try:
+            answer = await self._admins[chosen].design(request, self._status_timeout)
+        except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
+            answer = {"error": str(error) or type(error).__name__}
+        if not answer.get("ok"):
+            done = f"tried in vain: {chosen} says {answer.get('error')}"
+        elif fresh:
+            return  # no repair: every first start is like that
+        self._done_by_hand.append(done)
 
     def _manager_launcher(self, machine: str, config: ManagerConfig) -> Callable[[LoopRuntime], ManagerProcess]:
         broker = partial(BrokerProcess, parse_config(self._config(machine)))
