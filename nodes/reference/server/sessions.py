@@ -181,8 +181,11 @@ class Session:
                 for item in items:
                     if isinstance(item, Frame) and not self.ended and not self._leaving:
                         command = self._handle(item)
-                        if command is not None and not await self._submit_in_turn(command):
-                            return
+                        if command is not None:
+                            work = self._work(command)
+                            if work.turn and not await self._take_turn(work):
+                                return
+                            self._submit(command, work)
                         if self._must_wait():
                             await self._wait()
         except ProtocolError as fault:
@@ -211,30 +214,35 @@ class Session:
         self._outstanding.clear()
         self._count()
 
-    async def _submit_in_turn(self, command: Command) -> bool:
-        """Submit the command, if it is much work when its turn comes; whether the session still goes on."""
-        size, weight = len(command.args.get("body", b"")), self._weight(command)
-        work = size + weight * _COPY if size >= _LARGE or weight > _MANY else 0
-        if work:
-            self._turn = self._host.turns.enter(self._worker, work)
-            if self._turn is not None and not await self._wait_for(self._turn, size):
-                return False
-            if self.ended:
-                self._host.turns.leave(work)
-                return False
-        self._submit(command, _UnderWay(size, weight, work))
-        return True
+    def _work(self, command: Command) -> _UnderWay:
+        """How much work a command is, and the turn that it needs if that is much."""
+        args, host = command.args, self._host
+        size, weight = len(args.get("body", b"")), host.weight(command)
+        if "tx" in args:
+            weight = max(weight, self._deferred_weight(command))
+        if size < _LARGE and weight <= _MANY:
+            return _UnderWay(size, weight, 0)
+        return _UnderWay(size, weight, size + weight * _COPY)
 
-    def _weight(self, command: Command) -> int:
-        """How much work a command is, about; of a COMMIT, which may come before what it commits is known elsewhere."""
-        args, weight = command.args, self._host.weight(command)
-        if "tx" in args and command.kind == "send":
+    def _deferred_weight(self, command: Command) -> int:
+        """What a COMMIT brings, which may come before it is known elsewhere what the transaction holds."""
+        args = command.args
+        if command.kind == "send":
             plain = Command("send", command.conn, 0, {"destination": args["destination"]})
             self._deferred[args["tx"]] = self._deferred.get(args["tx"], 0) + self._host.weight(plain)
-        elif "tx" in args and command.kind in ("commit", "abort", "prepare"):
+        elif command.kind in ("commit", "abort", "prepare"):
             deferred = self._deferred.pop(args["tx"], 0)
-            weight = max(weight, 1 + deferred) if command.kind == "commit" else weight
-        return weight
+            return 1 + deferred if command.kind == "commit" else 1
+        return 1
+
+    async def _take_turn(self, work: _UnderWay) -> bool:
+        """Wait until the work may be under way; whether it still is to be done."""
+        self._turn = self._host.turns.enter(self._worker, work.turn)
+        if self._turn is not None and not await self._wait_for(self._turn, work.size):
+            return False
+        if self.ended:
+            self._host.turns.leave(work.turn)
+        return not self.ended
 
     async def _wait_for(self, turn: asyncio.Future[bool], size: int) -> bool:
         self._reading, self._waiting_bytes = False, size
