@@ -28,6 +28,8 @@ _PREFIX = "stormproof-sim-"
 _NEWBORN = 60.0
 """Seconds in which a campaign that has made its scratch folder has its lock, too."""
 _TUNABLES = "GLIBC_TUNABLES"
+_ROOM = 16 << 20
+"""Bytes in memory for the runs that one process has under way: each is some hundred kilobytes, long ones are more."""
 _AHEAD = 3
 _RECYCLE = 2000
 """Runs after which a worker process is replaced, so that no leak can add up."""
@@ -35,11 +37,19 @@ _RECYCLE = 2000
 
 @contextlib.contextmanager
 def worker_pool(jobs: int) -> Iterator[tuple[Workers, Path]]:
-    """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards."""
-    scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch_place()))
+    """So many workers and a scratch folder (in memory where that is possible); both are gone afterwards.
+
+    Raises:
+        StormproofError: there is no room for several processes.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_scratch_place(jobs)))
     try:
         with Lock(scratch), _huge_pages():  # the lock tells `remove_left` that we live
-            workers = Workers(jobs)
+            try:
+                workers = Workers(jobs)
+            except OSError as error:  # what processes share is in /dev/shm, too
+                raise StormproofError(f"{jobs} processes can't work together ({error.strerror}); "
+                                      f"make {_MEMORY} larger, or use --jobs 1") from error
             try:
                 yield workers, scratch
             finally:
@@ -72,7 +82,8 @@ def remove_left() -> list[str]:
     A young one may be about to take its lock, even if the lock's file is there already.
     """
     removed = []
-    for folder in sorted(Path(scratch_place() or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+    places = dict.fromkeys((_MEMORY, Path(tempfile.gettempdir())))
+    for folder in sorted(folder for place in places for folder in place.glob(f"{_PREFIX}*")):
         try:
             lock = folder / LOCK_FILE
             born = (lock if lock.exists() else folder).stat().st_mtime
@@ -88,9 +99,11 @@ def remove_left() -> list[str]:
     return removed
 
 
-def scratch_place() -> str | None:
-    """Where scratch folders are made: in memory where that is possible."""
-    return str(_MEMORY) if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
+def _scratch_place(jobs: int) -> str | None:
+    """Where the scratch folder of so many processes is made: in memory if there is room (Docker gives 64 MiB)."""
+    if not (_MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)):
+        return None
+    return str(_MEMORY) if shutil.disk_usage(_MEMORY).free >= jobs * _ROOM else None
 
 
 class Workers:
