@@ -71,7 +71,7 @@ STATES = (
     State("clean-store", "a broker was started from a clean store", logged(_CONNECTING, store="clean")),
     State("no-quorum", "a broker ended itself since its manager had no quorum",
           logged("no quorum: the manager's lease ran out")),
-    State("shut-down", "the whole cluster was shut down in order", logged(_STOPPED)),
+    State("shut-down", "the whole cluster was shut down in order", logged(_STOPPED, generation=bool)),
     State("stood-still", "a broker noticed that it had been paused", logged("stood still")),
     *BROKER_STATES,
 )  # fmt: skip
