@@ -124,12 +124,13 @@ class FakeBroker:
         store = self.world.stores[self.node]
         if request["op"] == "status":
             return {"ok": True, "state": self.state, "eligible": self.eligible, "generation": store["generation"],
-                    "store": {"role": "backup", **store}, "primary": None, "backups": {}}  # fmt: skip
+                    "store": {"role": "backup", **store}, "primary": None, "backups": {},
+                    "forced": self.forced}  # fmt: skip
         assert request["op"] == "promote"
         if self.state == "primary" and self.term == request["term"]:
             return {"ok": True}
         able = self.eligible or (request["bootstrap"] and self.world.bootstraps(self))
-        if not able or request["term"] < self.term:
+        if not able or request["term"] < self.term or self.node in self.world.declining:
             self.world.refusals.append(self.node)
             return {"ok": False, "error": "not eligible"}
         self.world.promoted(self, request)
@@ -170,6 +171,8 @@ class World:
         """(Term, version) -> whom that primary wants to be excluded."""
         self.noted = (0, 0)
         """The newest of them that its primary was told to be taken."""
+        self.declining: set[str] = set()
+        """Whose broker says that it is eligible, and then isn't."""
         self.promotions: list[tuple[float, int, str, bool]] = []
         self.refusals: list[str] = []
         self.wrong: list[str] = []
