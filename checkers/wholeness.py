@@ -105,6 +105,17 @@ def _are_exemptions(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_texts(kinds) for kinds in value.values())
 
 
+def _are_gates(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        wanted is None or isinstance(wanted, bool) or (
+            isinstance(wanted, dict) and all(map(_is_count, wanted.values())) if name == "min_ok" else _is_count(wanted)
+        ) for name, wanted in value.items())  # fmt: skip
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
 def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
@@ -125,7 +136,7 @@ _RUN: Mapping[str, Kind] = {
     "guarantees": _TEXTS,
     "statuses": ("what the system says of each guarantee", _are_statuses),
     "exemptions": ("kinds of anomalies by guarantee", _are_exemptions),
-    "gates": ("the gates by name", _is_object),
+    "gates": ("the gates by name, with what each asks for", _are_gates),
     "subject": ("a text or null", _or_null(_is_text)),
     "backend": _OBJECT,
     "phases": ("a list", lambda value: isinstance(value, list)),

@@ -19,7 +19,9 @@ from stormproof.text import size
 STRING, INTEGER, FLOAT, NUMBER, BOOLEAN = "a string", "an integer", "a float", "a number", "a boolean"
 TABLE, ARRAY = "a table", "an array"
 MAX_BYTES = 256 << 10
-"""Bytes of a configuration file: reading TOML takes time that grows with the square of some texts' length."""
+"""Bytes of a configuration file."""
+MAX_DOTS = 200
+"""In a line: to read a key takes time that grows with the square of its parts."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -73,7 +75,10 @@ def _text(path: Path) -> str:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {size(MAX_BYTES)}; no configuration is")
-    return data.decode()
+    text = data.decode()
+    if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+        raise UsageError(f"{path}: a line has more than {MAX_DOTS} dots; no configuration has")
+    return text
 
 
 def toml_type(value: object) -> str:

@@ -66,7 +66,7 @@ def pictures(run_dir: Path) -> list[str]:
 
 def node_logs(run_dir: Path) -> list[Path]:
     """The logs of a run's machines, in order of their names."""
-    return sorted((run_dir / LOGS).glob("*.log"))
+    return sorted(path for path in (run_dir / LOGS).glob("*.log") if path.is_file())
 
 
 class Lock:

@@ -48,7 +48,7 @@ def read_json(path: str | Path, parse: Callable[[Any], T]) -> T:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: can't be read ({error.strerror or error})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not JSON ({error})") from error
     try:
         return parse(content)

@@ -20,8 +20,8 @@ ROW_BYTES = 64
 """What a row takes as arrays, its texts aside."""
 FOOTER_LIMITS: Mapping[str, int] = MappingProxyType({"thrift_string_size_limit": 16 << 20,
                                                      "thrift_container_size_limit": 20_000})  # fmt: skip
-"""For whoever opens a Parquet file: room for lists of a footer is made by what it says of their length. 20,000 groups of
-rows are 5,000,000,000 rows as we write them."""
+"""For whoever opens a Parquet file: room for lists of a footer is made by what it says of their length. 20,000 groups
+of rows are 5,000,000,000 rows as we write them."""
 JSON_TIMES = 32
 """What a JSON text takes once it is read, as a multiple of its size: at most about this."""
 

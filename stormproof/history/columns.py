@@ -102,6 +102,8 @@ def read_columns(
         HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
             more memory than it may (``stormproof.history.bounds``).
     """
+    if path.exists() and not path.is_file():
+        raise HistoryError(f"{path} can't be read: it is no file")
     if not path.exists():
         raise HistoryError(f"{path.parent}: no {HISTORY}: the run was not sealed; run `stormproof recover`")
     digest = RowsDigest() if rows_sha256 else None
@@ -111,7 +113,7 @@ def read_columns(
             if file_sha256 and hashlib.sha256(content).hexdigest() != file_sha256:
                 raise HistoryError(f"{path}: not the history that the run recorded (its SHA-256 differs)")
             numbers, names, found = _read_columns(content, path, texts, digest)
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise HistoryError(f"{path}: not a history ({reason}); run `stormproof recover`") from error
     if digest is not None and digest.hexdigest() != rows_sha256:

@@ -70,7 +70,7 @@ def import_jsonl(path: Path) -> pa.Table:
             else pa.array(columns[field.name], field.type)
             for field in HISTORY_SCHEMA
         ]
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise HistoryError(f"{path}: a field has the wrong type: {error}") from error
     return pa.Table.from_arrays(arrays, schema=HISTORY_SCHEMA)
 

@@ -90,6 +90,8 @@ def read_history(run_dir: Path) -> pa.Table:
             raise HistoryError(f"{run_dir} holds no history: neither {HISTORY} nor {JOURNAL} is there")
         journal = read_journal(run_dir / JOURNAL)
         return _as_history(journal.batches, journal.run)
+    if not path.is_file():
+        raise HistoryError(f"{path} can't be read: it is no file")
     try:
         demand_small(pq.ParquetFile(path, **FOOTER_LIMITS).metadata, path)
         texts = [field.name for field in HISTORY_SCHEMA if not pa.types.is_integer(field.type)]
@@ -100,7 +102,7 @@ def read_history(run_dir: Path) -> pa.Table:
         if version != str(SCHEMA_VERSION):
             raise HistoryError(f"{path} has schema version {version}, this Stormproof reads {SCHEMA_VERSION}")
         return table.select(HISTORY_SCHEMA.names).cast(HISTORY_SCHEMA)
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise HistoryError(f"can't read the history {path}: {reason}") from error
 

@@ -91,6 +91,11 @@ def pending_undos(run_dir: Path) -> list[Undo]:
     return list(reversed(pending.values()))
 
 
+def _names_an_undo(line: dict[str, Any]) -> bool:
+    nodes = line["nodes"]
+    return isinstance(line["undo"], str) and isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)
+
+
 def _lines(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / UNDO_FILE
     try:
@@ -103,7 +108,7 @@ def _lines(run_dir: Path) -> list[dict[str, Any]]:
     for line in text.split("\n"):
         try:
             data = json.loads(line)
-            if isinstance(data["id"], int) and (data.get("done") or isinstance(data["nodes"], list)):
+            if isinstance(data["id"], int) and (data.get("done") or _names_an_undo(data)):
                 lines.append(data)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # cut off: see the module's description

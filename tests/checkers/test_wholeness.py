@@ -67,7 +67,10 @@ def edited(run_dir: Path, place: str, value: Any) -> Verdict:
           for value in (GONE, None, "", "0" * 64, 7)),
         *(("ledger_sha256", value) for value in (GONE, None, "", "0" * 64, 7)),
         *(("guarantees", value) for value in (GONE, None, {}, "", "lost", [1], [["lost"]])),
-        *(("gates", value) for value in (GONE, None, [], "", 1)),
+        *(("gates", value) for value in (
+            GONE, None, [], "", 1, {"min_enqueue_ok": "1"}, {"min_enqueue_ok": -1}, {"drain": []},
+            {"min_ok": {"move": -1}}, {"min_ok": 5}, {"min_ok": [1]}, {"majority_success": {}},
+        )),
         *(("test", value) for value in (GONE, None, [], "queue")),
         *(("test.nemesis", value) for value in (GONE, None, "", {}, [None])),
         *(("test.nodes", value) for value in (GONE, None, 0, -1, "3", True, 3.0)),

@@ -30,7 +30,7 @@ def _rows() -> list[Any]:
     return [*rows, *sent(2, (2, 0), "info", error="no receipt in time"), *drained(), *depth()]
 
 
-def _run_folder(**info: Any) -> Path:
+def run_folder(store: Path | None = None, **info: Any) -> Path:
     """A whole run on disk, with everything that one may hold."""
     from checker_histories import fault, store_run, write_ledger
 
@@ -47,7 +47,7 @@ def _run_folder(**info: Any) -> Path:
         "options": {"partitions": "unspecified"},
     }
     run_dir = store_run(
-        _folder() / "20260101T000000-joram-queue-1-0001",
+        (store or _folder()) / "20260101T000000-joram-queue-1-0001",
         _rows(),
         started="2026-01-01T00:00:00+00:00",
         clock_zero="2026-01-01T00:00:00+00:00",
@@ -112,7 +112,7 @@ def _judged(run_dir: Path) -> None:
 
 
 def run_json() -> Target:
-    run_dir = _run_folder()
+    run_dir = run_folder()
     path = run_dir / "run.json"
 
     def run(data: bytes) -> None:
@@ -126,7 +126,7 @@ def ledger() -> Target:
     """The ledger of a run that is judged by it; its digest is always right."""
     from stormproof.history.ledger import Repair, Standstill, ledger_sha256
 
-    run_dir = _run_folder()
+    run_dir = run_folder()
     path = run_dir / "ledger.jsonl"
     info = json.loads((run_dir / "run.json").read_text())
     more = f"{Repair('restarted n1', 5, 9).to_json()}\n{Standstill(3, 9, 1.5).to_json()}\n".encode()
@@ -224,7 +224,7 @@ def verdict_json() -> Target:
     from stormproof.errors import StormproofError
     from stormproof.run_folder import read_verdict
 
-    run_dir = _run_folder()
+    run_dir = run_folder()
     write_verdict(run_dir, check_run(run_dir))
     path = run_dir / "verdict.json"
 
@@ -247,7 +247,7 @@ def report_of(name: str, seeds: Callable[[Path], bytes]) -> Target:
     from reports.run_page import write_report
     from stormproof.errors import StormproofError
 
-    run_dir = _run_folder()
+    run_dir = run_folder()
     note_log_events(run_dir)
     path = run_dir / name
     first = seeds(run_dir)
@@ -275,7 +275,7 @@ def notes() -> Target:
     from stormproof.made import made_folders, owner_of, unfinished
     from stormproof.run_folder import JOURNAL
 
-    run_dir = _run_folder(status="running")
+    run_dir = run_folder(status="running")
     (run_dir / "history.parquet").unlink()
     files = ("undo.jsonl", "made.jsonl", "remote.json", "run.json", JOURNAL)
     turn = iter(range(1 << 60))

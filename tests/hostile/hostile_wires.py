@@ -172,7 +172,7 @@ def stomp_broker() -> Target:
 
     host = _Loop()
     log = io.StringIO()
-    options = {"max_messages": 200, "idle_timeout": 1.0, "max_body": 20_000}
+    options = {"max_messages": 100_000, "idle_timeout": 1.0, "max_body": 20_000}
     config = parse_config(
         {
             "node": "n1",

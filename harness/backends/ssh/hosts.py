@@ -17,8 +17,11 @@ from typing import Any
 import paramiko
 
 from stormproof.errors import UsageError
+from stormproof.text import size
 
 SSH_PORT = 22
+MAX_BYTES = 64 << 10
+"""Bytes of a file that names hosts."""
 FILE_OPTIONS = ("ssh_config", "hosts", "known_hosts")
 # Reaching a host by a detour is beyond what is measured and tested here, so it is refused and not tried.
 _DETOURS = ("proxyjump", "proxycommand")
@@ -135,7 +138,7 @@ def _of_config(name: str, found: Mapping[str, Any], path: Path) -> Host:
         if found.get(detour, "none") != "none":
             raise UsageError(f"{path}: {name} is reached by {detour}, which is not supported; name hosts that can be "
                              "reached directly")
-    keys = tuple(str(Path(key.strip('"')).expanduser()) for key in found.get("identityfile", ()))
+    keys = tuple(str(_home(key.strip('"'))) for key in found.get("identityfile", ()))
     user = found.get("user") or os.environ.get("USER") or "root"
     return Host(name, found["hostname"], int(found.get("port", SSH_PORT)), user, keys,
                 agent=found.get("identitiesonly", "no") != "yes")
@@ -172,7 +175,7 @@ def _of_line(words: list[str], folder: Path) -> Host:
     for word in words[2:]:
         name, _, value = word.partition("=")
         if name == "key" and value:
-            keys.append(str(folder / Path(value).expanduser()))
+            keys.append(str(folder / _home(value)))
         elif name == "network":
             network = str(ipaddress.IPv4Address(value))
         else:
@@ -181,9 +184,21 @@ def _of_line(words: list[str], folder: Path) -> Host:
     return Host(words[0], address.strip("[]"), int(port or SSH_PORT), user, tuple(keys), not keys, network)
 
 
+def _home(text: str) -> Path:
+    """The path that a person means, ``~`` expanded; raises ValueError for the home of somebody who isn't there."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{text}: {error}") from None
+
+
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageError(f"{path}: larger than {size(MAX_BYTES)}; no list of hosts is")
+        return data.decode()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; give a file that names the hosts") from None
     except UnicodeDecodeError:
