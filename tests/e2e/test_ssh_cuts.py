@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,13 +39,20 @@ def children(pid: int) -> list[int]:
 
 def cut(hosts: SshTestHosts, *numbers: int) -> int:
     """End the sessions of some hosts, as if somebody had pulled a cable; how many there were."""
-    sessions = [pid for number in numbers for pid in children(sshd(hosts, number))
-                if b"sshd" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    sessions = [pid for number in numbers for pid in children(sshd(hosts, number)) if is_sshd(pid)]
     for pid in sessions:
         for each in [*children(pid), pid]:
-            if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
-                os.kill(each, signal.SIGKILL)
+            if is_sshd(each):
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
     return len(sessions)
+
+
+def is_sshd(pid: int) -> bool:
+    try:
+        return b"sshd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
 
 
 def change_key(hosts: SshTestHosts, number: int, key: str) -> None:
@@ -89,12 +96,14 @@ def test_a_connection_that_is_cut_costs_at_most_the_run(place: Where, tmp_path: 
                                                         numbers: tuple[int, ...]) -> None:
     assert place.hosts is not None
     process = place.start_test(tmp_path, *WORDS)
-    assert await_line(tmp_path, phase, process), (tmp_path / "out").read_text()
-    cuts = 0
-    for _ in range(8):
-        cuts += cut(place.hosts, *numbers)
-        time.sleep(0.1)
-    status, complaints = ended(place, tmp_path, process)
+    try:
+        assert await_line(tmp_path, phase, process), (tmp_path / "out").read_text()
+        cuts = 0
+        for _ in range(8):
+            cuts += cut(place.hosts, *numbers)
+            time.sleep(0.1)
+    finally:
+        status, complaints = ended(place, tmp_path, process)
     run = only_run(tmp_path)
     info = run_info(run)
     print(phase, numbers, cuts, status, complaints, info["status"], info["failure"])
@@ -103,9 +112,10 @@ def test_a_connection_that_is_cut_costs_at_most_the_run(place: Where, tmp_path: 
     if status in (0, 2):
         assert judged.returncode == status
     else:
-        assert status == 3 and len(complaints) == 1 and "\n" not in info["failure"], (status, complaints)
-        assert judged.returncode in (2, 3), judged.stdout + judged.stderr
-        assert info["status"] == "broken" or json.loads(judged.stdout)["verdict"] == "unknown"
+        # Whole runs whose hosts could not be cleaned keep their history, and their verdict.
+        assert status == 3 and len(complaints) == 1, (status, complaints)
+        assert info["status"] == "recorded" or info["failure"], info
+        assert judged.returncode in ((0, 2) if info["status"] == "recorded" else (2, 3)), judged.stdout + judged.stderr
 
 
 def test_a_host_whose_key_changes_in_the_middle_is_not_talked_to(place: Where, tmp_path: Path) -> None:

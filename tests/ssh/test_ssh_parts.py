@@ -136,6 +136,8 @@ def test_a_host_is_taken_by_one_run_and_given_back_by_it(tmp_path: Path) -> None
     assert run(take_script(second, "n1")) == (0, "") and busy.read_text() == "second\n"
     busy.write_text("")
     assert run(clean_script(second, "n1"))[0] == 0 and not busy.exists()
+    (tmp_path / "runs" / "second").mkdir()  # as an attempt leaves it that was cut off in its middle
+    assert run(clean_script(second, "n1"))[0] == 0 and not list((tmp_path / "runs").glob("second"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["code", "marker", "runs"]
 
 

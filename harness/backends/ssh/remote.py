@@ -120,8 +120,8 @@ nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 if [ -d {shlex.quote(folder)} ]; then
   ( {process.kill_script(pid_file)} ) || exit 1
   rm -rf {shlex.quote(folder)} && echo {shlex.quote(f"folder {folder}")} || exit 1
-  rmdir {STATE}/runs/{run} 2>/dev/null || :
 fi
+rmdir {STATE}/runs/{run} 2>/dev/null || :  # also of an earlier attempt that was cut off behind the line above
 {_OWNER}
 [ -n "$owner" ] && [ "$owner" != {run} ] || rm -f {BUSY}
 """
