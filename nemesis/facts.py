@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemesis.families import LEADER_OF, MAX_DOWN, option_value
-from stormproof.contracts.backend import Backend, ProcessState
+from stormproof.contracts.backend import RUNNING, Backend, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ClusterFacts
 
@@ -48,7 +48,9 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
     test, backend = cluster.test, cluster.backend
     nodes, machines = test.node_names, cluster.topology.machines
     programs = {machine: cluster.programs(machine) for machine in machines}
-    states = await asyncio.gather(*(backend.process(machine, programs[machine][0]) for machine in machines))
+    states = await asyncio.gather(*(backend.process(machine, _lasting(cluster, machine)) for machine in machines))
+    running = {machine: await _running(backend, machine, names) for machine, names in programs.items()
+               if len(names) > 1}  # fmt: skip
     return ClusterFacts(
         nodes=nodes,
         hosts=dict(zip(nodes, test.client_hosts, strict=True)),
@@ -62,7 +64,21 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         data_loss=data_loss,
         topology=cluster.topology,
         programs=programs,
+        running=running,
     )
+
+
+def _lasting(cluster: Cluster, machine: str) -> str:
+    """The program that tells whether a machine is down: one that nobody but the harness starts, if there is one."""
+    programs = cluster.programs(machine)
+    if len(programs) == 1:
+        return programs[0]
+    return next((name for name in programs if not cluster.restarted(machine, name)), programs[0])
+
+
+async def _running(backend: Backend, machine: str, programs: Sequence[str]) -> tuple[str, ...]:
+    states = await asyncio.gather(*(backend.process(machine, name) for name in programs))
+    return tuple(name for name, state in zip(programs, states, strict=True) if state.state == RUNNING)
 
 
 async def await_state(

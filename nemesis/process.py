@@ -62,18 +62,26 @@ def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
 
 
 def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-    """The plan with the program that it hits, where the targets run several.
+    """The plan with the program that it hits, where the targets have several: one that runs now on all of them.
 
     Raises:
-        Infeasible: a target does not run the program that is wanted.
+        Infeasible: a target has no such program as is wanted, or that does not run.
     """
     common = [name for name in facts.programs.get(plan.targets[0], ())
               if all(name in facts.programs[target] for target in plan.targets)]  # fmt: skip
     if wanted not in (ANY_KIND, *common):
         raise Infeasible(f"{', '.join(plan.targets)} run no program {wanted!r} (but: {', '.join(common)})")
-    if wanted != ANY_KIND:
-        return replace(plan, program=wanted)
-    return replace(plan, program=rng.choice(common)) if len(common) > 1 else plan
+    if len(common) < 2:
+        return plan if wanted == ANY_KIND else replace(plan, program=wanted)
+    running = [name for name in common if _runs(name, plan, facts)]
+    chosen = rng.choice(running or common) if wanted == ANY_KIND else wanted
+    if not _runs(chosen, plan, facts):
+        raise Infeasible(f"{', '.join(plan.targets)}: {chosen} is not running")
+    return replace(plan, program=chosen)
+
+
+def _runs(program: str, plan: FaultPlan, facts: ClusterFacts) -> bool:
+    return all(program in facts.running.get(target, (program,)) for target in plan.targets)
 
 
 class Pause(Fault):

@@ -29,10 +29,12 @@ class Infeasible(Exception):
 class ClusterFacts:
     """What a family plans on: the state of the system at the moment of injection.
 
-    ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on the first
-    program of each machine. ``primary`` and ``leaders`` (object -> node) are only asked for when the kind needs them.
-    ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, where not all do.
-    ``data_loss`` is what ``Fault.inspect`` found. ``programs`` are those of each machine.
+    ``hosts`` maps a node to the client host beside it. ``states`` are the operating system's word on the first program
+    of each machine that the system does not start again itself: what it ends and starts as it likes says nothing of
+    whether the machine is down. ``primary`` and ``leaders`` (object -> node) are only asked for when the kind needs
+    them. ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, where not all
+    do. ``data_loss`` is what ``Fault.inspect`` found. ``programs`` are those of each machine, ``running`` those of them
+    that run, where a machine has several.
     """
 
     nodes: tuple[str, ...]
@@ -47,6 +49,7 @@ class ClusterFacts:
     topology: Topology = field(default_factory=lambda: Topology((), ()))
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     leaders: Mapping[str, str] = field(default_factory=dict)
+    running: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""

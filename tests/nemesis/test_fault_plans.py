@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemesis.families import ANY_KIND
 from nemesis.partition import Partition
-from nemesis.process import Kill, Pause
-from stormproof.contracts.fault import ClusterFacts, Infeasible
+from nemesis.process import Kill, Pause, plan_programs
+from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
 from stormproof.contracts.topology import Helper, Topology
 
 
@@ -122,3 +123,16 @@ def test_no_more_than_allowed_go_down(family: Pause | Kill) -> None:
         family.plan("one", facts(nodes=1, n1="dead"), random.Random(0))
     sizes = {len(family.plan("random", facts(nodes=5, max_down=2), random.Random(seed)).targets) for seed in range(30)}
     assert sizes == {1, 2}
+
+
+def test_a_program_that_does_not_run_is_not_hit() -> None:
+    """Where a machine has several, any that runs; one that is named and doesn't run makes the fault infeasible."""
+    several = dict.fromkeys(("n1", "n2", "n3"), ("broker", "manager"))
+    now = replace(facts(), programs=several, running=several | {"n1": ("manager",)})
+    hit = {target: {plan_programs(FaultPlan("one", (target,)), ANY_KIND, now, random.Random(seed)).program
+                    for seed in range(20)} for target in ("n1", "n2")}  # fmt: skip
+    assert hit == {"n1": {"manager"}, "n2": {"broker", "manager"}}
+    with pytest.raises(Infeasible, match="broker is not running"):
+        plan_programs(FaultPlan("one", ("n1",)), "broker", now, random.Random(1))
+    with pytest.raises(Infeasible, match="run no program 'nobody'"):
+        plan_programs(FaultPlan("one", ("n1",)), "nobody", now, random.Random(1))
