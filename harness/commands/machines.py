@@ -14,12 +14,14 @@ from harness.commands.common import (
     DEFAULT_STORE,
     HostsOption,
     JsonOption,
+    MaxHistoryOption,
     SshConfigOption,
     StoreOption,
 )
 from harness.output import print_json
 from harness.progress import console
 from stormproof.errors import EXIT_ERROR, UsageError
+from stormproof.history.bounds import set_max_history
 from stormproof.store import Store, damaged_runs
 
 
@@ -76,10 +78,12 @@ def _confirmed(question: str) -> bool:
 def recover(
     runs: Annotated[list[str] | None, typer.Argument(help="runs to recover; all unfinished ones by default")] = None,
     store: StoreOption = DEFAULT_STORE,
+    max_history: MaxHistoryOption = None,
 ) -> None:
     """Seal the history that a dead harness left, so that it can be checked."""
     from harness.healing import recover_store
 
+    set_max_history(max_history)
     lines = recover_store(store, runs or [])
     for line in lines:
         print(line)

@@ -40,7 +40,7 @@ def porcupine(path: Path, *options: str, model: str = "cas-register") -> Outcome
 
     told = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
-        status = main(["check", "--model", model, "--max-history", "4M", *options, str(path)])
+        status = main(["check", "--model", model, "--max-history", "1M", *options, str(path)])
     return Outcome(status, told.getvalue().removesuffix("\n"))
 
 

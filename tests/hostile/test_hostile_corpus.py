@@ -23,7 +23,7 @@ MOST_MORE = 300 << 20
 
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "10M")
+    monkeypatch.setenv(VARIABLE, "2M")
 
 
 def met(reader: str, path: Path) -> Outcome:
