@@ -12,6 +12,7 @@ from engine_bench import Bench, bodies, deliveries, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nodes.reference.api import Command, Refused
 from nodes.reference.engine.store import Row, Table, create_tables, read_rows, runs
 
 
@@ -101,3 +102,49 @@ def test_what_waited_for_a_subscription_is_gone_at_its_end_without_a_collection(
         assert sys.getrefcount(body) == before
     finally:
         gc.enable()
+
+
+def test_one_command_ends_one_slow_connection_and_the_next_the_next() -> None:
+    bench = Bench(max_connection_backlog=2)
+    bench.open("s")
+    for conn in "abc":
+        bench.open(conn)
+        bench.listen("x", conn=conn, prefetch=1)
+    ended = [[each.conn for each in bench.publish("m", conn="s") if isinstance(each, Refused)] for _ in range(6)]
+    assert ended == [[], [], ["a"], ["b"], ["c"], []]
+
+
+def test_topics_go_to_patterns_and_names_in_order_of_subscription_as_they_come_and_go() -> None:
+    bench = Bench()
+    bench.open()
+    for name, topic in (("1", "a.b"), ("2", "a.*"), ("3", ">"), ("4", "a.b"), ("5", "c")):
+        bench.listen(name, topic=topic)
+
+    def reached() -> str:
+        return "".join(each.subscription for each in deliveries(bench.publish("m", topic="a.b")))
+
+    assert reached() == "1234"
+    bench.do("unsubscribe", id="1")
+    assert reached() == "234"
+    bench.do("unsubscribe", id="2")
+    bench.listen("6", topic="a.b")
+    assert reached() == "346"
+    bench.restart()
+    assert reached() == "346"
+    for name in "46":
+        bench.do("unsubscribe", id=name)
+    assert reached() == "3"
+    assert bench.engine.weight(Command("send", "c", 0, {"destination": "/topic/c"})) == 3
+
+
+def test_what_a_nack_gives_back_is_its_weight() -> None:
+    bench = Bench()
+    bench.open()
+    for number in range(5):
+        bench.send(str(number))
+    taken = bench.subscribe("s", ack="client")
+    weights = [bench.engine.weight(Command("nack", "c", 0, {"id": each.ack_id})) for each in taken]
+    assert weights == [2, 3, 4, 5, 6]
+    assert bench.engine.weight(Command("nack", "c", 0, {"id": "none"})) == 2
+    bench.do("ack", id=taken[2].ack_id)
+    assert bench.engine.weight(Command("nack", "c", 0, {"id": taken[4].ack_id})) == 3

@@ -93,9 +93,9 @@ async def half_body(port: int) -> None:
     await hold(client)
 
 
-async def subscribed(port: int, count: int = 1000) -> RawClient:
+async def subscribed(port: int, count: int = 1000, topic: str = "") -> RawClient:
     client = await RawClient.connect(port)
-    topic = f"/topic/fan{port}-{id(client)}"
+    topic = topic or f"/topic/fan{port}-{id(client)}"
     for number in range(count):
         client.send("SUBSCRIBE", {"id": str(number), "destination": topic, "ack": "client"})
     await client.confirmed("SEND", {"destination": "/topic/none"})
@@ -130,6 +130,30 @@ async def small_fan_out(port: int) -> None:
     await asyncio.sleep(2)
     reading.cancel()
     client.abort()
+
+
+async def wide_fan_out(port: int) -> None:
+    client = await subscribed(port, 250, f"/topic/wide{port}")
+    reading = asyncio.create_task(hold(client))
+    with suppress(*LOST):
+        for _ in range(100):
+            client.send("SEND", {"destination": client.topic}, b"x")  # type: ignore[attr-defined]
+            await client.writer.drain()
+            await asyncio.sleep(0.1)
+    reading.cancel()
+    client.abort()
+
+
+async def give_back(port: int) -> None:
+    client = await RawClient.connect(port)
+    queue, count = f"/queue/back{id(client)}", 2000
+    for _ in range(count):
+        client.send("SEND", {"destination": queue})
+    client.send("SUBSCRIBE", {"id": "s", "destination": queue, "ack": "client", "x-prefetch": str(count)})
+    while True:
+        for _ in range(count):
+            last = await client.expect("MESSAGE")
+        client.send("NACK", {"id": last.headers["ack"]})
 
 
 async def open_transaction(port: int) -> None:
@@ -170,6 +194,8 @@ ATTACKS: dict[str, tuple[Attack, int, str]] = {
     "fan-out": (fan_out, 2, "one message of 4 MB to 1,000 subscriptions of one connection, which reads nothing"),
     "fan-out-read": (fan_out_read, 2, "the same, read and acknowledged"),
     "small-fan-out": (small_fan_out, 1, "300 small messages at once to 1,000 subscriptions of one connection"),
+    "wide-fan-out": (wide_fan_out, 8, "small messages, each to 250 subscriptions of each of 8 connections"),
+    "give-back": (give_back, 3, "NACK of 2,000 messages at once, over and over, by 3 connections"),
     "open-transaction": (open_transaction, 12, "12 open transactions of 64 MB each"),
     "deep-json": (deep_json, 4, "add-replica with 100,000 opening brackets"),
     "flood": (flood, 20, "20 connections that send small frames as fast as they can"),

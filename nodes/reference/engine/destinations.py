@@ -60,6 +60,7 @@ class Destinations:
         self._local = local
         self._too_slow = too_slow
         self._touched: dict[int, Queue] = {}
+        self._slow: Context | None = None
         self.exchanges: Exchanges | None = None
 
     # Arrival.
@@ -180,11 +181,16 @@ class Destinations:
         for subscription in queue.subscriptions.values():
             context, name = subscription.context, subscription.name
             context.backlog += 1
+            if queue.depth <= most and context.backlog <= most_of_all:
+                continue
+            # To end one is much work, so a command ends one; the others' turn comes with the messages that follow.
+            if self._slow not in (None, context):
+                continue
+            self._slow = context
+            reason = f"the subscriptions to topics hold more than {most_of_all} messages"
             if queue.depth > most:
-                self._local.post(self._too_slow, context, f"subscription {name} holds more than {most} messages")
-            elif context.backlog > most_of_all:
-                reason = f"the subscriptions to topics hold more than {most_of_all} messages"
-                self._local.post(self._too_slow, context, reason)
+                reason = f"subscription {name} holds more than {most} messages"
+            self._local.post(self._too_slow, context, reason)
 
     def _queue(self, destination: str) -> Queue:
         name = destination.removeprefix(QUEUE_PREFIX)
@@ -386,6 +392,7 @@ class Destinations:
                 effects.append(self.delivery(message))
             self._clustered.balance(queue)
         self._touched.clear()
+        self._slow = None
 
     def delivery(self, message: Message) -> Deliver:
         """The effect that brings a message in flight to its client."""
@@ -406,6 +413,7 @@ class Destinations:
     def forget(self) -> None:
         """The state has been replaced."""
         self._touched.clear()
+        self._slow = None
 
 
 def _durable_name(context: Context, durable: str) -> str:

@@ -167,7 +167,7 @@ class StoreEngine:
         return self._state.content(message)
 
     def weight(self, command: Command) -> int:
-        """How much work a command is, about: the number of messages that it brings into being, and itself."""
+        """How much work a command is, about: the messages that it brings into being or gives back, and itself."""
         args, context = command.args, self._state.contexts.get(command.conn)
         if command.kind == "send" and "tx" not in args:
             return 1 + self._destinations.fanout(args["destination"])
@@ -176,6 +176,8 @@ class StoreEngine:
             items = transaction.items if transaction is not None else []
             return 1 + sum(1 + self._destinations.fanout(item.args["destination"]) for item in items
                            if item.kind == "send")
+        if command.kind == "nack" and context is not None:
+            return 1 + context.most_covered(args["id"])
         return 1
 
     def pending_output(self, conn: str, received: int) -> list[Deliver]:

@@ -280,6 +280,15 @@ class Context:
         message = self.inflight.get(int(out_seq))
         return message if message is not None and message.ack_id == ack_id else None
 
+    def most_covered(self, ack_id: str) -> int:
+        """How many messages an acknowledgement with this id covers at most."""
+        message = self.find(ack_id)
+        subscription = message.subscription if message is not None else None
+        if message is None or subscription is None or subscription.ack == INDIVIDUAL:
+            return 1
+        oldest = next(iter(subscription.unacked))
+        return min(len(subscription.unacked), message.out_seq - oldest + 1)
+
     def covered(self, message: Message) -> list[Message]:
         """What an acknowledgement of this message covers: with ``client`` and ``auto`` all older ones too."""
         subscription = message.subscription

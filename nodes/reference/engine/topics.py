@@ -26,25 +26,45 @@ def matches(pattern: str, topic: str) -> bool:
         want in ("*", level) for want, level in zip(wanted, levels, strict=True))
 
 
+def is_pattern(name: str) -> bool:
+    """Whether it may select other topics than the one of its name."""
+    return "*" in name or ">" in name
+
+
 class Routes:
-    """The queues of all topic subscriptions, in order of creation; remembers where a topic's messages go."""
+    """The queues of all topic subscriptions, in order of their ids; remembers where a topic's messages go."""
 
     def __init__(self) -> None:
-        self._queues: dict[int, Queue] = {}
+        self._exact: dict[str, dict[int, Queue]] = {}
+        self._patterns: dict[int, Queue] = {}
         self._known: dict[str, tuple[Queue, ...]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return self._count
 
     def add(self, queue: Queue) -> None:
         """A new subscription's queue."""
-        self._queues[queue.id] = queue
-        self._known.clear()
+        self._count += 1
+        if is_pattern(queue.pattern):
+            self._patterns[queue.id] = queue
+            self._known.clear()
+        else:
+            self._exact.setdefault(queue.pattern, {})[queue.id] = queue
+            self._known.pop(queue.pattern, None)
 
     def remove(self, queue: Queue) -> None:
         """The subscription is gone."""
-        del self._queues[queue.id]
-        self._known.clear()
+        self._count -= 1
+        if is_pattern(queue.pattern):
+            del self._patterns[queue.id]
+            self._known.clear()
+            return
+        alike = self._exact[queue.pattern]
+        del alike[queue.id]
+        if not alike:
+            del self._exact[queue.pattern]
+        self._known.pop(queue.pattern, None)
 
     def to(self, topic: str) -> tuple[Queue, ...]:
         """The queues of the subscriptions that select this topic."""
@@ -52,6 +72,7 @@ class Routes:
         if found is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            found = tuple(queue for queue in self._queues.values() if matches(queue.pattern, topic))
-            self._known[topic] = found
+            selecting = [queue for queue in self._patterns.values() if matches(queue.pattern, topic)]
+            selecting += self._exact.get(topic, {}).values()
+            found = self._known[topic] = tuple(sorted(selecting, key=lambda queue: queue.id))
         return found

@@ -22,6 +22,9 @@ class Holder(Protocol):
 
 T = TypeVar("T", bound=Holder)
 
+_PAUSE = 4
+"""Turns of the event loop between large pieces of work: small commands that have come are read and done first."""
+
 
 class Budget:
     """Bytes that all sessions hold together: what came of unfinished frames, what is under way, what waits to go out.
@@ -66,6 +69,7 @@ class Turns:
         self._taken = 0
         self._clock = 0
         self._number = 0
+        self._pausing = False
         self._waiting: list[tuple[int, int, int, asyncio.Future[bool]]] = []
         self.weight = self.busy = 0
 
@@ -82,9 +86,18 @@ class Turns:
         return turn
 
     def leave(self, size: int) -> None:
-        """Work that had its turn is done."""
+        """Work that had its turn is done; who waits is let in when what others have sent meanwhile has been read."""
         self._taken -= size
-        self.admit()
+        if self._waiting and not self._pausing:
+            self._pausing = True
+            self._pause(_PAUSE)
+
+    def _pause(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._pause, turns - 1)
+        else:
+            self._pausing = False
+            self.admit()
 
     def admit(self) -> None:
         """Let in who waits, as far as there is room."""
