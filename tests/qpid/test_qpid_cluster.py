@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 
 from harness.backends.probe import choose_backend
+from harness.settings import make_test
+from harness.sim.backend import SimBackend
 from harness.sim.campaign import ALL, Case, run_seed
+from harness.sim.loop import simulation
+from nodes.systems.qpid.cluster import QpidCluster
+from nodes.systems.qpid.system import QPID
+from stormproof.contracts.backend import DEAD
+from stormproof.contracts.cluster import Deployment
+from stormproof.contracts.demands import Demands
 from stormproof.errors import StormproofError
 
 
@@ -70,6 +79,48 @@ def test_without_managers_a_person_promotes(tmp_path: Path) -> None:
     assert ran.verdict["verdict"] == "valid", ran.verdict["sentence"]
     assert any(line["text"].startswith("promoted n") for line in ran.lines("repair"))
     assert not (ran.folder / "logs" / "n1.manager.log").exists()
+
+
+@pytest.mark.requirement("Q11", part=True)
+@pytest.mark.requirement("Q16", part=True)
+def test_a_cluster_that_was_shut_down_in_order_starts_again_by_itself() -> None:
+    """With its managers; and under managers that run on, which start the brokers that a person stops."""
+    test = make_test(system="qpid", workload="queue", nemesis="kill", backend="sim", nodes=3, time_limit=8, rate=10,
+                     seed=1, settings={})  # fmt: skip
+    demands = Demands(queues=("q",))
+    topology = QPID.topology(test, demands)
+
+    async def whole() -> None:
+        backend = SimBackend()
+        await backend.provision(test, topology, Path())
+        cluster = QPID.cluster(Deployment(test, demands, backend, topology, "secret"))
+        assert isinstance(cluster, QpidCluster)
+        await cluster.start()
+
+        async def shut_down() -> set[Any]:
+            assert await cluster.await_healthy(20)
+            primary = await cluster.primary()
+            assert primary is not None
+            answer = await cluster.ask(primary, op="shutdown")
+            assert answer["clean"] == list(test.node_names)
+            await asyncio.sleep(5)
+            return {((status.detail or {})["state"], (status.detail or {})["store"]["state"])
+                    for status in await cluster.statuses()}  # fmt: skip
+
+        assert await shut_down() == {("stopped", "clean")}, "nobody is promoted in a cluster that is shut down"
+        await cluster.stop()
+        await cluster.start()
+        assert await shut_down() == {("stopped", "clean")}
+        for node in test.node_names:
+            await backend.stop(node, "broker")
+        assert await cluster.await_healthy(20)
+        assert await cluster.repair() == "", "no person had to help"
+        await cluster.stop()
+        assert {(await backend.process(node, "broker")).state for node in test.node_names} == {DEAD}
+        await backend.release()
+
+    with simulation() as loop:
+        loop.run_until_complete(loop.create_task(whole()))
 
 
 @pytest.mark.soak

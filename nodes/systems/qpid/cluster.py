@@ -120,6 +120,10 @@ class QpidCluster(ReferenceCluster):
                 return False
             await asyncio.sleep(POLL)
 
+    async def ask(self, node: str, **request: Any) -> Mapping[str, Any]:
+        """A broker's answer to an administrator's request, once it has told its status; raises as ``design`` does."""
+        return dict(await self._admins[node].design(request, self._status_timeout))
+
     async def repair(self) -> str:
         """What a person did while the cluster became healthy."""
         done, self._done_by_hand = "; ".join(self._done_by_hand), []
@@ -144,7 +148,7 @@ class QpidCluster(ReferenceCluster):
             done = f"promoted {chosen}"
             request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
         try:
-            answer = await self._admins[chosen].design(request, self._status_timeout)
+            answer = await self.ask(chosen, **request)
         except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
             answer = {"error": str(error) or type(error).__name__}
         if not answer.get("ok"):
