@@ -50,6 +50,7 @@ time_t time(time_t *found) {
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("words", [
     ["--system", "joram", "--workload", "queue", "--set", "idle_timeout=1"],
     ["--system", "icestorm", "--workload", "subscriptions"],
@@ -66,9 +67,12 @@ def test_a_clock_that_is_set_back_changes_no_verdict(tmp_path: Path, words: list
     with (store / "out").open("w") as out:
         command = [*STORMPROOF, "test", "--backend", "local", "--store", str(store), *words, *LOAD]
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
-    run = await_fault(store)
-    sign.touch()
-    status = process.wait(150)
+    try:
+        run = await_fault(store)
+        sign.touch()
+        status = process.wait(250)
+    finally:
+        process.terminate()  # which does nothing to one that has ended
     output = (store / "out").read_text()
     assert status == 0, output
     info, verdict = run_info(run), json.loads((run / "verdict.json").read_text())
