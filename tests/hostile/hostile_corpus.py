@@ -149,6 +149,14 @@ def _table(rows: int, text: str = "", **columns: object) -> Callable[[Path], Non
     return write
 
 
+def _footer() -> bytes:
+    """A Parquet file of nothing but a footer, in Thrift's compact protocol: version, a schema of one element, no rows,
+    and a list of 999,999 groups of rows that are not there."""
+    element = b"\x48\x01r\x15\x02\x00"
+    footer = b"\x15\x02\x19\x1c" + element + b"\x16\x00\x19\xfc\xbf\x84\x3d"
+    return b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
 def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -224,6 +232,8 @@ _FOLDERS = (
     Entry("ledger", "targets that are numbers", _inject(targets=[1]), "its targets is"),
     Entry("history", "a pipe that nobody writes to", _pipe, "it is no file"),
     Entry("history", "no end", _endless, "it is no file"),
+    Entry("history", "a footer with a list of a million groups", _footer(), "[Ee]xceeded size limit"),
+    Entry("porcupine", "a footer with a list of a million groups", _footer(), "[Ee]xceeded size limit"),
     Entry("history", "a table of many rows", _table(40_000), "the bound"),
     Entry("history", "a table with a long text", _table(500, "x" * 10_000), "the bound"),
     Entry("history", "a table of floats", _table(2, time=[0.0, 1.0]), "the column time holds double"),
