@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.contracts.check import MAX_EXAMPLES, CheckOutcome, worst
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small
 from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
 
 
@@ -111,6 +113,6 @@ def _replace(path: Path, text: str) -> None:
 
 def _stored(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        return read_small(path).decode()
+    except (OSError, ValueError, HistoryError):
         return None

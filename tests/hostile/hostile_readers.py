@@ -117,6 +117,14 @@ def reported(run_dir: Path) -> Outcome:
     return _refusal(write)
 
 
+def stored(run_dir: Path) -> Outcome:
+    """A verdict that is stored in place of what is there."""
+    from checkers.run_check import check_run
+    from checkers.verdict import write_verdict
+
+    return _refusal(lambda: write_verdict(run_dir, check_run(run_dir)), OSError)
+
+
 def loaded(run_dir: Path) -> Outcome:
     """``stormproof.load``."""
     from harness.dataframes import load
@@ -252,6 +260,7 @@ STREAMS: Mapping[str, Callable[[Path], Outcome]] = {
 LENIENT: Mapping[str, Callable[[Path], Outcome]] = {
     "report of run.json": InFolder("run.json", reported),
     "report of verdict.json": InFolder("verdict.json", reported),
+    "verdict in place of verdict.json": InFolder("verdict.json", stored),
     "report of ledger": InFolder("ledger.jsonl", reported),
     "report of history": InFolder("history.parquet", reported),
     "report of log": InFolder("logs/n1.log", reported),

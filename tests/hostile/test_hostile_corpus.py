@@ -3,6 +3,7 @@ verdict of *valid* or *invalid*."""
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 from collections.abc import Iterable
@@ -67,6 +68,13 @@ def test_who_can_do_without_a_file_goes_on_or_says_so_in_one_line(
 ) -> None:
     found = all_met(reader, tmp_path, whats)
     assert all(each.status in (None, REFUSED) for each in found.values()), found
+
+
+@pytest.mark.parametrize("reader", LENIENT)
+def test_who_can_do_without_a_file_waits_for_no_pipe(reader: str, tmp_path: Path) -> None:
+    for number, stand_in in enumerate((os.mkfifo, lambda path: path.symlink_to("/dev/zero"))):
+        (place := tmp_path / str(number)).mkdir()
+        assert met(reader, put(stand_in, place / "h")).status in (None, REFUSED)
 
 
 @pytest.mark.parametrize("reader", STREAMS)
