@@ -70,12 +70,7 @@ COMMIT_UNMATCHED = "commit-unmatched"
 COMMIT_UNSYNCED = "commit-unsynced"
 COMPLETED_BEFORE_SIGNAL = "completed-before-signal"
 DEQUEUE_NOT_SENT = "dequeue-not-sent"
-PROMOTED_IN_CATCHUP = "promoted-in-catchup"
-INQUORATE_LIVES = "inquorate-broker-lives"
-GENERATION_NOT_STORED = "generation-not-stored"
-DIRTY_STORE_STARTS = "dirty-store-starts"
-UUID_UNCHECKED = "uuid-unchecked"
-DEAD_BACKUP_HOLDS = "dead-backup-holds"
+INQUORATE_BROKER_LIVES = "inquorate-broker-lives"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MOVED_AND_KEPT = "moved-and-kept"
@@ -105,6 +100,11 @@ _MAJORITY = {"ack": "majority"}
 def _icestorm(name: str, summary: str, workload: str = "subscriptions",
               exercise: Mapping[str, str] | None = None, nodes: int | None = None, nemesis: str = Bug.nemesis) -> Bug:
     return Bug(name, summary, exercise or {}, "icestorm", workload, nemesis, nodes)
+
+
+def _qpid(name: str, summary: str, nemesis: str = Bug.nemesis, workload: str = "queue",
+          exercise: Mapping[str, str] | None = None) -> Bug:
+    return Bug(name, summary, exercise or {}, "qpid", workload, nemesis)
 
 
 BUGS: Mapping[str, Bug] = {
@@ -167,6 +167,9 @@ BUGS: Mapping[str, Bug] = {
                   exercise=_ALL_DOWN),
         _icestorm(LINKS_LEFT_BEHIND, "a database is transferred without its links"),
         _icestorm(TRANSFER_SKIPPED, "the members of a new group keep their databases, whatever is the most recent"),
+        _qpid(COMPLETED_BEFORE_SIGNAL, "a message is completed before the backups have signalled"),
+        _qpid(DEQUEUE_NOT_SENT, "backups are not told of dequeues"),
+        _qpid(INQUORATE_BROKER_LIVES, "a broker goes on when its manager's lease has run out", nemesis="partition,pause"),
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
             exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}, also=_ALL),

@@ -23,7 +23,8 @@ BUDGET = 25
 SLOW = {"transaction-half-applied", "prepared-forgotten", "invitation-twice", "reemission-taken", "receipt-before-sync",
         "coordinator-stamp-ignored", "conflicting-tail-kept", "moved-and-kept", "own-log-wins", "change-before-slaves",
         "filter-lost-at-failover", "forgotten-when-sent", "stamp-lost-at-start", "close-drops-unacked",
-        "majority-too-small", "collocated-contexts-kept", "state-behind-log", "transfer-misses-changes"}  # fmt: skip
+        "completed-before-signal", "inquorate-broker-lives", "majority-too-small", "collocated-contexts-kept",
+        "state-behind-log", "transfer-misses-changes"}  # fmt: skip
 """Bugs whose hunts take many seeds, or long ones."""
 
 

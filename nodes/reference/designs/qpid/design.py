@@ -7,14 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError
-from nodes.reference.bugs import (
-    DIRTY_STORE_STARTS,
-    GENERATION_NOT_STORED,
-    INQUORATE_LIVES,
-    PROMOTED_IN_CATCHUP,
-    UUID_UNCHECKED,
-    switched_on,
-)
+from nodes.reference.bugs import INQUORATE_BROKER_LIVES, switched_on
 from nodes.reference.designs.qpid.backup import Backup
 from nodes.reference.designs.qpid.configuration import Configuration
 from nodes.reference.designs.qpid.messages import (
@@ -72,10 +65,9 @@ class Qpid:
         self._check_store()
         if options.store == NO_STORE:
             self._erase()
-        discard = self._store.now.state == DIRTY and DIRTY_STORE_STARTS not in self._bugs
         self.state = CONNECTING
-        self._was_ready = self._store.now.state == DIRTY and DIRTY_STORE_STARTS in self._bugs
-        self._backup = self._as_backup(discard)
+        self._was_ready = False
+        self._backup = self._as_backup(discard=self._store.now.state == DIRTY)
         self._forced = False
         """Whether a person has vouched for its data."""
         self._primary: Primary | None = None
@@ -213,8 +205,6 @@ class Qpid:
 
     def _eligible(self) -> bool:
         """Whether this backup has everything, by what it knows (requirement Q10)."""
-        if self.state == CATCHUP:
-            return PROMOTED_IN_CATCHUP in self._bugs
         return self.state == READY or (self.state == CONNECTING and self._was_ready)
 
     def _promote(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,9 +336,7 @@ class Qpid:
     def _become_primary(self) -> None:
         generation = max([self._generation, *(hello.generation for hello in self._heard.values())]) + 1
         with self._broker.transaction():
-            if GENERATION_NOT_STORED not in self._bugs:
-                self._store.write(generation=generation)
-            self._store.write(state=DIRTY, role=PRIMARY_STORE)
+            self._store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
         self._serves_at = None
         self._primary = Primary(
             self._broker, self._engine, self._options, self._configuration, self._generations, generation,
@@ -370,7 +358,7 @@ class Qpid:
         self._change_state(CONNECTING, why=why)
 
     def _may_go_on(self) -> bool:
-        return self._permission is None or self._permission.holds() or INQUORATE_LIVES in self._bugs
+        return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
 
     def _permitted(self) -> None:
         if self._primary is not None:
@@ -387,7 +375,7 @@ class Qpid:
                 self._runtime.log("stood still", seconds=round(stood_still, 3))
                 self._links.forgive(stood_still)
             self._links.cut_silent()
-            if self._permission is not None and self._permission.lost() and INQUORATE_LIVES not in self._bugs:
+            if self._permission is not None and self._permission.lost() and INQUORATE_BROKER_LIVES not in self._bugs:
                 self._runtime.log("no quorum: the manager's lease ran out", level="error")
                 raise NoQuorum("the manager lets this broker go on no longer")
             for peer in self._peers:
@@ -472,7 +460,7 @@ class Qpid:
         primary = self._primary
         if primary is None:
             return
-        if message.uuid and message.uuid != self._store.now.uuid and UUID_UNCHECKED not in self._bugs:
+        if message.uuid and message.uuid != self._store.now.uuid:
             self._send(peer, Refuse(f"its store is of another shutdown ({message.uuid}) than this cluster's"))
             return
         primary.attached(peer, message)

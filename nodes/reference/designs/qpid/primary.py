@@ -13,12 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from nodes.reference.api import Broker, Closed, Command, Done, Effect, Refused
-from nodes.reference.bugs import (
-    COMPLETED_BEFORE_SIGNAL,
-    DEAD_BACKUP_HOLDS,
-    DEQUEUE_NOT_SENT,
-    switched_on,
-)
+from nodes.reference.bugs import COMPLETED_BEFORE_SIGNAL, DEQUEUE_NOT_SENT, switched_on
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, Mistaken
 from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_request
 from nodes.reference.designs.qpid.messages import (
@@ -146,9 +141,8 @@ class Primary:
         self._next(late)
         now = self._broker.runtime.now()
         for name in [name for name, deadline in self.expected.items() if deadline <= now]:
-            if DEAD_BACKUP_HOLDS not in self._bugs:
-                del self.expected[name]
-                self._broker.runtime.log("backup not awaited any longer", backup=name)
+            del self.expected[name]
+            self._broker.runtime.log("backup not awaited any longer", backup=name)
         for browser in self.browsers.values():
             if browser.counts and browser.state == CATCHUP and browser.until <= now:
                 browser.counts = False
@@ -349,8 +343,6 @@ class Primary:
         if browser.task is not None:
             browser.task.cancel()
         self._broker.runtime.log("backup gone", backup=name)
-        if DEAD_BACKUP_HOLDS in self._bugs:
-            self.expected[name] = 0.0
         self.release()
 
     def _differences(self, message: Attach) -> tuple[list[list[Any]], dict[str, int]]:
