@@ -8,7 +8,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from nodes import stomp
 from nodes.reference.api import (
@@ -31,6 +31,7 @@ from nodes.reference.server import frames
 from nodes.reference.server.budget import Budget, Turns, Worker
 from nodes.reference.server.frames import FrameError, Greeting
 from nodes.reference.server.output_buffer import OutputBuffer
+from nodes.reference.server.under_way import UnderWay, Work
 from nodes.stomp import Frame, FrameLimits, ProtocolError
 
 HEART_BEAT_MS = 100
@@ -47,12 +48,6 @@ _FRAMES = 64
 _DISCARDED = 16 << 20
 _DISCARDED_OF_STRANGERS = 256 << 10
 """Bytes that a client may still send after it was told that it is ended; then it is cut off."""
-_LARGE = 4 << 10
-"""Bytes of a body from which on a frame needs its turn."""
-_MANY = 16
-"""Weight of a command beyond which it needs one: that is how many messages it brings, say."""
-_COPY = 4 << 10
-"""Bytes that take as long as one of these."""
 _FRAME = 200
 """Bytes, about, of a MESSAGE beside its body and the sender's headers."""
 
@@ -102,14 +97,6 @@ class SessionHost(Protocol):
         """One line in the node's log."""
 
 
-class _UnderWay(NamedTuple):
-    """A command that was submitted: bytes of its body, how much work it is, and bytes of the turn that it has."""
-
-    size: int
-    weight: int
-    turn: int
-
-
 class Session:
     """From accepting the TCP connection to its end.
 
@@ -136,11 +123,11 @@ class Session:
         self._admission: Admission | None = None
         self._open = False
         self._leaving = False
-        self._outstanding: deque[_UnderWay] = deque()
+        self._outstanding: deque[UnderWay] = deque()
         self._outstanding_bytes = self._outstanding_weight = 0
         self._turn: asyncio.Future[bool] | None = None
         self._waiting_bytes = 0
-        self._deferred: dict[str, int] = {}
+        self._work = Work(host.weight)
         self._worker = Worker()
         self._may_go_on = asyncio.Event()
         self._reading = True
@@ -182,7 +169,7 @@ class Session:
                     if isinstance(item, Frame) and not self.ended and not self._leaving:
                         command = self._handle(item)
                         if command is not None:
-                            work = self._work(command)
+                            work = self._work.of(command)
                             if work.turn and not await self._take_turn(work):
                                 return
                             self._submit(command, work)
@@ -214,28 +201,7 @@ class Session:
         self._outstanding.clear()
         self._count()
 
-    def _work(self, command: Command) -> _UnderWay:
-        """How much work a command is, and the turn that it needs if that is much."""
-        args, host = command.args, self._host
-        size, weight = len(args.get("body", b"")), host.weight(command)
-        if "tx" in args:
-            weight = max(weight, self._deferred_weight(command))
-        if size < _LARGE and weight <= _MANY:
-            return _UnderWay(size, weight, 0)
-        return _UnderWay(size, weight, size + weight * _COPY)
-
-    def _deferred_weight(self, command: Command) -> int:
-        """What a COMMIT brings, which may come before it is known elsewhere what the transaction holds."""
-        args = command.args
-        if command.kind == "send":
-            plain = Command("send", command.conn, 0, {"destination": args["destination"]})
-            self._deferred[args["tx"]] = self._deferred.get(args["tx"], 0) + self._host.weight(plain)
-        elif command.kind in ("commit", "abort", "prepare"):
-            deferred = self._deferred.pop(args["tx"], 0)
-            return 1 + deferred if command.kind == "commit" else 1
-        return 1
-
-    async def _take_turn(self, work: _UnderWay) -> bool:
+    async def _take_turn(self, work: UnderWay) -> bool:
         """Wait until the work may be under way; whether it still is to be done."""
         self._turn = self._host.turns.enter(self._worker, work.turn)
         if self._turn is not None and not await self._wait_for(self._turn, work.size):
@@ -303,7 +269,7 @@ class Session:
             self._output.flush()
         return command
 
-    def _submit(self, command: Command, under_way: _UnderWay) -> None:
+    def _submit(self, command: Command, under_way: UnderWay) -> None:
         self._host.turns.busy += not self._outstanding
         self._host.turns.weight += under_way.weight
         self._outstanding.append(under_way)
@@ -311,7 +277,7 @@ class Session:
         self._outstanding_weight += under_way.weight
         self._host.submit(command)
 
-    def _done(self, done: _UnderWay) -> None:
+    def _done(self, done: UnderWay) -> None:
         """What was submitted is done, or nobody waits for it any more."""
         turns = self._host.turns
         turns.weight -= done.weight
@@ -479,7 +445,7 @@ class Session:
         if self._to_acknowledge and self.conn is not None and not self.ended and not self._leaving:
             written, self._to_acknowledge = self._to_acknowledge, {}
             for ack_id in written.values():
-                self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}), _UnderWay(0, 1, 0))
+                self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}), UnderWay(0, 1, 0))
 
     # The administrator.
 
