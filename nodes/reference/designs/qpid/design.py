@@ -209,9 +209,14 @@ class Qpid:
 
     def _promote(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Take over as primary [Failover]."""
+        term = _read_term(request)
+        if self._permission is not None and term is not None and term < self._permission.term:
+            raise ConfigError(f"term {term} is over: this broker is primary of term {self._permission.term}")
         if self._primary is not None:
+            if self._permission is not None and term is not None:
+                self._permission.lead(term)
             return {}
-        if self._permission is not None and "term" not in request:
+        if self._permission is not None and term is None:
             return self._vouch(request)
         store = self._store.now.state
         bootstrap = bool(request.get("bootstrap")) and store in (EMPTY, CLEAN) and self.state == CONNECTING
@@ -221,6 +226,8 @@ class Qpid:
             raise ConfigError("the cluster has been shut down: start the brokers again")
         if self._permission is not None and not self._permission.holds():
             raise ConfigError(f"{self._name} has no quorum")
+        if self._permission is not None:
+            self._permission.lead(term or 0)
         self._become_primary()
         return {}
 
@@ -353,6 +360,8 @@ class Qpid:
         primary.stop()
         self._primary = None
         self._broker.drop_clients(NOT_PRIMARY)
+        if self._permission is not None:
+            self._permission.lead(0)
         self._was_ready = False
         self._backup = self._as_backup(discard=True)
         self._change_state(CONNECTING, why=why)
@@ -476,6 +485,14 @@ class Qpid:
 
     def _send(self, peer: str, message: Message) -> None:
         self._links.send(peer, pack(message))
+
+
+def _read_term(request: Mapping[str, Any]) -> int | None:
+    """The managers' term in which they promote; None where a person asks. Raises ConfigError for what is no number."""
+    term = request.get("term")
+    if term is not None and (type(term) is not int or term < 0):
+        raise ConfigError("term: is not a whole number from 0")
+    return term
 
 
 def _read_addresses(request: Mapping[str, Any]) -> dict[str, tuple[str, int]]:

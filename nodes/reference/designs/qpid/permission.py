@@ -16,6 +16,8 @@ from nodes.reference.replication.links import FrameParser, Handshake, LinkError,
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
+_PATIENCE = 5
+"""Leases for which a broker that was just started waits for the first grant."""
 _MOST = 1 << 16
 """Bytes of a manager's frame."""
 
@@ -28,8 +30,10 @@ class ManagerPermission:
         self._runtime, self._node, self._address, self._lease = runtime, node, address, lease
         self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
         self._changed = changed
-        self._begun = runtime.now()
+        self._patience = runtime.now() + _PATIENCE * lease
         self._until = -math.inf
+        self.term = 0
+        """The term in which this broker was promoted; 0: it is a backup, and any grant will do."""
         self._version = 0
         self._wanted: tuple[str, ...] = ()
         self._recorded: dict[int, tuple[str, ...]] = {}
@@ -46,13 +50,22 @@ class ManagerPermission:
         if self._task is not None:
             self._task.cancel()
 
+    def lead(self, term: int) -> None:
+        """The broker is primary of this term (0: a backup again): grants and records of others count no longer."""
+        if term == self.term:
+            return
+        self.term = term
+        self._until, self._patience = -math.inf, self._runtime.now() + 2 * self._lease
+        self._version, self._wanted, self._known = 0, (), None
+        self._recorded.clear()
+
     def holds(self) -> bool:
         """Whether the broker may confirm and deliver now."""
         return self._runtime.now() < self._until
 
     def lost(self) -> bool:
         """Whether it must end itself: its lease has run out, or nobody has let it go on for a while after its start."""
-        return not self.holds() and self._runtime.now() > self._begun + 5 * self._lease
+        return not self.holds() and self._runtime.now() > self._patience
 
     def recorded(self, excluded: Sequence[str]) -> bool:
         """Whether whoever promotes knows that these backups may lack what is confirmed; asks for it if not."""
@@ -97,10 +110,11 @@ class ManagerPermission:
     def _take(self, answer: Any) -> None:
         if not (isinstance(answer, list) and list(map(type, answer)) == [str, float, float, int, int]):
             raise LinkError("a manager's answer is malformed")
-        kind, sent, seconds, _, version = answer
+        kind, sent, seconds, term, version = answer
         if kind != "granted":
             raise LinkError(f"a manager's answer is {kind[:20]!r}")
-        self._begun = min(self._begun, sent)
+        if self.term not in (0, term):
+            return
         self._until = max(self._until, sent + seconds)
         if version in self._recorded:
             self._known = self._recorded[version]
