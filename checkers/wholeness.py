@@ -122,7 +122,7 @@ def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _TEXT: Kind = ("a text", _is_text)
 _WHOLE: Kind = ("a whole number", _is_whole)
-_TIME: Kind = ("a time", lambda value: _is_whole(value) and value >= 0)
+_TIME: Kind = ("a time", lambda value: _is_whole(value) and 0 <= value < 1 << 63)
 _NUMBER: Kind = ("a number", _is_number)
 _TRUTH: Kind = ("true or false", lambda value: isinstance(value, bool))
 _OBJECT: Kind = ("an object", _is_object)

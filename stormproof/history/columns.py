@@ -239,6 +239,7 @@ def _demand_schema(schema: pa.Schema, path: Path) -> None:
 
 def _codes(column: Any, known: dict[str, int]) -> Int32s:
     """A dictionary column's codes in terms of ``known``, which grows; row groups have dictionaries of their own."""
+    column.validate(full=True)  # a damaged file may point behind its dictionary
     translate = [known.setdefault(name, len(known)) for name in column.dictionary.to_pylist()]
     local = column.indices.fill_null(-1) if column.indices.null_count else column.indices
     found: Int32s = np.asarray([*translate, -1], dtype=np.int32)[local.to_numpy(zero_copy_only=False)]

@@ -209,6 +209,9 @@ def _wrong(row: object) -> str:
         value = row[name]
         fits = _are_texts(value) if kinds is _TEXTS else isinstance(value, kinds)
         # For Python, true is a whole number.
+        # Times are columns of 64 bits; NaN is beyond all bounds as well.
+        if isinstance(value, int | float) and not abs(value) < 1 << 63:
+            return f"its {name} has more than 64 bits"
         if not fits or (isinstance(value, bool) and bool not in kinds):
             return f"its {name} is {json.dumps(value)[:60]}"
     return ""

@@ -87,6 +87,7 @@ def edited(run_dir: Path, place: str, value: Any) -> Verdict:
         ("statuses", {"lost": {"status": "nonsense"}}),
         ("phases", [{"name": "main", "start": None, "end": 1}]),
         ("phases", {"main": 1}),
+        ("phases", [{"name": "main", "start": 1 << 63, "end": 1 << 64}]),
         ("recovery", {"healthy": 1, "seconds": 0.1, "bound": 1, "state": ""}),
         ("recovery", {}),
         ("faults_planned", -1),

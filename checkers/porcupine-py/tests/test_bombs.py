@@ -149,6 +149,17 @@ def test_parquet_of_other_kinds_is_refused(tmp_path, columns, reason):
         read_history(path, model_named("register"))
 
 
+def test_parquet_that_points_behind_its_dictionary_is_refused(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    from porcupine.formats.parquet import _texts
+    from porcupine.formats.room import Room
+
+    for codes in ([0, 64], [0, -1]):
+        column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(["a"]), safe=False)
+        with pytest.raises(ValueError, match="out of bounds"):
+            _texts(column, Room(BOUND, "h"))
+
+
 @pytest.mark.parametrize("value", [[], [[]] * 9, {"": 0}, [{"a": [1, "x" * 50]}] * 20, list(range(100)), "é" * 500])
 def test_what_a_text_is_thought_to_take_is_never_less_than_it_takes(value):
     text = json.dumps([value] * 2000, separators=(",", ":"))

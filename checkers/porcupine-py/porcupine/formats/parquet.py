@@ -79,6 +79,7 @@ def _texts(column: Any, room: Room) -> list[str | None]:
     """The texts of a column, those with a dictionary each made once."""
     if not hasattr(column, "dictionary"):  # it holds nothing but nulls
         return list(column.to_pylist())
+    column.validate(full=True)  # a damaged file may point behind its dictionary
     room.demand(column.dictionary.nbytes)
     known = column.dictionary.to_pylist()
     room.take(sum(map(sys.getsizeof, known)))
