@@ -111,9 +111,10 @@ class QpidCluster(ReferenceCluster):
             if self.healthy(statuses):
                 return True
             now = loop.time()
-            if not self._needs_a_person(statuses):
+            patience = self._patience(statuses)
+            if patience is None:
                 waits_since = now
-            elif now >= waits_since + PATIENCE:
+            elif now >= waits_since + patience:
                 await self._act_as_person(statuses)
                 waits_since = now
             if now >= deadline:
@@ -129,12 +130,17 @@ class QpidCluster(ReferenceCluster):
         done, self._done_by_hand = "; ".join(self._done_by_hand), []
         return done
 
-    def _needs_a_person(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether all brokers are there, and nobody will become primary without being told to."""
+    def _patience(self, statuses: Sequence[NodeStatus]) -> float | None:
+        """For how long all brokers have to be there without a primary until a person acts; None while one is missing.
+
+        Managers that have somebody to promote get longer. They may have nobody else than brokers that the last primary
+        had noted it would go on without, while it lost its own place before it could.
+        """
         found = [status.detail or {} for status in statuses]
         if not all(status.reachable for status in statuses) or any(each["state"] == PRIMARY for each in found):
-            return False
-        return not self.managed or not (any(each["eligible"] for each in found) or first_start(found))
+            return None
+        able = self.managed and (any(each["eligible"] for each in found) or first_start(found))
+        return 4 * PATIENCE if able else PATIENCE
 
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
         found = {status.node: status.detail or {} for status in statuses}
