@@ -277,7 +277,8 @@ class _ExecChannel:
         self._pid: int | None = None
 
     async def read_pid(self) -> None:
-        """Take the line in which the new shell tells its pid."""
+        """Ask the new shell for its pid, and take the line that tells it."""
+        await self.write(b"\n")
         line = b""
         while not line.endswith(b"\n"):
             chunk = await self.read()
@@ -454,8 +455,9 @@ def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: di
 
 
 def _open_exec(client: docker.DockerClient, container: str) -> Any:
-    # One stream for output and errors keeps their order.
-    shell = ["sh", "-c", "echo $$; exec sh 2>&1"]
+    # One stream for output and errors keeps their order. The shell says nothing before it is asked to: what came with
+    # the answer's HTTP headers would be lost in the buffer of whoever reads these.
+    shell = ["sh", "-c", "read -r go; echo $$; exec sh 2>&1"]
     created = client.api.exec_create(container, shell, stdin=True, user="0", workdir="/")
     opened: Any = client.api.exec_start(created["Id"], socket=True)
     opened._sock.setblocking(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
+from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee
 
 _SPLIT = ("partition", "pause", "packets", "clock")
 """Faults by which brokers fall apart while each goes on."""
@@ -60,13 +60,3 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("recovery", PROMISED, "Failover", "when the faults are over, there is one primary and its backups are "
               "ready"),
 )  # fmt: skip
-
-MODES: Mapping[str, Mapping[str, Any]] = {
-    "manager": {"manager": "builtin"},
-    "by hand": _BY_HAND,
-    **{f"{name} as documented": _documented(name)
-       for name in ("LM1", "LM2", "LM3", "LM4", "LM5", "LC2c", "LC3", "LC4", "LC6")},
-}  # fmt: skip
-"""The modes that are compared, by the settings that make them."""
-
-TRIAL = Trial(("queue", "transaction", "configuration"), "partition,pause,kill,power")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.options import LEVELS, MANAGERS, STORES, Options
 from nodes.systems.qpid.admin import COMMANDS
-from nodes.systems.qpid.guarantees import GUARANTEES, MODES, TRIAL
+from nodes.systems.qpid.guarantees import GUARANTEES
 from nodes.systems.qpid.states import STATES, role_change, state_transfer
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -30,8 +30,6 @@ QPID = Qpid(
     provides=frozenset({"queues", "transactions", "exchanges"}),
     guarantees=GUARANTEES,
     read_options=lambda config: (Options.from_config(config), ManagerOptions.from_options(config.options)),
-    modes=MODES,
-    trial=TRIAL,
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
     options=(
