@@ -78,9 +78,8 @@ def results(request: pytest.FixtureRequest,
 @pytest.mark.parametrize(("name", "backend"), [
     *everywhere("store-and-forward", "topic", "transaction", only=[LOCAL]),
     *everywhere("store-and-forward", "transaction", only=[DOCKER], slow=True),
-    *everywhere("asynchronous", "processing", only=[DOCKER]),
-    *everywhere("asynchronous", "processing", only=[LOCAL], slow=True),
-    *everywhere("clustered", slow=True), *everywhere("unspecified", only=[DOCKER], slow=True),
+    *everywhere("asynchronous", only=[DOCKER]), *everywhere("asynchronous", only=[LOCAL], slow=True),
+    *everywhere("clustered", "processing", slow=True), *everywhere("unspecified", only=[DOCKER], slow=True),
 ])  # fmt: skip
 def test_main_line(name: str, backend: str, results: Callable[[str, str], Ended]) -> None:
     run = results(name, backend)

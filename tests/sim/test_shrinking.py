@@ -139,6 +139,7 @@ def test_a_slow_nemesis_does_the_same_with_the_schedule_written_down(settings: d
     assert carried_out(given) == pytest.approx(carried_out(drawn), abs=1e-3)
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("H18", part=True)
 def test_a_failing_run_shrinks_to_a_scenario_that_fails_in_the_same_way(tmp_path: Path) -> None:
     seed = next(seed for seed in range(1, 30) if run_seed(FAILING, seed, tmp_path, tmp_path).failed)
