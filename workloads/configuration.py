@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nodes.reference.engine.topics import MANAGEMENT
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
-from stormproof.operation import FAIL, INFO, Op
+from stormproof.operation import Op
 from workloads.client import CLIENT_HEARTBEAT
-from workloads.connection import ConnectionBroken, NotSent
+from workloads.connection import ConnectionBroken
 from workloads.subscriptions import (
     CREATE,
     DESTROY,
@@ -117,22 +118,8 @@ class ConfigurationClient(ManagedConnection):
     async def invoke(self, op: Op) -> Op:
         """``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
         key = op.key or 0
-        try:
-            await self._reconnect()
-        except ConnectionBroken as error:
-            return op.fail(f"no connection: {error}")
         body = {"kind": self._things.kind(key)} if op.f == LOOK else self._things.body(key)
-        try:
-            done = self._outcome(op, key, await self._ask(self._things.request(op.f, key), body))
-        except NotSent as error:
-            done = op.fail(f"not sent: {error}")
-        except TimeoutError:
-            done = op.info("no answer in time")
-        except ConnectionBroken as error:
-            done = op.info(f"connection broken: {error}")
-        if op.f == LOOK and done.type == INFO:
-            done = done._replace(type=FAIL)  # who only looked changed nothing
-        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+        return await self._carry_out(op, self._things.request(op.f, key), body, partial(self._outcome, op, key))
 
     def _outcome(self, op: Op, key: int, answer: Mapping[str, str]) -> Op:
         error = answer.get("x-error")

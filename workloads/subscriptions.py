@@ -9,8 +9,9 @@ done. Every attempt is an operation of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
@@ -160,6 +161,25 @@ class ManagedConnection:
         headers = {"destination": self.destination, "x-request": request, "content-type": "application/json"}
         return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
 
+    async def _carry_out(self, op: Op, request: str, body: Mapping[str, Any],
+                         outcome: Callable[[Mapping[str, str]], Op]) -> Op:
+        """An operation by a request; ``outcome`` reads its answer."""
+        try:
+            await self._reconnect()
+        except ConnectionBroken as error:
+            return op.fail(f"no connection: {error}")
+        try:
+            done = outcome(await self._ask(request, body))
+        except NotSent as error:
+            done = op.fail(f"not sent: {error}")
+        except TimeoutError:
+            done = op.info("no answer in time")
+        except ConnectionBroken as error:
+            done = op.info(f"connection broken: {error}")
+        if op.f == LOOK and done.type == INFO:
+            done = done._replace(type=FAIL)  # who only looked changed nothing
+        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+
 
 class SubscriptionClient(ManagedConnection):
     """A client of the topic manager."""
@@ -192,21 +212,7 @@ class SubscriptionClient(ManagedConnection):
             body |= {"subscriber": subscriber, "endpoint": "127.0.0.1:9", "retryCount": -1}
         elif target is not None:
             body |= {"target": target}
-        try:
-            await self._reconnect()
-        except ConnectionBroken as error:
-            return op.fail(f"no connection: {error}")
-        try:
-            done = self._outcome(op, subscriber or target, await self._ask(request, body))
-        except NotSent as error:
-            done = op.fail(f"not sent: {error}")
-        except TimeoutError:
-            done = op.info("no answer in time")
-        except ConnectionBroken as error:
-            done = op.info(f"connection broken: {error}")
-        if op.f == LOOK and done.type == INFO:
-            done = done._replace(type=FAIL)  # who only looked changed nothing
-        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+        return await self._carry_out(op, request, body, partial(self._outcome, op, subscriber or target))
 
     def _outcome(self, op: Op, member: str | None, answer: Mapping[str, str]) -> Op:
         """What became of it; ``member`` is the subscriber or linked topic that it was about."""

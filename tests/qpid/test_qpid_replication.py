@@ -16,13 +16,23 @@ from hypothesis import strategies as st
 from nodes.reference.api import Command, Config, Deliver, Done, Effect
 from nodes.reference.designs.qpid.backup import Backup
 from nodes.reference.designs.qpid.configuration import Configuration
-from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Message, pack, unpack
+from nodes.reference.designs.qpid.messages import (
+    MAX_HELD,
+    Attach,
+    Completed,
+    Events,
+    Message,
+    check_attach,
+    pack,
+    unpack,
+)
 from nodes.reference.designs.qpid.options import Options
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.store_status import StoreStatus
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
+from nodes.reference.replication.links import LinkError
 from nodes.reference.wire import decode
 
 NAMES = ("a", "b", "c")
@@ -285,3 +295,11 @@ def test_what_was_confirmed_is_on_every_backup_that_counts(plan: list[tuple[str,
         return confirmed if world.nodes[backup].ready else set()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("pieces", [[[1, MAX_HELD + 1]], [[1, 1 << 62]], [[1, -1]], [[1]], ["x"]])
+def test_what_no_backup_holds_is_refused(pieces: list[Any]) -> None:
+    """Before anything is made of it: a piece of 2**62 messages would take all memory."""
+    check_attach(Attach(1, "", [["q", "1.1", [[1, 1]], [0, 3], [[1, 3]]]]))
+    with pytest.raises(LinkError):
+        check_attach(Attach(1, "", [["q", "1.1", [[1, 1]], [0, 3], pieces]]))

@@ -84,6 +84,8 @@ def pack(message: Message) -> bytes:
 
 ENQUEUE, DEQUEUE, RESET, CREATE, DELETE = "enqueue", "dequeue", "reset", "create", "delete"
 SNAPSHOT, CAUGHT_UP = "snapshot", "caught-up"
+MAX_HELD = 1 << 22
+"""Messages that a backup may say it holds, more than any broker does."""
 _SHAPES: dict[str, tuple[type, ...]] = {
     ENQUEUE: (str, int, list, dict, bytes), DEQUEUE: (str, list), RESET: (str, list, list),
     CREATE: (str, str, dict, int), DELETE: (str, str, int), SNAPSHOT: (int, list), CAUGHT_UP: (),
@@ -124,6 +126,8 @@ def check_attach(message: Attach) -> None:
         fine = isinstance(queue, list) and list(map(type, queue)) == [str, str, list, list, list]
         if not fine or not _pair(queue[3]) or not all(_pair(each) for part in (queue[2], queue[4]) for each in part):
             raise LinkError("what a backup tells of a queue is malformed")
+    if sum(count for queue in message.queues for _, count in queue[4]) > MAX_HELD:
+        raise LinkError(f"a backup tells of more than {MAX_HELD} messages")
 
 
 def _pair(value: Any) -> bool:

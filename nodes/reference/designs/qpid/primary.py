@@ -68,7 +68,7 @@ class Browser:
     name: str
     until: float
     state: str = CATCHUP
-    number: int = 0
+    number: int = -1
     live: bool = False
     counts: bool = True
     under_way: int = 0
@@ -226,9 +226,7 @@ class Primary:
             else:
                 for change in changes_of(request, said, self._configuration):
                     self._change(*change)
-        except Mistaken as mistake:
-            headers["x-error"] = str(mistake)
-        except CommandError as mistake:
+        except (Mistaken, CommandError) as mistake:
             headers["x-error"] = str(mistake)
         # The connection's own things are the engine's; this command is nothing to it.
         done = self._engine.apply(Command("received", command.conn, 0, {"receipt": command.args.get("receipt")}))
@@ -327,12 +325,10 @@ class Primary:
         self.detached(name)
         self.expected.pop(name, None)
         browser = self.browsers[name] = Browser(name, self._broker.runtime.now() + self._options.catchup_timeout)
-        browser.number = self._number
         self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
         first, behind = self._differences(message)
         self._send(name, Events(0, self.generation, first))
         browser.under_way += 1
-        browser.number = -1
         browser.task = self._broker.runtime.spawn(self._catch_up(browser, self._number, behind), f"browser of {name}")
 
     def detached(self, name: str) -> None:

@@ -7,7 +7,7 @@ Simple*).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from nodes.reference.replication.messages import MessageCodec
 
@@ -82,4 +82,4 @@ def pack(message: Message) -> bytes:
 
 def unpack(frame: Any) -> Message:
     """The message in a link frame; raises LinkError when it is none."""
-    return _CODEC.unpack(frame)  # type: ignore[return-value]
+    return cast("Message", _CODEC.unpack(frame))
