@@ -31,6 +31,8 @@ DEFAULT_GATES: Mapping[str, Any] = {
 """What a run on queues, or one that shows nothing known, must show when its run.json names no gates."""
 
 
+KEPT = "kept in the repository"
+"""The error of a send that was accepted though no broker had confirmed it."""
 NOTHING_PREPARED = "none prepared"
 """The error of a look for prepared transactions that found none."""
 
@@ -121,6 +123,14 @@ def _enqueued(run: Run, wanted: Any) -> GateResult:
 def _dequeued(run: Run, wanted: Any) -> GateResult:
     found = len(run.ended(vocabulary.DEQUEUE, vocabulary.OK)) + len(run.ended(vocabulary.DRAIN, vocabulary.OK))
     return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for")
+
+
+def _kept(run: Run, wanted: Any) -> GateResult:
+    """At least so many sends were accepted by a client's repository."""
+    h = run.history
+    found = int(np.count_nonzero((h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.OK) & h.error.rows_with(KEPT)))
+    return GateResult(found >= wanted, found,
+                      f"only {found:,} sends went through a repository, {wanted:,} are asked for")
 
 
 def _min_ok(run: Run, wanted: Any) -> GateResult:
@@ -252,6 +262,7 @@ GATES: Mapping[str, Gate] = {
     "min_changes_ok": _at_least((*CREATES, *DELETES), "changes"),
     "min_looks_ok": _at_least(READS, "looks"),
     "last_looks": _last_reads,
+    "min_kept": _kept,
     "min_enqueue_ok": _enqueued,
     "min_dequeue_ok": _dequeued,
     "drain": _drained,

@@ -30,7 +30,7 @@ from stormproof.history.ledger import (
 )
 from stormproof.history.schema import decode_pair
 from stormproof.run_folder import LEDGER
-from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS
+from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
 SECOND = 1_000_000_000
 
@@ -127,7 +127,8 @@ class Run:
     @cached_property
     def subjects(self) -> frozenset[str]:
         """What the history is about: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``;
-        and ``any``. The first of these that its functions, or its workload, speak of decides."""
+        and ``any``. The first of these that its functions, or its workload, speak of decides; of messages, they may be
+        ``transfers`` of durable connections as well."""
         if told := self.info.get("subject"):
             return frozenset({str(told), ANY})
         h = self.history
@@ -136,7 +137,7 @@ class Run:
         if found & {TOPICS, TRANSACTIONS}:
             found &= {TOPICS, TRANSACTIONS}
         elif MESSAGES in found:
-            found = {MESSAGES}
+            found &= {MESSAGES, TRANSFERS}
         return frozenset({*found - {""}, ANY})
 
     @cached_property

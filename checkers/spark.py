@@ -127,6 +127,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.app.name": "stormproof check",
         "spark.local.dir": str(folder),
         "spark.submit.deployMode": "client",
+        "spark.jars.ivy": str(folder / "ivy"),  # else in the home of the user, who may have none
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(options),
@@ -212,13 +213,18 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _reason(error: Exception, log: IO[bytes]) -> str:
-    """The most telling line of a failed start: the JVM's last complaint, else the error itself."""
+    """The most telling line of a failed start: the JVM's last complaint, else the error's own."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LOG_TAIL))
-    lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines()]
-    lines = [line for line in lines if not line.startswith("at ")]  # the stack below a complaint
-    telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
-    return (telling or [line for line in str(error).splitlines() if line] or [type(error).__name__])[-1]
+    said = ""
+    for text in (log.read().decode("utf-8", "replace"), str(error)):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack below a complaint
+        telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
+        if telling:
+            return telling[-1]
+        said = (lines or [said])[-1]
+    return said or type(error).__name__
 
 
 def stop_spark() -> None:

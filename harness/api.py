@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from checkers.spark import SparkWarmup
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.probe import choose_backend
@@ -17,6 +18,8 @@ from stormproof.errors import UsageError
 from stormproof.run_folder import read_verdict
 from stormproof.test import Test
 from workloads.catalog import ALIASES as WORKLOAD_ALIASES
+
+__all__ = ["RunResult", "check", "plan", "run", "warm_up"]
 
 SEEDS = 10**6
 
@@ -72,6 +75,7 @@ def run(
     checks: Sequence[str | type] = (),
     store: str | Path = "runs",
     quiet: bool = False,
+    spark: SparkWarmup | None = None,
 ) -> RunResult:
     """Run one test to its verdict and report, as ``stormproof test`` does.
 
@@ -88,6 +92,7 @@ def run(
         checks: further checks to judge by.
         store: the folder in which the run's own folder is made.
         quiet: progress goes to standard error.
+        spark: a session that is (being) started, which stays; by default one is started for this run.
 
     Raises:
         UsageError: a name, a number or a combination makes no sense.
@@ -100,7 +105,12 @@ def run(
         system=_typed(system), workload=_typed(workload), nemesis=",".join(map(_typed, families)) or "none",
         backend=backend, nodes=nodes, time_limit=time_limit, rate=rate, seed=seed, settings=settings or {},
     )  # fmt: skip
-    return run_test(test, why, Path(store), quiet=quiet)
+    return run_test(test, why, Path(store), quiet=quiet, spark=spark)
+
+
+def warm_up() -> SparkWarmup:
+    """A session of Spark that several calls of ``run`` may share; it starts meanwhile."""
+    return SparkWarmup()
 
 
 def check(

@@ -139,16 +139,26 @@ def mode_of(modes: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], 
 
 def cases_of(system: str, settings: Mapping[str, Any]) -> list[Case]:
     """The campaigns of one of the system's modes: of each workload that has these settings."""
-    trial: Trial = SYSTEMS.load(system).trial
+    usual, trial = SYSTEMS.load(system).trial.settings, trial_of(system, settings)
     strings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     cases = []
     for workload in trial.workloads:
         declared = {option.name for option in declared_options(system, workload, trial.nemesis.split(","))}
         if declared.issuperset(settings):
-            common = {name: value for name, value in {**CASE.settings, **trial.settings}.items() if name in declared}
+            common = {name: value for name, value in {**CASE.settings, **usual, **trial.settings}.items()
+                      if name in declared}  # fmt: skip
             cases.append(replace(CASE, system=system, workload=workload, nemesis=trial.nemesis,
+                                 time_limit=trial.seconds or CASE.time_limit, rate=trial.rate or CASE.rate,
                                  settings={**common, **strings}))
     return cases
+
+
+def trial_of(system: str, settings: Mapping[str, Any]) -> Trial:
+    """What the mode that these settings make is tried with."""
+    tested = SYSTEMS.load(system)
+    trial: Trial = tested.trial
+    modes = [mode for mode, its in tested.modes.items() if its == settings]
+    return next((trial.of_mode[mode] for mode in modes if mode in trial.of_mode), trial)
 
 
 def simulate_modes(system: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> Findings:
@@ -197,7 +207,7 @@ def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:
     tested, defaults = SYSTEMS.load(system), _defaults(system)
     found: dict[tuple[str, str], Guarantee] = {}
     for mode, settings in modes_of(system).items():
-        options, faults = {**defaults, **settings}, tested.trial.nemesis.split(",")
+        options, faults = {**defaults, **settings}, trial_of(system, settings).nemesis.split(",")
         for name in [name for case in cases_of(system, settings) for name in _compared(system, case.workload)]:
             guarantee = guarantee_for(tested.guarantees, name, options, faults)
             if guarantee is not None:
@@ -233,14 +243,17 @@ def _section(system: str, findings: Findings) -> Iterator[str]:
     trial: Trial = SYSTEMS.load(system).trial
     yield f"## {system}"
     yield ""
-    yield f"Status: under the faults {trial.nemesis.replace(',', ', ')}. Shown by: {findings.runs()}."
+    others = ", or those that the mode is tried with" if trial.of_mode else ""
+    yield f"Status: under the faults {trial.nemesis.replace(',', ', ')}{others}. Shown by: {findings.runs()}."
     yield from ("", "| mode | guarantee | status | shown | section | why |", "| --- | --- | --- | --- | --- | --- |")
     for line in compare(system, findings):
         yield (f"| {line.mode} | `{line.name}` | {line.status} | {line.shown()} | {line.guarantee.where} "
                f"| {line.guarantee.why} |")  # fmt: skip
     yield from ("", "| mode | settings |", "| --- | --- |")
     for mode, settings in modes_of(system).items():
-        yield f"| {mode} | {_told(settings) or 'the defaults'} |"
+        its = trial.of_mode.get(mode)
+        tried = f"; tried with {', '.join(its.workloads)} under {its.nemesis} and {_told(its.settings)}" if its else ""
+        yield f"| {mode} | {_told(settings) or 'the defaults'}{tried} |"
     yield from ("", f"### All guarantees of {system}", "",
                 "The first line that fits a run's settings and faults holds.",
                 "", "| guarantee | status | settings | faults | section | why |",
@@ -252,7 +265,8 @@ def _section(system: str, findings: Findings) -> Iterator[str]:
 
 
 def _told(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{name}={str(value).lower()}`" for name, value in settings.items())
+    return ", ".join(f"`{name}={str(value).lower() if isinstance(value, bool) else value}`"
+                     for name, value in settings.items())
 
 
 def systems_compared() -> list[str]:
@@ -269,7 +283,8 @@ def _compared(system: str, workload: str) -> list[str]:
 def _defaults(system: str) -> dict[str, Any]:
     """The defaults of all settings that tests of the system's workloads have."""
     found: dict[str, Any] = {}
-    for workload in SYSTEMS.load(system).trial.workloads:
+    trial: Trial = SYSTEMS.load(system).trial
+    for workload in dict.fromkeys(name for each in (trial, *trial.of_mode.values()) for name in each.workloads):
         test = make_test(system=system, workload=workload, nemesis="none", backend="sim", nodes=None, time_limit=10.0,
                          rate=10.0, seed=1, settings={})  # fmt: skip
         found |= test.options

@@ -39,33 +39,43 @@ def read_config(path: Path, keys: Mapping[str, Key], renamed: Mapping[str, str] 
     Raises:
         UsageError: the file is missing or not TOML, a key is unknown, or a value has the wrong type.
     """
-    try:
-        data = tomllib.loads(_text(path))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give --config an existing TOML file") from error
-    except RecursionError:
-        raise UsageError(f"{path}: not a configuration: it is nested too deeply") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from error
+    data = read_toml(path, "give --config an existing TOML file")
     for old, new in renamed.items():
         if old in data:
             if new in data:
                 raise UsageError(f"{path}: {old!r} is the old name of {new!r}: give one of them")
             print(f"stormproof: {path}: the key {old!r} is {new!r} now", file=sys.stderr)
             data[new] = data.pop(old)
+    return check_keys(data, keys, str(path))
+
+
+def read_toml(path: Path, hint: str = "name an existing TOML file") -> dict[str, Any]:
+    """What a TOML file says; raises UsageError when it is missing, too large, or not TOML."""
+    try:
+        return tomllib.loads(_text(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; {hint}") from error
+    except RecursionError:
+        raise UsageError(f"{path}: not a configuration: it is nested too deeply") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from error
+
+
+def check_keys(data: dict[str, Any], keys: Mapping[str, Key], where: str) -> dict[str, Any]:
+    """The table itself, when its keys are among these and its values of their types; raises UsageError if not."""
     for name, value in data.items():
         if name not in keys:
-            raise UsageError(f"{path}: unknown key {name!r}{near(name, keys)} (there are: {', '.join(keys)})")
+            raise UsageError(f"{where}: unknown key {name!r}{near(name, keys)} (there are: {', '.join(keys)})")
         key = keys[name]
         wanted = f"{key.kind} or an array of these" if key.several else key.kind
         for each in value if key.several and isinstance(value, list) else [value]:
             if not _fits(key.kind, each):
                 found = f"an array with {toml_type(each)}" if each is not value else toml_type(each)
-                raise UsageError(f"{path}: {name} must be {wanted}, not {found}{_shown(each)}")
+                raise UsageError(f"{where}: {name} must be {wanted}, not {found}{_shown(each)}")
         for setting, each in value.items() if key.kind == TABLE else ():
             if toml_type(each) not in (STRING, INTEGER, FLOAT, BOOLEAN):
                 wanted = "a string, a number or a boolean"
-                raise UsageError(f"{path}: {name}.{setting} must be {wanted}, not {toml_type(each)}{_shown(each)}")
+                raise UsageError(f"{where}: {name}.{setting} must be {wanted}, not {toml_type(each)}{_shown(each)}")
     return data
 
 

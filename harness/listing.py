@@ -10,7 +10,7 @@ from checkers.catalog import CHECKS
 from harness.backends.catalog import BACKENDS
 from harness.settings import SETTLE_TIMEOUT
 from nemesis.catalog import FAULTS
-from nemesis.families import honoured_kinds
+from nemesis.families import honoured_kinds, needs_of
 from nemesis.schedule import SCHEDULE_OPTIONS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.option import Option
@@ -52,7 +52,7 @@ def fault_matrix() -> list[tuple[str, str, str]]:
         for backend in BACKENDS:
             abilities = BACKENDS.load(backend.name).abilities
             for name, kind in _honoured(family.name, fault.kinds, honoured_kinds(abilities, fault)):
-                rows.append((name, backend.name, _how(fault.needs, kind, abilities)))
+                rows.append((name, backend.name, _how(needs_of(fault, kind), kind, abilities)))
     return rows
 
 

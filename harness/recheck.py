@@ -15,19 +15,21 @@ from checkers.job import SummaryRow, VerdictRow, check_runs, summarize
 from checkers.spark import SparkWarmup
 from harness import plugins
 from harness.coverage import note_log_events
+from harness.outcomes import BROKEN, Outcomes, outcome_of_run
 from harness.output import print_json
 from harness.progress import console
 from reports.index_page import write_index
 from reports.run_page import write_report
 from stormproof.contracts.check import INVALID, worst
 from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, UsageError
-from stormproof.run_folder import HISTORY, is_alive, read_run
+from stormproof.run_folder import HISTORY, REPORT, is_alive, read_run
 from stormproof.store import Store
 
 _SHOWN = 50
 
 
-def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json: bool) -> int:
+def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json: bool,
+                 outcomes: Outcomes | None = None) -> int:
     """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
 
     A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
@@ -52,6 +54,9 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     finally:
         warm.abandon()
     _write_pages(runs, reports=bool(names))
+    if outcomes is not None:
+        for row in rows:
+            outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
     damaged = [row for row in rows if row.damage is not None]
     for row in damaged:
         print(f"not judged: {row.damage}", file=sys.stderr)
@@ -151,12 +156,13 @@ def _without_history(run: Path) -> str | None:
 
 
 def _json(row: VerdictRow) -> dict[str, Any]:
+    report = row.run_dir / REPORT
     return {
         "verdict": row.verdict,
         "run": row.run,
         "anomalies": dict(row.anomalies),
         "sentence": row.sentence,
-        "report": str(row.run_dir / "report.html"),
+        "report": str(report) if report.exists() else None,
         **({"damage": row.damage} if row.damage is not None else {}),
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from stormproof.errors import UsageError
 from stormproof.history.journal import EmptyJournalError
 from stormproof.history.ledger import ledger_sha256
-from stormproof.history.seal import Sealed, seal
+from stormproof.history.seal import Sealed, drop_journal, seal
 from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, Lock, is_alive, read_run, update_run
 
 
@@ -52,6 +52,7 @@ def recover(run_dir: Path) -> Recovery:
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
                    "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
         update_run(run_dir, status="recorded", failure=note, **digests)
+        drop_journal(run_dir)
         return Recovery(run_dir, sealed.rows, sealed.dropped_bytes, True, note)
 
 

@@ -1,8 +1,9 @@
-"""``stormproof test --repeat N``: the same test several times, since real nodes never interleave alike twice."""
+"""``stormproof test --repeat N`` or ``--seeds``: several runs, since real nodes never interleave alike twice."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 from checkers.spark import SparkWarmup
 from harness.backends.catalog import BACKENDS
+from harness.outcomes import BROKEN, Outcomes, outcome_of
 from harness.output import print_json
 from harness.progress import Queue
 from harness.run import RunResult, run_test
 from stormproof.contracts.check import INVALID, UNKNOWN, worst
-from stormproof.errors import EXIT_OF, UsageError
+from stormproof.errors import EXIT_OF, StormproofError, UsageError
 from stormproof.test import Test
 
 
@@ -31,19 +33,23 @@ def check_repeat(test: Test, count: int) -> None:
         raise UsageError(f"--repeat: backend {test.backend} would do the same each time; use `{instead}`")
 
 
-def repeat_test(test: Test, why: str, store: Path, count: int, *, as_json: bool) -> int:
-    """Run the test ``count`` times and tell how many runs failed, and how; returns the exit status of the worst.
+def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool, outcomes: Outcomes) -> int:
+    """Run the tests one after the other and tell how many runs failed, and how; returns the exit status of the worst.
 
     Raises:
         StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; what the runs before it gave has been told.
     """
     warm = SparkWarmup()
     results: list[RunResult] = []
+    count = len(tests)
     queue = Queue(count)
+    seeds = len({test.seed for test in tests}) > 1
     try:
-        for number in range(1, count + 1):
-            print(queue.line(number), file=sys.stderr if as_json else sys.stdout, flush=True)
-            results.append(run_test(test, why, store, quiet=as_json, spark=warm, place=queue.place(number)))
+        for number, test in enumerate(tests, 1):
+            line = queue.line(number) + (f", seed {test.seed}" if seeds else "")
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+            place = queue.place(number)
+            results.append(run_noted(test, why, store, outcomes, quiet=as_json, spark=warm, place=place))
             if not as_json:
                 print("\n".join(results[-1].lines()), flush=True)
     finally:
@@ -53,6 +59,24 @@ def repeat_test(test: Test, why: str, store: Path, count: int, *, as_json: bool)
         else:
             print(sentence(results, count), flush=True)
     return EXIT_OF[worst(result.verdict["verdict"] for result in results)]
+
+
+def run_noted(test: Test, why: str, store: Path, outcomes: Outcomes, **options: Any) -> RunResult:
+    """``run_test``, whose outcome is noted, also when the run breaks."""
+    began = time.monotonic()
+    try:
+        result = run_test(test, why, store, **options)
+    except StormproofError as error:
+        outcomes.add(outcome_of(test, BROKEN, str(error), time.monotonic() - began))
+        raise
+    outcomes.add(outcome_of(test, failure_of(result), result.verdict["sentence"], time.monotonic() - began,
+                            run=result.run_dir, report=result.report, command=result.command))  # fmt: skip
+    return result
+
+
+def failure_of(result: RunResult) -> str:
+    """A run's verdict, or ``broken`` where it can't be judged."""
+    return BROKEN if result.verdict.get("damage") else str(result.verdict["verdict"])
 
 
 def sentence(results: Sequence[RunResult], count: int) -> str:

@@ -39,7 +39,7 @@ from stormproof.generator import any_of
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
-from stormproof.history.seal import seal
+from stormproof.history.seal import drop_journal, seal
 from stormproof.run_folder import JOURNAL, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
 from stormproof.text import amount
@@ -332,6 +332,7 @@ class TestRunner:
         update_run(
             self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage, **digests
         )
+        drop_journal(self.run_dir)
 
     def _client(self, thread: int, process: int, host: str) -> Client:
         return self.workload.client(self.cluster, thread, host)

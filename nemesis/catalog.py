@@ -27,4 +27,10 @@ FAULTS: Registry[type[Fault]] = Registry(
     Entry("reboot", "a machine restarts in order", "nemesis.machine:Reboot"),
     Entry("clock", "clocks jump, jump to and fro, or run at a wrong rate", "nemesis.clock:Clock"),
     Entry("disk", "disks fill up, fail, slow down, lose or damage what was written", "nemesis.disk:Disk"),
+    Entry("crash", "all nodes, or the one that serves, end at once; a person recovers the system",
+          "nemesis.crash:Crash"),
+    Entry("manager", "a manager is killed, paused, or cut from the program that it looks after",
+          "nemesis.manager:Manager"),
+    Entry("quorum", "most managers are killed, paused or cut off, so that all that they look after ends",
+          "nemesis.manager:Quorum"),
 )  # fmt: skip

@@ -113,7 +113,7 @@ class NemesisClient:
         self.begun += 1
         try:
             lost = await family.inspect(self._cluster)
-            facts = await gather_facts(self._cluster, kind, lost)
+            facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options))
             plan = family.plan(kind, facts, random.Random(seed))
         except Infeasible as error:
             now = self._clock()
@@ -122,7 +122,7 @@ class NemesisClient:
             self._write(LedgerLine(ident, family.name, kind, HEAL, now))
             return _completion(op, skipped)
         assert self._undo is not None
-        undo = self._undo.begin(family.undo, plan.targets)
+        undo = self._undo.begin(family.kind_undo.get(plan.kind, family.undo), plan.targets)
         # From here on the fault counts as in effect, so that a failure half way is healed as well.
         self._active[ident] = Active(ident, family, plan, undo, Evidence())
         now = self._clock()
@@ -153,6 +153,8 @@ class NemesisClient:
             self._undo.done(active.undo)
             del self._active[active.id]
             line = _line(active, HEAL, now, self._clock(), evidence)
+            if evidence.repair:
+                self.repaired(Repair(evidence.repair, now, self._clock()))
         self._write(line)
         return line
 

@@ -9,8 +9,10 @@ synced beside the data failed, or took long: a broker that is cut off has nothin
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
-from nemesis.facts import await_state, max_down_of
+from nemesis.facts import ONE, aim_option, await_state, max_down_of
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes
 from stormproof.contracts.backend import DEAD, DISK_FAULTS, DISKS, RUNNING, DiskFault, Disks
@@ -47,11 +49,15 @@ class Disk(Fault):
     needs = (DISKS,)
     effects = frozenset({MAY_END_PROCESS, LOSES_DATA})
     kinds = KINDS
-    options = (kind_option("disk", KINDS), MAX_DOWN)
+    options = (kind_option("disk", KINDS), aim_option("disk", "whose disk fails"), MAX_DOWN)
 
     def __init__(self) -> None:
         self._lost: dict[str, None] = {}
         """Nodes that lost what they had stored, and may not have been given it back by the others yet."""
+
+    def aim(self, options: Mapping[str, Any]) -> str:
+        """Whose disk it is to be."""
+        return str(options.get("disk_target", ONE))
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
         """Those that have lost their data, unless they have it again: all nodes are up and agree."""
@@ -63,10 +69,11 @@ class Disk(Fault):
         """Choose a running node, if one more may go down: that is what a failing disk does to a broker.
 
         Raises:
-            Infeasible: none may, or its group would lose the data of more than a minority (or ``max_down``) of its
-                nodes before the others have given it back.
+            Infeasible: none may, none is what ``disk_target`` asks for, or its group would lose the data of more than a
+                minority (or ``max_down``) of its nodes before the others have given it back.
         """
-        node = plan_nodes("one", facts, rng).targets
+        found = plan_nodes(self.aim(facts.options), facts, rng)
+        node = found.targets
         if kind in WHEN_DEAD:
             group = next((group for group in facts.groups if node[0] in group), facts.nodes)
             most = max_down_of(facts.options, sum(each not in facts.spares for each in group))
@@ -74,7 +81,7 @@ class Disk(Fault):
             if len(lost) >= most:
                 raise Infeasible(f"{', '.join(lost)} may not have got back yet what was lost, {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
-        return FaultPlan(kind, node, disk=DiskFault(kind, seconds))
+        return FaultPlan(kind, node, note=found.note, disk=DiskFault(kind, seconds))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Let the disk fail, with the broker's end where it takes that."""

@@ -62,8 +62,9 @@ def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFaul
         raise UsageError(f"schedule: {word!r} holds a time that is no number") from None
     if fault.family not in known:
         raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
-    if fault.kind not in known[fault.family].kinds:
-        raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(known[fault.family].kinds)}")
+    kinds = dict.fromkeys((*known[fault.family].kinds, *known[fault.family].aimed_kinds))
+    if fault.kind not in kinds:
+        raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(kinds)}")
     if not 0 <= fault.start < fault.end <= time_limit:
         raise UsageError(f"schedule: {word!r} must begin before it ends, and end within {time_limit:g} s")
     return fault

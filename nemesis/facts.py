@@ -10,10 +10,16 @@ from typing import Any
 from nemesis.families import LEADER_OF, MAX_DOWN, option_value
 from stormproof.contracts.backend import RUNNING, Backend, ProcessState
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.fault import ClusterFacts
+from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.contracts.option import Option
 
 PRIMARY = "master"
 """The kind that hits the node that serves."""
+LINK = "link"
+"""The kind that hits what joins the node that serves and one other."""
+BACKUP = "backup"
+"""A node that does not serve."""
+ONE = "one"
 
 
 def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
@@ -26,7 +32,11 @@ def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
 
 def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.Random) -> tuple[str, str | None]:
     """One of ``nodes`` by the rule ``master`` or ``leader-of-NAME`` (or else at random), and a note when the rule could
-    not be kept."""
+    not be kept.
+
+    Raises:
+        Infeasible: the rule is ``backup``, or a role that nodes tell, and none of them is that.
+    """
     if kind.startswith(LEADER_OF):
         led = kind.removeprefix(LEADER_OF)
         if (leader := facts.leaders.get(led)) in nodes:
@@ -40,22 +50,41 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
         why = "no master answered" if facts.primary is None else f"the master {facts.primary} is not running"
         node = rng.choice(list(nodes))
         return node, f"{why}; took {node} instead"
+    if kind == BACKUP:
+        others = _demand(kind, [node for node in nodes if node != facts.primary])
+        node = rng.choice(others)
+        return node, None if facts.primary is not None else f"nobody serves; took {node}"
+    if kind == facts.aim and kind != ONE:
+        nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])
     return rng.choice(list(nodes)), None
 
 
-async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] = ()) -> ClusterFacts:
-    """The present state of the system; ``data_loss`` is what the family's ``inspect`` found."""
+def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
+    if not nodes:
+        raise Infeasible(f"none of the nodes that run is {role}")
+    return nodes
+
+
+def aim_option(family: str, meaning: str, default: str = ONE) -> Option:
+    """The option ``<family>_target``: which node a family hits whose kinds tell what happens to it."""
+    rules = f"{meaning}: one node's, the serving one's, that of one beside it, or of a role that nodes tell"
+    return Option(f"{family}_target", default, rules, (ONE, PRIMARY, BACKUP), extensible=True)
+
+
+async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] = (), aim: str = "") -> ClusterFacts:
+    """The present state of the system; ``data_loss`` is what the family's ``inspect`` found, ``aim`` its ``Fault.aim``.
+    """
     test, backend = cluster.test, cluster.backend
     nodes, machines = test.node_names, cluster.topology.machines
     programs = {machine: cluster.programs(machine) for machine in machines}
-    states = await asyncio.gather(*(backend.process(machine, _lasting(cluster, machine)) for machine in machines))
+    states = await asyncio.gather(*(backend.process(machine, lasting(cluster, machine)) for machine in machines))
     running = {machine: await _running(backend, machine, names) for machine, names in programs.items()
                if len(names) > 1}  # fmt: skip
     return ClusterFacts(
         nodes=nodes,
         hosts=dict(zip(nodes, test.client_hosts, strict=True)),
         states={machine: state.state for machine, state in zip(machines, states, strict=True)},
-        primary=await cluster.primary() if kind == PRIMARY else None,
+        primary=await cluster.primary() if kind in (PRIMARY, LINK) or aim in (PRIMARY, BACKUP) else None,
         leaders=await cluster.leaders() if kind.startswith(LEADER_OF) else {},
         max_down=max_down_of(test.options, test.nodes),
         options=test.options,
@@ -65,10 +94,17 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         topology=cluster.topology,
         programs=programs,
         running=running,
+        aim=aim,
+        node_roles=await _node_roles(cluster) if aim not in ("", ONE, PRIMARY, BACKUP) else {},
+        program_roles=cluster.program_roles(),
     )
 
 
-def _lasting(cluster: Cluster, machine: str) -> str:
+async def _node_roles(cluster: Cluster) -> dict[str, str]:
+    return {status.node: status.role for status in await cluster.statuses() if status.reachable}
+
+
+def lasting(cluster: Cluster, machine: str) -> str:
     """The program that tells whether a machine is down: one that nobody but the harness starts, if there is one."""
     programs = cluster.programs(machine)
     if len(programs) == 1:

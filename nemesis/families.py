@@ -36,8 +36,13 @@ def honoured_kinds(abilities: Mapping[str, str], family: Fault | type[Fault]) ->
     whole or for that kind."""
     return tuple(
         kind for kind in family.kinds
-        if all(need in abilities or f"{need}:{kind}" in abilities for need in family.needs)
+        if all(need in abilities or f"{need}:{kind}" in abilities for need in needs_of(family, kind))
     )  # fmt: skip
+
+
+def needs_of(family: Fault | type[Fault], kind: str) -> tuple[str, ...]:
+    """The abilities that a backend must have for a kind."""
+    return (*family.needs, *family.kind_needs.get(kind, ()))
 
 
 def supported_families(backend: Backend | type[Backend], test: Test, topology: Topology) -> list[Fault]:
@@ -57,31 +62,36 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
             )
         if family.aims_at_roles:
             kinds = (*kinds, *topology.roles)
-        wanted = wanted_kind(test, family)
-        if family.aims_at_roles and wanted.startswith(LEADER_OF):
-            kinds = (*kinds, wanted)
-        if wanted not in (ANY_KIND, *kinds):
-            raise UsageError(
-                f"backend {backend.name!r} can't inject {family.name}_kind={wanted} (it can: {', '.join(kinds)}); "
-                f"choose another --backend or --set {family.name}_kind"
-            )
+        wanted = wanted_kinds(test, family)
+        kinds += tuple(kind for kind in wanted if _only_when_asked_for(kind, family))
+        for kind in wanted:
+            if kind not in (ANY_KIND, *kinds):
+                raise UsageError(
+                    f"backend {backend.name!r} can't inject {family.name}_kind={kind} (it can: {', '.join(kinds)}); "
+                    f"choose another --backend or --set {family.name}_kind"
+                )
         family.kinds = kinds
     return families
 
 
-def wanted_kind(test: Test, family: Fault) -> str:
-    """The one kind of a family that a test asks for, or ``any``."""
+def _only_when_asked_for(kind: str, family: Fault) -> bool:
+    return kind in family.aimed_kinds or (family.aims_at_roles and kind.startswith(LEADER_OF))
+
+
+def wanted_kinds(test: Test, family: Fault) -> tuple[str, ...]:
+    """The kinds of a family that a test asks for; ``any`` stands for all but the aimed ones."""
     for option in family.options:
         if option.name == f"{family.name}_kind":
-            return str(option_value(test.options, option))
-    return ANY_KIND
+            return tuple(str(option_value(test.options, option)).split(","))
+    return (ANY_KIND,)
 
 
 def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, roles: bool = False) -> Option:
     """The option ``<family>_kind`` that limits a family to one kind; ``roles``: it aims at what systems have, too."""
     meaning = f"kind of {name}: one of these, or any in turn"
     if roles:
-        meaning += "; or a role of the system's helpers, or `leader-of-NAME` of a queue"
+        meaning = f"kinds of {name}, joined by commas: of these, or any in turn; or a role of the system's helpers, " \
+                  "or `leader-of-NAME` of a queue"
     return Option(f"{name}_kind", default, meaning, (ANY_KIND, *kinds), extensible=roles)
 
 

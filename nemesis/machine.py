@@ -10,9 +10,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from nemesis.facts import lasting
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes, state_evidence, states_of
-from stormproof.contracts.backend import DEAD, POWER, REBOOT, RUNNING, PowerControl, Reboots
+from stormproof.contracts.backend import DEAD, POWER, REBOOT, RUNNING, PowerControl, ProcessState, Reboots
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import (
     ENDS_PROCESS,
@@ -51,10 +52,10 @@ class Power(Fault):
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the power."""
-        before = await states_of(cluster, plan)
+        before = await _states(cluster, plan)
         boots = await _boots(cluster, plan.targets)
         await _power_of(cluster).power_off(plan.targets)
-        after = await states_of(cluster, plan, DEAD)
+        after = await _states(cluster, plan, DEAD)
         confirmed = any(state.state == RUNNING for state in before.values()) and all(
             state.state == DEAD for state in after.values()
         )
@@ -84,10 +85,10 @@ class Reboot(Fault):
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Restart the machine."""
-        before = await states_of(cluster, plan)
+        before = await _states(cluster, plan)
         boots = await _boots(cluster, plan.targets)
         await asyncio.gather(*(_reboots(cluster).reboot(node) for node in plan.targets))
-        after = await states_of(cluster, plan, DEAD)
+        after = await _states(cluster, plan, DEAD)
         now = await _boots(cluster, plan.targets)
         confirmed = all(
             before[n].state == RUNNING and after[n].state == DEAD and boots[n] != now[n] for n in plan.targets
@@ -110,15 +111,20 @@ def _reboots(cluster: Cluster) -> Reboots:
 
 
 async def _start(cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-    before = await states_of(cluster, plan)
+    before = await _states(cluster, plan)
     await asyncio.gather(*(cluster.start_node(node) for node in plan.targets if before[node].state == DEAD))
-    after = await states_of(cluster, plan, RUNNING)
+    after = await _states(cluster, plan, RUNNING)
     earlier: dict[str, Any] = injected.found.get("boots", {})
     boots = await _boots(cluster, plan.targets)
     confirmed = all(
         after[node].state == RUNNING and node in earlier and boots[node] != earlier[node] for node in plan.targets
     )
     return Evidence({**state_evidence(before, after, plan), "boots": boots}, confirmed)
+
+
+async def _states(cluster: Cluster, plan: FaultPlan, awaited: str = "") -> dict[str, ProcessState]:
+    """Those of the programs that tell whether a machine is down."""
+    return await states_of(cluster, plan, awaited, program=lambda machine: lasting(cluster, machine))
 
 
 async def _boots(cluster: Cluster, nodes: Sequence[str]) -> dict[str, str]:

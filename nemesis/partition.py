@@ -1,4 +1,4 @@
-"""Network partitions: halves, one node, the master, one way.
+"""Network partitions: halves, one node, the master, one way, one link.
 
 Client hosts stand beside their node (``cI`` on ``nI``'s side), or outside, where they reach every node.
 Evidence: a connection attempt over a cut link is answered before and not during the fault, and the packets that
@@ -11,7 +11,8 @@ import asyncio
 import random
 from collections.abc import Collection, Sequence
 
-from nemesis.facts import pick_node
+from nemesis.cuts import set_cut
+from nemesis.facts import LINK, PRIMARY, pick_node
 from nemesis.families import ANY_KIND, kind_option, option_value
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster
@@ -51,13 +52,20 @@ class Partition(Fault):
     effects = frozenset({CUTS_LINKS})
     aims_at_roles = True
     kinds = KINDS
-    options = (kind_option("partition", KINDS, roles=True), CLIENTS, NETWORK)
+    aimed_kinds = (LINK,)
+    options = (kind_option("partition", (*KINDS, LINK), roles=True), CLIENTS, NETWORK)
+
+    def __init__(self, owner: str = "") -> None:
+        """``owner`` is the family for which links are cut, if it is another."""
+        self._owner = owner or self.name
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
 
         A helper machine stands on either side by chance; a kind that is its role cuts it off from everybody.
         """
+        if kind == LINK:
+            return _plan_link(facts, rng)
         machines = facts.topology.machines or facts.nodes
         if len(machines) < 2:
             raise Infeasible("a partition needs at least two machines")
@@ -88,16 +96,14 @@ class Partition(Fault):
             cut, note = across(facts, networks, far, near, hosts), f"{targets[0]} does not hear the others"
         else:
             note = f"{targets[0]} is not heard by the others"
-        if facts.topology.networks:
-            note = f"{note}; on {', '.join(networks)}" if note else f"on {', '.join(networks)}"
-        return FaultPlan(kind, tuple(targets), cut, note)
+        return FaultPlan(kind, tuple(targets), cut, _noted(note, facts, networks))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the links, and try some of them before and after."""
         backend = cluster.backend
         links = probe_links(plan.cut, cluster.topology.machines)
         before = await probe(backend, links)
-        await backend.set_network(plan.cut)
+        await set_cut(backend, self._owner, plan.cut)
         after = await probe(backend, links)
         confirmed = bool(links) and all(before[link] == OPEN and after[link] == CUT for link in links)
         return Evidence({"links": len(plan.cut), "probe": {arrow(k): [before[k], after[k]] for k in links}}, confirmed)
@@ -106,13 +112,30 @@ class Partition(Fault):
         """Read what the cut links dropped, let all links pass, and try them again."""
         backend = cluster.backend
         dropped = await backend.dropped()
-        await backend.set_network(frozenset())
+        await set_cut(backend, self._owner, frozenset())
         after = await probe(backend, probe_links(plan.cut, cluster.topology.machines))
         counters = {arrow(link): dropped.get(link, 0) for link in sorted(plan.cut)}
         return Evidence(
             {"dropped": counters, "probe": {arrow(link): state for link, state in after.items()}},
             any(counters.values()),
         )
+
+
+def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """The node that serves and one other don't hear each other; everybody else hears both."""
+    if len(facts.nodes) < 2:
+        raise Infeasible("a cut link needs at least two nodes")
+    node, note = pick_node(PRIMARY, facts, facts.nodes, rng)
+    other = rng.choice([each for each in facts.nodes if each != node])
+    networks = networks_hit(facts, rng)
+    cut = across(facts, networks, [node], [other], ()) | across(facts, networks, [other], [node], ())
+    return FaultPlan(LINK, (node, other), cut, _noted(note, facts, networks))
+
+
+def _noted(note: str | None, facts: ClusterFacts, networks: Sequence[str]) -> str | None:
+    if not facts.topology.networks:
+        return note
+    return f"{note}; on {', '.join(networks)}" if note else f"on {', '.join(networks)}"
 
 
 def networks_hit(facts: ClusterFacts, rng: random.Random) -> tuple[str, ...]:

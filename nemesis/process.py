@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -190,12 +190,13 @@ def ended(before: ProcessState, after: ProcessState) -> bool:
 
 
 async def states_of(
-    cluster: Cluster, plan: FaultPlan, awaited: str = "", waiting: Sequence[str] | None = None
+    cluster: Cluster, plan: FaultPlan, awaited: str = "", waiting: Sequence[str] | None = None,
+    program: Callable[[str], str] | None = None,
 ) -> dict[str, ProcessState]:
     """The states of the targets' programs, each once it is as ``awaited`` or a while has passed; ``waiting`` are the
-    targets that are waited for, if not all."""
+    targets that are waited for, if not all, ``program`` says which program of a target, if not the one that is hit."""
     backend = cluster.backend
-    where = [(node, program_on(cluster, node, plan)) for node in plan.targets]
+    where = [(node, program(node) if program else program_on(cluster, node, plan)) for node in plan.targets]
     reads = (
         await_state(backend, *place, awaited)
         if awaited and (waiting is None or place[0] in waiting)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nemesis.explicit_schedule import read_schedule
-from nemesis.families import ANY_KIND, option_value, wanted_kind
+from nemesis.families import ANY_KIND, option_value, wanted_kinds
 from stormproof import generator as gen
 from stormproof.contracts.fault import Fault
 from stormproof.contracts.option import Option
@@ -265,8 +265,8 @@ def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[fl
 
 
 def _kinds(test: Test, family: Fault) -> list[str]:
-    wanted = wanted_kind(test, family)
-    return list(family.kinds) if wanted == ANY_KIND else [wanted]
+    wanted = wanted_kinds(test, family)
+    return list(family.kinds) if ANY_KIND in wanted else list(wanted)
 
 
 def _rounds(names: Sequence[str], rng: random.Random) -> Iterator[str]:

@@ -122,8 +122,9 @@ def named_options(test: Mapping[str, Any]) -> list[str]:
 
 
 def number(data: Any) -> float | None:
-    """``data`` if it is a number, otherwise None."""
-    return data if isinstance(data, int | float) and not isinstance(data, bool) else None
+    """``data`` if it is a number of at most 64 bits, otherwise None."""
+    is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    return data if is_number and abs(data) < 1 << 63 else None
 
 
 def _history(run_dir: Path, notes: list[str]) -> HistoryColumns | None:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from reports.feeds import FEEDS, BadQuery, feed
 from reports.folder import read_folder
 from reports.index_page import run_stamps, write_index
 from reports.page import write_page
@@ -76,6 +77,11 @@ class Pages:
                 write_index(self.store)
                 self._stamps = stamps
 
+    def feed(self, path: str, query: str) -> tuple[str, bytes]:
+        """Content type and content for programs."""
+        with self._lock:
+            return feed(self.store, path, query)
+
     def refresh_report(self, run_dir: Path) -> None:
         """Write a run's report if there is none or it is older than the run's files."""
         with self._lock:
@@ -116,6 +122,10 @@ class Handler(BaseHTTPRequestHandler):
             # A foreign name that resolves here (DNS rebinding) must not read the store.
             self._say(HTTPStatus.FORBIDDEN, "This server answers to its own address only.", body)
             return
+        asked = urlsplit(self.path)
+        if asked.path in FEEDS:
+            self._feed(asked.path, asked.query, body)
+            return
         try:
             path = self._file()
         except StormproofError as error:
@@ -125,6 +135,19 @@ class Handler(BaseHTTPRequestHandler):
             self._say(HTTPStatus.NOT_FOUND, "There is no such file in this store.", body)
         else:
             self._send(path, body)
+
+    def _feed(self, path: str, query: str, body: bool) -> None:
+        try:
+            kind, content = self.pages.feed(path, query)
+        except (BadQuery, ValueError) as error:
+            self._say(HTTPStatus.BAD_REQUEST, str(error), body)
+            return
+        except StormproofError as error:
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), body)
+            return
+        self._start(HTTPStatus.OK, kind, len(content))
+        if body:
+            self.wfile.write(content)
 
     def _file(self) -> Path | None:
         parts = [part for part in unquote(urlsplit(self.path).path, errors="replace").split("/") if part]

@@ -1,12 +1,15 @@
-"""Write docs/names.md from the registries: every name that the command line takes, with its settings."""
+"""Write what of docs/ is made from the code: all names with their settings, and the transitions of design fiorano."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from harness.listing import fault_matrix, listing
+from nodes.systems.fiorano.diagram import with_transitions
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "names.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "names.md"
+FIORANO = DOCS / "designs" / "fiorano.md"
 
 
 def names_page() -> str:
@@ -31,3 +34,4 @@ def names_page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(names_page(), encoding="utf-8")
+    FIORANO.write_text(with_transitions(FIORANO.read_text(encoding="utf-8")), encoding="utf-8")

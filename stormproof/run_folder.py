@@ -37,12 +37,14 @@ REMOTE_FILE = "remote.json"
 """In the run's folder for as long as something of the run may be left on hosts that are not ours."""
 SCENARIO = "scenario.toml"
 """The smallest test that fails in the same way, where one was looked for."""
+PIN_FILE = "pinned.json"
+"""In the folder of a run that is kept, however old it gets."""
 
 RUN_SCHEMA = 3
 """Since 3 there is a digest of the ledger; what 1 was like, ``upgraded`` tells."""
 VERDICT_SCHEMA = 1
 
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
 """What names of files end with while they are written."""
 RUN_ID = re.compile(r"\d{8}T\d{6}-[A-Za-z0-9_.-]+-[0-9a-f]{4}")
 _PICTURE = re.compile(r"linearizability-(?:\d+|none)\.html", re.ASCII)
@@ -227,7 +229,7 @@ def write_json(path: Path, data: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file atomically. Raises StormproofError when the disk is full or can't be written."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
         with partial.open("w", encoding="utf-8") as file:
             _hold(file.fileno())
@@ -266,7 +268,7 @@ def remove_unborn(run_dir: Path) -> bool:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        found = [path for path in run_dir.rglob("*") if path.name != LOGS and not path.name.endswith(_PARTIAL)]
+        found = [path for path in run_dir.rglob("*") if path.name != LOGS and not path.name.endswith(PARTIAL)]
         if found:
             return False
         shutil.rmtree(run_dir)
@@ -280,7 +282,7 @@ def remove_unborn(run_dir: Path) -> bool:
 def remove_partials(folder: Path) -> list[Path]:
     """Remove files that a process was writing when it was killed; those that were removed."""
     removed = []
-    for path in sorted(folder.glob(f"*{_PARTIAL}")):
+    for path in sorted(folder.glob(f"*{PARTIAL}")):
         try:
             with path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,8 +16,8 @@ PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
 COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
 """Codes of the functions that compiled kernels know, and keep in their caches: they are never given to others."""
 
-MESSAGES, TOPICS, TRANSACTIONS, METADATA, EVENTS, ANY = (
-    "messages", "topics", "transactions", "metadata", "events", "any"
+MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, ANY = (
+    "messages", "transfers", "topics", "transactions", "metadata", "events", "any"
 )  # fmt: skip
 """What histories are about, which says what checks can be asked of them."""
 
@@ -90,10 +90,18 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("subscribe", does=CREATES, subject=METADATA),
         Function("create", does=CREATES, subject=METADATA),
         Function("link", does=CREATES, subject=METADATA),
+        Function("grant", does=CREATES, subject=METADATA),
         Function("unsubscribe", does=DELETES, subject=METADATA),
         Function("destroy", does=DELETES, subject=METADATA),
         Function("unlink", does=DELETES, subject=METADATA),
+        Function("revoke", does=DELETES, subject=METADATA),
         Function("look", does=READS, subject=METADATA),
+        Function("offline", noun=QUEUE, subject=TRANSFERS, service=None,
+                 sentence="the client leaves its broker, and goes on sending"),
+        Function("online", noun=QUEUE, subject=TRANSFERS, service=None,
+                 sentence="the client comes back to the brokers"),
+        Function("transfer", noun=QUEUE, subject=TRANSFERS, service=None, final=True,
+                 sentence="all that is in the client's repository is transferred"),
     )
 }  # fmt: skip
 

@@ -33,6 +33,10 @@ WORKLOADS: Registry[type[Workload]] = Registry(
           "workloads.configuration:ConfigurationWorkload"),
     Entry("subscriptions", "topics and subscriptions made, ended and looked at by many; linearizable metadata",
           "workloads.subscriptions:SubscriptionsWorkload"),
+    Entry("security", "rights, principals and administered objects, changed by some and tried by others; linearizable",
+          "workloads.security:SecurityWorkload"),
+    Entry("offline-send", "producers on durable connections, cut off and killed between; what they accepted must "
+          "arrive, in order", "workloads.offline_send:OfflineSendWorkload"),
 )  # fmt: skip
 
 ALIASES = {"reaction": "processing", "forward": "store-and-forward"}

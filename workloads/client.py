@@ -52,6 +52,10 @@ class StompCluster(Protocol):
         """Where clients connect, in the order of ``node_names``."""
         ...
 
+    def client_address(self, place: int) -> tuple[str, int] | None:
+        """The one address at which a client (of that number) finds whoever serves; None where it has the list."""
+        ...
+
     async def depths(self) -> dict[str, int] | None:
         """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
         ...
@@ -73,6 +77,9 @@ class SubCluster:
         """Where clients connect, in the order of ``node_names``."""
         addresses = dict(zip(self._cluster.node_names, self._cluster.client_addresses(), strict=True))
         return [addresses[name] for name in self.node_names]
+
+    def client_address(self, place: int) -> None:
+        """There is none for some nodes only."""
 
     async def depths(self) -> dict[str, int] | None:
         """Those of the whole cluster."""
@@ -107,18 +114,20 @@ class StompClient:
         options = cluster.test.options
         self._cluster = cluster
         self._options = options
-        addresses = list(cluster.client_addresses())
+        addresses, alone = list(cluster.client_addresses()), cluster.client_address(first)
         first %= len(addresses)
         self._names = dict(zip(addresses, cluster.node_names, strict=True))
         home = options.get(CONNECT.name) == HOME
         self._addresses = [addresses[first]] if home else addresses[first:] + addresses[:first]
+        if alone is not None:
+            self._addresses = [alone]
         self._settings = Settings(
             login=cluster.login,
             passcode=cluster.passcode,
             local_host=cluster.backend.address(host),
             reliable=cluster.reliable_connections and bool(options.get("reliable", True)),
             heartbeat=float(options["client_heartbeat"]),
-            learns_replicas=not home,
+            learns_replicas=not home and alone is None,
         )
         self._connection = self.new_connection()
 

@@ -118,7 +118,9 @@ class ConfigurationClient(ManagedConnection):
     async def invoke(self, op: Op) -> Op:
         """``create``, ``destroy``, ``link``, ``unlink`` or ``look``."""
         key = op.key or 0
-        body = {"kind": self._things.kind(key)} if op.f == LOOK else self._things.body(key)
+        body = self._things.body(key)
+        if op.f == LOOK:
+            body = {"kind": self._things.kind(key), "name": "\n".join(body.values())}
         return await self._carry_out(op, self._things.request(op.f, key), body, partial(self._outcome, op, key))
 
     def _outcome(self, op: Op, key: int, answer: Mapping[str, str]) -> Op:

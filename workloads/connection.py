@@ -43,7 +43,8 @@ class Rejected(Exception):
 class Settings:
     """How a client connects; times in seconds.
 
-    ``same_replica`` is how long it retries the replica that it lost before it moves on along the list;
+    ``same_replica`` is how long it retries the replica that it lost before it moves on along the list, or to the list's
+    beginning (``first_again``); ``round_pause`` how long it waits when nobody in the list has let it in;
     ``heartbeat`` the interval asked of the broker (three silent intervals are a failed connection);
     ``local_host`` the address to bind to, which decides where on the network the client stands; ``learns_replicas``
     whether it goes to replicas that the broker names, too.
@@ -58,6 +59,8 @@ class Settings:
     heartbeat: float = 0.5
     retry_delay: float = 0.05
     learns_replicas: bool = True
+    first_again: bool = False
+    round_pause: float = 0.0
 
 
 @dataclass
@@ -143,9 +146,11 @@ class StompConnection:
             raise ConnectionBroken(str(self._broken))
 
     async def request(
-        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float
+        self, command: str, headers: Mapping[str, str], body: bytes, timeout: float | None
     ) -> Mapping[str, str]:
         """Send a frame and wait for its receipt, across reconnections; returns the receipt's headers.
+
+        ``timeout`` None waits until the connection is over.
 
         Raises:
             NotSent: it never reached a socket within ``timeout``.
@@ -250,6 +255,7 @@ class StompConnection:
         """Connect, serve the connection until it fails, connect again: for as long as that makes sense."""
         loop = asyncio.get_running_loop()
         keep_until = loop.time()
+        missed, served = 0, False
         try:
             while True:
                 address = self._addresses[self._place]
@@ -257,6 +263,7 @@ class StompConnection:
                     async with within(self.settings.connect_timeout):
                         reader = await self._connect(address)
                     self._ready.set()
+                    missed, served = 0, True
                     try:
                         await self._serve(reader)
                     finally:
@@ -271,7 +278,11 @@ class StompConnection:
                 if not self.settings.reliable and self._ready.is_set():
                     break
                 if loop.time() >= keep_until:
-                    self._place = (self._place + 1) % len(self._addresses)
+                    back = self.settings.first_again and served and self._place > 0
+                    self._place = 0 if back else (self._place + 1) % len(self._addresses)
+                    missed, served = missed + 1, False
+                    if not missed % len(self._addresses):
+                        await asyncio.sleep(self.settings.round_pause)
                 await asyncio.sleep(self.settings.retry_delay)
         except ConnectionBroken as error:
             self._broken = error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nodes.timeouts import within
 from stormproof.contracts.client import Delivery, NotDone, QueueConnection
@@ -101,14 +101,18 @@ class NeutralQueueClient:
         delivery = await (self._drained(connection, queue) if op.f == "drain" else self._poll(connection, queue))
         if delivery is None:
             return op.fail("empty")
-        value = decode_body(delivery.body)
+        value, mark = self.read(delivery.body)
         try:
             await self._bounded(delivery.ack())
         except Exception as error:
             # The message has been delivered; only the fate of its acknowledgement is unknown.
             await self.close()
-            return op.info(f"ack unconfirmed: {_reason(error)}", value)
-        return op.ok(value)
+            return op.info(f"ack unconfirmed: {_reason(error)}{', ' + mark if mark else ''}", value)
+        return op.ok(value)._replace(error=mark)
+
+    def read(self, body: bytes) -> tuple[Any, str | None]:
+        """What a body says: the message, and what is to be noted of this copy of it."""
+        return decode_body(body), None
 
     async def _poll(self, connection: QueueConnection, queue: str) -> Delivery | None:
         poll = float(self._options["poll"])

@@ -8,22 +8,19 @@ the host's end of the run's bridge and go away with it. Everything carries the r
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import ipaddress
 import os
-import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import docker
 from docker.errors import APIError, DockerException, NotFound
-from docker.types import IPAMConfig, IPAMPool
 
 from harness.backends import network
 from harness.backends.base import ShellBackend, gather_all
+from harness.backends.docker_networks import bridge_name, container_name, create_network, network_name, volume_name
 from harness.backends.image import ensure_image, has_image, image_tag, registry_answers
 from harness.backends.launch import as_root, find_tool
 from nodes.timeouts import within
@@ -43,6 +40,7 @@ LABEL_OWNER = "stormproof.owner."
 NOT_ALLOWED = "this user may not use it"
 
 _NODE_DIR = "/stormproof"
+_SHARED_DIR = "/stormproof-shared"
 _MEMORY = "1g"
 _PROCESSES = 1024
 _API_LIMIT_S = 60
@@ -54,7 +52,6 @@ _INIT = 'trap "" CHLD; exec sleep infinity'
 _HELPER = "addresses"
 _ADD_ADDRESSES = ('PATH="$PATH:/usr/sbin:/sbin"; bridge=$1; shift; '
                   'for address; do ip address add "$address" dev "$bridge" || exit; done')
-_SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,6 +121,7 @@ class DockerBackend(ShellBackend):
         super().__init__()
         self._client: docker.DockerClient | None = None
         self._run = ""
+        self._shared: tuple[str, ...] = ()
         self._calls: set[asyncio.Future[Any]] = set()
         self._releasing = False
         self.image = ""
@@ -136,13 +134,14 @@ class DockerBackend(ShellBackend):
 
     @staticmethod
     def leftovers() -> list[Leftover]:
-        """Containers, then networks, of all runs; nothing where no Docker daemon answers."""
+        """Containers, then networks and volumes, of all runs; nothing where no Docker daemon answers."""
         try:
             client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
             try:
                 labelled = {"label": LABEL_RUN}
                 containers = client.api.containers(all=True, filters=labelled)
                 networks = client.api.networks(filters=labelled)
+                volumes = _volumes(client, labelled)
             finally:
                 client.close()
         except DockerException:
@@ -150,6 +149,7 @@ class DockerBackend(ShellBackend):
         return [
             *(_leftover(f"container {found['Names'][0].lstrip('/')}", found, remove_container) for found in containers),
             *(_leftover(f"network {found['Name']}", found, remove_network) for found in networks),
+            *(_leftover(f"volume {found['Name']}", found, remove_volume) for found in volumes),
         ]
 
     @staticmethod
@@ -173,14 +173,19 @@ class DockerBackend(ShellBackend):
             note_made(run_dir, "container", name)
         for number in range(1 + len(topology.networks)):
             note_made(run_dir, "network", network_name(self._run, number))
+        for name in topology.shared:
+            note_made(run_dir, "volume", volume_name(self._run, name))
+        self._shared = topology.shared
         try:
             client = self._client = await self._call(connect)
             self.image, self.image_origin = await self._call(ensure_image, client, topology.packages)
-            subnet = await self._call(_create_network, client, self._run, labels, 0)
+            subnet = await self._call(create_network, client, self._run, labels, 0)
             self._addresses = network.address_plan(topology, subnet)
             for number, name in enumerate(topology.networks, 1):
-                further = await self._call(_create_network, client, self._run, labels, number)
+                further = await self._call(create_network, client, self._run, labels, number)
                 self._addresses |= network.further_plan(topology, name, further)
+            for name in topology.shared:
+                await self._call(client.api.create_volume, volume_name(self._run, name), labels=labels)
             await gather_all(
                 self._call(self._create_machine, machine, topology, labels) for machine in topology.machines
             )
@@ -195,6 +200,10 @@ class DockerBackend(ShellBackend):
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
         return _NODE_DIR
+
+    def shared_dir(self, name: str) -> str:
+        """Where the volume is mounted."""
+        return f"{_SHARED_DIR}/{name}" if name in self._shared else super().shared_dir(name)
 
     def python(self, node: str) -> str:
         """The Python interpreter to run on the node: the image's."""
@@ -236,8 +245,9 @@ class DockerBackend(ShellBackend):
         hosts = dict(self._addresses)
         main = network_name(self._run, 0)
         config = api.create_host_config(
-            cap_drop=["ALL"], cap_add=["NET_ADMIN"], security_opt=["no-new-privileges"],
+            cap_drop=["ALL"], cap_add=["NET_ADMIN", *topology.capabilities], security_opt=["no-new-privileges"],
             mem_limit=_MEMORY, pids_limit=_PROCESSES, extra_hosts=hosts, network_mode=main,
+            binds={volume_name(self._run, name): {"bind": self.shared_dir(name)} for name in topology.shared},
         )
         endpoint: Any = {main: api.create_endpoint_config(ipv4_address=self._addresses[machine])}
         created = api.create_container(
@@ -310,23 +320,8 @@ class _ExecChannel:
             await self._backend.end_shell(self._node, pid)
 
 
-def container_name(run: str, node: str) -> str:
-    """Name of a run's container."""
-    return f"stormproof-{_short(run)}-{node}"
-
-
-def network_name(run: str, number: int = 0) -> str:
-    """Name of a run's networks; the first is the main one."""
-    return f"stormproof-{_short(run)}{f'-{number}' if number else ''}"
-
-
-def bridge_name(run: str, number: int = 0) -> str:
-    """Name of a network's bridge on the host (at most 15 characters)."""
-    return f"sp-{_short(run)}{f'-{number}' if number else ''}"
-
-
 def remove_run(client: docker.DockerClient, run: str) -> list[str]:
-    """Remove a run's containers and networks; return what was removed. Blocks.
+    """Remove a run's containers, networks and volumes; return what was removed. Blocks.
 
     Raises:
         DockerException: the daemon refused.
@@ -338,6 +333,9 @@ def remove_run(client: docker.DockerClient, run: str) -> list[str]:
     for found in client.api.networks(filters=label):
         if remove_network(client, found["Id"]):
             removed.append(f"network {found['Name']}")
+    for found in _volumes(client, label):
+        if remove_volume(client, found["Name"]):
+            removed.append(f"volume {found['Name']}")
     return removed
 
 
@@ -358,6 +356,15 @@ def remove_network(client: docker.DockerClient, ident: str) -> bool:
     return _gone(client.api.remove_network, ident)
 
 
+def remove_volume(client: docker.DockerClient, name: str) -> bool:
+    """Remove a volume; False when it is gone."""
+    return _gone(client.api.remove_volume, name)
+
+
+def _volumes(client: docker.DockerClient, labelled: dict[str, str]) -> list[dict[str, Any]]:
+    return client.api.volumes(filters=labelled)["Volumes"] or []
+
+
 def _leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerClient, str], bool]) -> Leftover:
     labels = {str(name): str(value) for name, value in found["Labels"].items()}
     owner = Owner.from_json({name.removeprefix(LABEL_OWNER): value for name, value in labels.items()
@@ -368,7 +375,7 @@ def _leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerC
         try:
             client = docker.from_env(timeout=_CLEANUP_LIMIT_S)
             try:
-                return remove(client, found["Id"])
+                return remove(client, found.get("Id") or found["Name"])  # volumes have no other identifier
             finally:
                 client.close()
         except DockerException as error:
@@ -388,48 +395,6 @@ def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
             return False
         raise
     return True
-
-
-def _create_network(
-    client: docker.DockerClient, run: str, labels: dict[str, str], number: int
-) -> ipaddress.IPv4Network:
-    """Make one of the run's networks in the first subnet that is free; no way out of it is needed."""
-    for subnet in _free_subnets(client, run):
-        pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
-        try:
-            client.api.create_network(
-                network_name(run, number), driver="bridge", labels=labels, internal=True,
-                ipam=IPAMConfig(pool_configs=[pool]),
-                options={"com.docker.network.bridge.name": bridge_name(run, number)},
-            )
-            return subnet
-        except APIError as error:
-            if "overlap" not in str(error).lower():
-                raise
-    raise BackendError(f"no free subnet in {_SUBNETS}: remove unused networks (run: docker network prune)")
-
-
-def _free_subnets(client: docker.DockerClient, run: str) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets that neither Docker nor a route of this machine uses, starting where the run's name falls."""
-    taken = [ipaddress.ip_network(config["Subnet"])
-             for found in client.api.networks() for config in found["IPAM"]["Config"] or () if "Subnet" in config]
-    taken += _routes(Path("/proc/net/route").read_text())
-    candidates = list(_SUBNETS.subnets(new_prefix=24))
-    first = int(_short(run), 16) % len(candidates)
-    for subnet in candidates[first:] + candidates[:first]:
-        if not any(subnet.overlaps(other) for other in taken if other.version == 4):
-            yield subnet
-
-
-def _routes(table: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Destinations in /proc/net/route (hexadecimal, in host byte order) except the default route."""
-    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        destination, mask = (socket.inet_ntoa(struct.pack("=I", int(fields[i], 16))) for i in (1, 7))
-        if mask != "0.0.0.0":
-            found.append(ipaddress.ip_network(f"{destination}/{mask}", strict=False))
-    return found
 
 
 def _add_addresses(client: docker.DockerClient, image: str, run: str, labels: dict[str, str],
@@ -467,10 +432,6 @@ def _open_exec(client: docker.DockerClient, container: str) -> Any:
 def _kill_group(client: docker.DockerClient, container: str, group: int) -> None:
     created = client.api.exec_create(container, ["sh", "-c", f"kill -s KILL -- -{group}"], user="0")
     client.api.exec_start(created["Id"])
-
-
-def _short(run: str) -> str:
-    return hashlib.sha256(run.encode()).hexdigest()[:8]
 
 
 def _reason(error: DockerException) -> str:

@@ -23,7 +23,7 @@ from harness.backends.base import ShellBackend, gather_all
 from harness.backends.launch import how_to_launch
 from harness.backends.scratch import make_scratch
 from nodes.timeouts import within
-from stormproof.contracts.backend import Capability
+from stormproof.contracts.backend import SHARED_ROOT, Capability
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError
 from stormproof.made import OwnFolder
@@ -34,6 +34,8 @@ SUBNETS = ipaddress.IPv4Network("10.77.0.0/16")
 """Any subnets will do: the harness's network namespace has no others. The first is the main network's."""
 PREFIX = 24
 
+_SHARED = "@all"
+"""Ends the names of folders that all nodes have in common; no node's name has such a sign."""
 _SETUP_LIMIT = 10.0
 _END_LIMIT = 3.0
 
@@ -48,6 +50,7 @@ class LocalBackend(ShellBackend):
     """Nodes in namespaces under this process, which ``launch_prefix`` must have started."""
 
     name = "local"
+    root_folder = SHARED_ROOT
     by_default = True
 
     def __init__(self) -> None:
@@ -55,6 +58,7 @@ class LocalBackend(ShellBackend):
         self._bridges: list[str] = []
         self._holders: dict[str, asyncio.subprocess.Process] = {}
         self._scratch: OwnFolder | None = None
+        self._shared: tuple[str, ...] = ()
 
     @staticmethod
     def launch_prefix() -> list[str]:
@@ -80,7 +84,9 @@ class LocalBackend(ShellBackend):
         self._addresses = network.address_plan(topology, subnets[0])
         for name, subnet in zip(topology.networks, subnets[1:], strict=True):
             self._addresses |= network.further_plan(topology, name, subnet)
-        self._scratch = make_scratch(run_dir)
+        self._scratch, self._shared = make_scratch(run_dir), topology.shared
+        for name in topology.shared:
+            Path(self.shared_dir(name)).mkdir()
         hosts = self._write_hosts()
         await _ip_batch(_bridge_commands(topology, self._addresses))
         await gather_all(self._hold(machine, hosts) for machine in topology.machines)
@@ -107,6 +113,10 @@ class LocalBackend(ShellBackend):
         if self._scratch is None:
             raise BackendError(f"{node} has no folder: the backend is not provisioned")
         return str(self._scratch.path / node)
+
+    def shared_dir(self, name: str) -> str:
+        """A folder of this machine, whose files all nodes see."""
+        return f"{self.node_dir(name)}{_SHARED}" if name in self._shared else super().shared_dir(name)
 
     def _place(self, machine: str) -> str:
         return "this computer"

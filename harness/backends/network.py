@@ -26,6 +26,9 @@ _FIRST_NODE = 10
 _FIRST_CLIENT = 130
 _FIRST_HELPER = 230
 MAX_HELPERS = 20
+_FIRST_FLOATING = 250
+MAX_FLOATING = 3
+"""Addresses that programs move."""
 
 HEAL_SCRIPT = f"nft -f - <<'EOF'\nadd table {TABLE}\ndelete table {TABLE}\nEOF"
 """Deletes the table whether or not it is there, in one transaction."""
@@ -34,19 +37,22 @@ _ELEMENT = re.compile(r"(\d+\.\d+\.\d+\.\d+) counter packets (\d+)")
 
 
 def address_plan(topology: Topology, subnet: ipaddress.IPv4Network) -> dict[str, str]:
-    """Addresses of the control host, the machines and the client hosts in a /24.
+    """Addresses of the control host, the machines and the client hosts in a /24, and those that no machine has yet.
 
     Raises:
         BackendError: more machines than the subnet holds.
     """
-    nodes, helpers = len(topology.nodes), len(topology.helpers)
+    nodes, helpers, floating = len(topology.nodes), len(topology.helpers), len(topology.addresses)
     if nodes > MAX_NODES or helpers > MAX_HELPERS:
         raise BackendError(f"{nodes} nodes and {helpers} helpers are too many for one network: use at most {MAX_NODES} "
                            f"and {MAX_HELPERS}")
+    if floating > MAX_FLOATING:
+        raise BackendError(f"{floating} addresses that move are too many for one network: use at most {MAX_FLOATING}")
     plan = {CONTROL: str(subnet[1])}
     plan |= {name: str(subnet[_FIRST_NODE + i]) for i, name in enumerate(topology.nodes, 1)}
     plan |= {name: str(subnet[_FIRST_CLIENT + i]) for i, name in enumerate(topology.client_hosts, 1)}
-    return plan | {helper.name: str(subnet[_FIRST_HELPER + i]) for i, helper in enumerate(topology.helpers, 1)}
+    plan |= {helper.name: str(subnet[_FIRST_HELPER + i]) for i, helper in enumerate(topology.helpers, 1)}
+    return plan | {name: str(subnet[_FIRST_FLOATING + i]) for i, name in enumerate(topology.addresses, 1)}
 
 
 def further_plan(topology: Topology, network: str, subnet: ipaddress.IPv4Network) -> dict[str, str]:

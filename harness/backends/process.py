@@ -98,6 +98,24 @@ def kill_script(pid_file: str) -> str:
     return _script(pid_file, f'lookup\n[ -n "$pid" ] || exit 0\n{_END}')
 
 
+def kill_all_script(folder: str, last: str) -> str:
+    """End every program with a file in the folder as ``kill_script`` does, ``last``, which others may start, last."""
+    last = shlex.quote(f"{folder}/{last}.pid")
+    return f"""
+end() (
+  file=$1 name=$(basename "$1" .pid)
+{_PRELUDE}
+  lookup
+  [ -n "$pid" ] || exit 0
+  {_END}
+)
+for each in {shlex.quote(folder)}/*.pid; do
+  [ "$each" = {last} ] || [ ! -e "$each" ] || end "$each" || exit 1
+done
+end {last}
+"""
+
+
 def pause_script(pid_file: str) -> str:
     """Stop all processes of the group and wait until they are stopped; fails when it is dead."""
     done = f"settle {_steps(SETTLE_S)} '[ $all = $stopped ]'"

@@ -1,4 +1,7 @@
-"""``make bench``: the project's figures on this machine, written to docs/benchmarks.md."""
+"""``make bench``: the project's figures on this machine, written to docs/benchmarks.md.
+
+``python -m harness.bench qpid sending`` measures some groups of them only, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,20 +27,25 @@ from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.events import REPLICAS, event_rates
 from harness.bench.interpreter import operations_per_second
 from harness.bench.joram import joram_figures
+from harness.bench.qpid import qpid_figures
 from harness.bench.simulation import demo_seconds, speed
 from harness.bench.ssh import shell_figures
-from stormproof.errors import StormproofError
+from stormproof.errors import StormproofError, UsageError
 
+Row = tuple[str, str, str]
+"""What was measured, the figure, what is asked for or to be remarked."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000
 
 
-def main() -> None:
-    """Measure, print as it goes, write the page."""
+def main(groups: Sequence[str]) -> None:
+    """Measure, print as it goes, and write the page; of some groups only, where they are named, which go to no page."""
     rows = []
-    for title, figure, aim in figures():
+    for title, figure, aim in figures(groups):
         print(f"{title:72} {figure:>22}  {aim}", flush=True)
         rows.append(f"| {title} | {figure} | {aim} |")
+    if groups:
+        return
     lines = [
         "# Benchmarks",
         "",
@@ -50,8 +58,20 @@ def main() -> None:
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def figures() -> Iterator[tuple[str, str, str]]:
-    """(what, figure, what is asked for), measured one after the other."""
+def figures(groups: Sequence[str] = ()) -> Iterator[Row]:
+    """(what, figure, what is asked for), measured one after the other; of these groups only, if any are named.
+
+    Raises:
+        UsageError: there is no such group.
+    """
+    if unknown := [name for name in groups if name not in GROUPS]:
+        raise UsageError(f"there are no figures {unknown[0]!r} (there are: {', '.join(GROUPS)})")
+    for name in groups or GROUPS:
+        yield from GROUPS[name]()
+
+
+def harness_figures() -> Iterator[Row]:
+    """Of the harness itself, simulation included."""
     turns = turns_per_second() / 1e6
     yield "Python alone, to compare machines by: turns of an empty loop", f"{turns:,.1f} million/s", ""
     yield "interpreter, no-op client, real journal", f"{operations_per_second():,.0f} ops/s", "at least 20,000"
@@ -61,9 +81,13 @@ def figures() -> Iterator[tuple[str, str, str]]:
     yield "the same: simulated seconds a real second", f"{simulated.simulated_a_second:,.0f}", ""
     for partitions, seconds in demo_seconds().items():
         yield f"the demo's test with {partitions} in simulation, to the report", f"{seconds:.1f} s", "under 10 s"
+
+
+def sending_figures() -> Iterator[Row]:
+    """Confirmed sends a second of each design, on each backend."""
     for backend in backends():
         standalone = None
-        for design, nodes in (("standalone", 1), ("joram", 3)):
+        for design, nodes in (("standalone", 1), ("joram", 3), ("qpid", 3)):
             found = measure(backend, design, nodes)
             name = f"{design}, {nodes} node{'s' if nodes > 1 else ''} on {backend}"
             yield f"{name}: up until healthy / down", f"{found.up_s:.2f} / {found.down_s:.2f} s", ""
@@ -73,18 +97,22 @@ def figures() -> Iterator[tuple[str, str, str]]:
             yield f"{name}: confirmed sends, {IN_FLIGHT} producers", f"{found.sends_32:,.0f} /s", ratio
             if design == "standalone":
                 yield f"{name}: interpreter at full rate", f"{found.interpreter_ops:,.0f} ops/s", ""
-        yield from joram_figures(backend)
-    yield from election_figures()
-    yield from event_figures("local")
+
+
+def backend_figures() -> Iterator[Row]:
+    """Commands and cuts of each backend."""
     for backend in (*backends(), "ssh"):
         shells = shell_figures(backend)
         if shells is not None:
             yield f"{backend}: commands on a node, one after the other", f"{shells.commands:,.0f} /s", ""
             yield f"{backend}: 3 nodes split / healed", f"{shells.cut_ms:.0f} / {shells.heal_ms:.0f} ms", ""
+
+
+def check_figures() -> Iterator[Row]:
+    """Checking a store of many runs."""
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 10 s"
-    yield from porcupine_figures()
 
 
 def turns_per_second(turns: int = 5_000_000) -> float:
@@ -92,7 +120,7 @@ def turns_per_second(turns: int = 5_000_000) -> float:
     return turns / min(timeit.repeat(number=turns, repeat=5))
 
 
-def election_figures() -> Iterator[tuple[str, str, str]]:
+def election_figures() -> Iterator[Row]:
     """Elections of design icestorm: against the size of the group, and after faults against the time-outs."""
     for size in elections.SIZES:
         start, again = elections.convergence(size)
@@ -109,14 +137,14 @@ def election_figures() -> Iterator[tuple[str, str, str]]:
                 f"{found[fault]:.2f} s"), f"time-outs {timeout:g} s"
 
 
-def event_figures(backend: str) -> Iterator[tuple[str, str, str]]:
+def event_figures(backend: str) -> Iterator[Row]:
     """Events a second through design icestorm, by kind of publisher."""
     for case, rates in event_rates(backend):
         what = f"icestorm, {REPLICAS} replicas on {backend}, {case.label()}: events confirmed / delivered"
         yield what, f"{rates.confirmed:,.0f} / {rates.delivered:,.0f} /s", ""
 
 
-def porcupine_figures(size: float = 1.0) -> Iterator[tuple[str, str, str]]:
+def porcupine_figures(size: float = 1.0) -> Iterator[Row]:
     """The cases of the linearizability checker; ``size`` scales them.
 
     Raises:
@@ -177,5 +205,19 @@ def machine() -> str:
     )
 
 
+def on_each_backend(rows: Callable[[str], Iterator[Row]]) -> Callable[[], Iterator[Row]]:
+    """The figures of a design on all backends that work here."""
+    return lambda: (row for backend in backends() for row in rows(backend))
+
+
+GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
+    "harness": harness_figures, "sending": sending_figures, "joram": on_each_backend(joram_figures),
+    "qpid": on_each_backend(qpid_figures), "elections": election_figures, "events": lambda: event_figures("local"),
+    "backends": backend_figures, "check": check_figures, "porcupine": porcupine_figures,
+}  # fmt: skip
+
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except UsageError as error:
+        sys.exit(f"error: {error}")

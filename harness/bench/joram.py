@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import json
 import statistics
 import subprocess
@@ -18,13 +16,13 @@ from typing import Any
 
 from harness.backends.catalog import BACKENDS
 from harness.bench.cluster import IN_FLIGHT, sends_a_second
+from harness.bench.load import connected, fill, producers, rates, send
 from harness.bench.nodes import healthy, running
 from harness.settings import make_test
 from nodes.systems.reference.cluster import ReferenceCluster
 from nodes.timeouts import within
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.errors import StormproofError
-from workloads.connection import ConnectionBroken, Settings, StompConnection
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "ack=all": {"ack": "all"},
@@ -34,9 +32,6 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 FAILOVERS = 5
 DETECTION_TIMEOUT = 1.0
 BACKLOG = 100_000
-BODY = b"x" * 500
-_LOADERS, _WINDOW = 4, 250
-_LOAD = 8
 _TIME_LIMIT = 600
 _JOIN_LIMIT = 120
 
@@ -87,31 +82,20 @@ async def _sends(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
         return {"one": one, "many": await sends_a_second(cluster.test, cluster, IN_FLIGHT)}
 
 
-async def _open(cluster: ReferenceCluster) -> StompConnection:
-    settings = Settings(cluster.login, cluster.passcode, heartbeat=0.3, same_replica=0.1)
-    connection = StompConnection(cluster.client_addresses(), settings)
-    await connection.open(30)
-    return connection
-
-
-async def _send(connection: StompConnection, body: bytes = BODY) -> None:
-    await connection.request("SEND", {"destination": "/queue/q0"}, body, 60.0)
-
-
 async def _failover(backend: str, settings: Mapping[str, Any]) -> dict[str, float]:
     """Seconds from the kill of the master until a client that goes on sending has its next receipt."""
     loop = asyncio.get_running_loop()
     taken = []
     async with _cluster(backend, 3, settings) as cluster:
         for _ in range(FAILOVERS):
-            connection = await _open(cluster)
-            await _send(connection)
+            connection = await connected(cluster)
+            await send(connection)
             master = await cluster.primary()
             if master is None:
                 raise StormproofError("nobody serves")
             killed = loop.time()
             await cluster.backend.kill(master, MAIN)
-            await _send(connection)
+            await send(connection)
             taken.append(loop.time() - killed)
             await connection.close()
             await cluster.start_node(master)
@@ -125,31 +109,23 @@ async def _growth(backend: str, settings: Mapping[str, Any]) -> dict[str, float]
     backlog = int(settings.pop("backlog"))
     loop = asyncio.get_running_loop()
     async with _cluster(backend, 4, {"spares": 1, "detection_timeout": DETECTION_TIMEOUT, **settings}) as cluster:
-        await _fill(cluster, backlog)
-        confirmed: list[float] = []
-        load = [asyncio.create_task(_go_on(cluster, confirmed)) for _ in range(_LOAD)]
+        await fill(cluster, backlog)
         node = cluster.spares()[0]
-        await asyncio.sleep(3)
-        began = loop.time()
-        refusal = await cluster.add_member(node)
-        if refusal:
-            raise StormproofError(refusal)
-        await _await_joined(cluster, node)
-        ended = loop.time()
-        for task in load:
-            task.cancel()
+        async with producers(cluster) as confirmed:
+            await asyncio.sleep(3)
+            began = loop.time()
+            refusal = await cluster.add_member(node)
+            if refusal:
+                raise StormproofError(refusal)
+            await _await_joined(cluster, node)
+            ended = loop.time()
         master = (await _master(cluster)).node
         log = (await cluster.backend.download(master, f"{cluster.backend.node_dir(master)}/broker.log")).decode()
     if f"state transfer begin to={node}" not in log:
         raise StormproofError(f"{node} was not given the state: raise the backlog")
     ends = [line for line in log.splitlines() if f"state transfer end to={node}" in line]
-    during = [began, *(time for time in confirmed if began <= time <= ended), ended]
-    before = sum(began - 2 <= time < began for time in confirmed)
-    return {
-        "seconds": ended - began, "rate": (len(during) - 2) / (ended - began), "before": before / 2,
-        "gap": max(later - earlier for earlier, later in itertools.pairwise(during)),
-        "bytes": sum(float(line.partition("bytes=")[2].split()[0]) for line in ends),
-    }
+    size = sum(float(line.partition("bytes=")[2].split()[0]) for line in ends)
+    return {"seconds": ended - began, "bytes": size, **rates(confirmed, began, ended)}
 
 
 async def _await_joined(cluster: ReferenceCluster, node: str) -> None:
@@ -166,28 +142,6 @@ async def _master(cluster: ReferenceCluster) -> NodeStatus:
     if name is None:
         raise StormproofError(f"nobody serves: {await cluster.describe()}")
     return await cluster.status(name)
-
-
-async def _fill(cluster: ReferenceCluster, backlog: int) -> None:
-    async def loader() -> None:
-        connection = await _open(cluster)
-        for _ in range(backlog // _LOADERS // _WINDOW):
-            await asyncio.gather(*(_send(connection) for _ in range(_WINDOW)))
-        await connection.close()
-
-    await asyncio.gather(*(loader() for _ in range(_LOADERS)))
-
-
-async def _go_on(cluster: ReferenceCluster, confirmed: list[float]) -> None:
-    loop = asyncio.get_running_loop()
-    connection = await _open(cluster)
-    try:
-        with contextlib.suppress(ConnectionBroken):
-            while True:
-                await _send(connection)
-                confirmed.append(loop.time())
-    finally:
-        await connection.abort()
 
 
 _WHAT = {"sends": _sends, "failover": _failover, "growth": _growth}

@@ -14,6 +14,19 @@ DEFAULT_STORE = Path("runs")
 
 StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="write what the runs came to as JUnit's XML")
+]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="write what the runs came to as a page of Markdown")
+]
+OnInvalidOption = Annotated[
+    str, typer.Option("--on-invalid", metavar="CMD", help="run this when something is invalid (docs/nights.md)")
+]
+WebhookOption = Annotated[
+    str, typer.Option("--webhook", metavar="URL", envvar="STORMPROOF_WEBHOOK", show_envvar=False,
+                      help="POST what is invalid to this address, as JSON")
+]
 SshConfigOption = Annotated[
     Path | None, typer.Option("--ssh-config", help="hosts for backend ssh, as `vagrant ssh-config` prints them")
 ]

@@ -9,7 +9,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from harness.commands.common import DEFAULT_STORE, JsonOption, MaxHistoryOption, RunsArgument, StoreOption
+from harness.commands.common import (
+    DEFAULT_STORE,
+    JsonOption,
+    JunitOption,
+    MarkdownOption,
+    MaxHistoryOption,
+    RunsArgument,
+    StoreOption,
+)
 from harness.output import print_json
 from harness.progress import console
 from stormproof.errors import UsageError
@@ -29,6 +37,8 @@ def check(
     nemesis: Annotated[list[str] | None, typer.Option(help=f"the fault: {PLUGIN_HELP}")] = None,
     check: Annotated[list[str] | None, typer.Option(help=f"the check: {PLUGIN_HELP}")] = None,
     max_history: MaxHistoryOption = None,
+    junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check recorded runs again with PySpark and store their verdicts.
@@ -36,6 +46,7 @@ def check(
     Runs that were made with plug-ins are checked where the same ones are installed, or named here.
     """
     from harness import plugins
+    from harness.outcomes import Outcomes
     from harness.recheck import check_stored
 
     set_max_history(max_history)
@@ -45,7 +56,8 @@ def check(
     for kind, texts in named.items():
         for text in texts or []:
             plugins.resolve(kind, text)
-    raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json))
+    with Outcomes(junit, markdown) as outcomes:
+        raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json, outcomes=outcomes))
 
 
 def list_names(
@@ -72,6 +84,24 @@ def list_names(
                 choices = f" ({'|'.join(option['choices'])})" if option["choices"] else ""
                 table.add_row("", escape(f"--set {option['name']}={option['default']}{choices}: {option['help']}"))
         to.print(table)
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="a run or a night: its id, or the unique beginning of one")],
+    second: Annotated[str, typer.Argument(help="another one, of the same kind")],
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how two runs differ (settings, verdicts, where they first part), or two nights (kinds of failure)."""
+    from dataclasses import asdict
+
+    from harness.differences import compare as compare_them
+
+    found = compare_them(store, first, second)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print("\n".join(found.lines()))
 
 
 def report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,12 @@ from harness.commands.common import (
     SET_HELP,
     HostsOption,
     JsonOption,
+    JunitOption,
+    MarkdownOption,
+    OnInvalidOption,
     SshConfigOption,
     StoreOption,
+    WebhookOption,
     choices,
 )
 from harness.commands.configured import ConfigOption, SettingsOption
@@ -58,6 +63,11 @@ def test(
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: ConfigOption = None,
     repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
+    seeds: Annotated[str | None, typer.Option(help="run it with each of these, as 1-20 or 1-5,9")] = None,
+    junit: JunitOption = None,
+    markdown: MarkdownOption = None,
+    on_invalid: OnInvalidOption = "",
+    webhook: WebhookOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
@@ -72,10 +82,16 @@ def test(
     """
     from harness import plugins
     from harness.api import plan
-    from harness.repeat import check_repeat, repeat_test
-    from harness.run import run_test
+    from harness.notify import Notify
+    from harness.outcomes import Outcomes
+    from harness.repeat import check_repeat, repeat_tests, run_noted
     from harness.settings import parse_assignments
+    from stormproof.text import seeds_of
 
+    if seeds is not None and (seed is not None or repeat is not None):
+        raise UsageError("--seeds goes neither with --seed nor with --repeat")
+    several = [] if seeds is None else seeds_of(seeds)
+    outcomes = Outcomes(junit, markdown, Notify(on_invalid, webhook))
     given = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
     files = {"ssh_config": ssh_config, "hosts": hosts}
     given |= {name: str(path) for name, path in files.items() if path}
@@ -85,15 +101,18 @@ def test(
     planned, why = plan(
         system=system or "joram", workload=_workload(workload or "queue"),
         nemesis="partition" if nemesis is None else nemesis, backend=wanted, nodes=nodes, time_limit=time_limit,
-        rate=rate, seed=seed, settings=given,
+        rate=rate, seed=several[0] if several else seed, settings=given,
     )  # fmt: skip
     if repeat is not None:
         check_repeat(planned, repeat)
     to = sys.stderr if as_json else sys.stdout
-    print(f"backend {planned.backend}: {why}; seed {planned.seed}", file=to, flush=True)
-    if repeat is not None:
-        raise typer.Exit(repeat_test(planned, why, store, repeat, as_json=as_json))
-    result = run_test(planned, why, store, quiet=as_json)
+    told = f"seeds {seeds}" if several else f"seed {planned.seed}"
+    print(f"backend {planned.backend}: {why}; {told}", file=to, flush=True)
+    with outcomes:
+        if repeat is not None or several:
+            tests = [replace(planned, seed=each) for each in several] or [planned] * (repeat or 1)
+            raise typer.Exit(repeat_tests(tests, why, store, as_json=as_json, outcomes=outcomes))
+        result = run_noted(planned, why, store, outcomes, quiet=as_json)
     if as_json:
         print_json(result.to_json())
     else:
@@ -142,6 +161,8 @@ def simulate(
     master: Annotated[str | None, typer.Option(help="Spark master, with --spark  [default: local[*]]")] = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
+    junit: JunitOption = None,
+    markdown: MarkdownOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it.
@@ -149,9 +170,11 @@ def simulate(
     Of several systems, workloads and nemeses every combination is run; those that can't be are listed and left out.
     """
     from harness import plugins
+    from harness.outcomes import Outcomes
     from harness.settings import parse_assignments
     from harness.sim.command import cases_of, run_campaign
 
+    outcomes = Outcomes(junit, markdown)
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
     cases, left_out = cases_of(
@@ -169,10 +192,11 @@ def simulate(
         raise UsageError("--master needs --spark")
     if jobs is not None and spark:
         raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
-    status = run_campaign(
-        cases, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
-        shrinking=shrink, as_json=as_json, left_out=left_out,
-    )  # fmt: skip
+    with outcomes:
+        status = run_campaign(
+            cases, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
+            shrinking=shrink, as_json=as_json, left_out=left_out, outcomes=outcomes,
+        )  # fmt: skip
     raise typer.Exit(status)
 
 

@@ -74,6 +74,8 @@ class SimNode:
         self.moments: dict[str, list[float]] = {}
         """When each line was written: seconds since 1970 that no clock fault moves."""
         self.processes: dict[str, Process] = {}
+        self.shared: dict[str, Disk] = {}
+        """Where a program's databases are, if not on the machine's own disk."""
         self.programs: dict[str, LaunchedProgram] = {}
 
     def state(self, program: str) -> ProcessState:
@@ -89,7 +91,7 @@ class SimNode:
         self.programs.pop(program, None)
         if process is not None:
             process.kill()
-            self.disk.process_died(program)
+            self._let_go(program)
 
     def end_all(self, powerless: bool = False) -> None:
         """All programs are gone, and what was not synced as well, if the power is."""
@@ -100,9 +102,21 @@ class SimNode:
             process.kill(powerless)
         if powerless:
             self.disk.power_lost()
+            for program in list(self.shared):
+                self.shared.pop(program).user_lost_power(self.user(program))
             return
         for program in processes:
-            self.disk.process_died(program)
+            self._let_go(program)
+
+    def user(self, program: str) -> str:
+        """What a disk that several machines have calls a program of this one."""
+        return f"{self.name}/{program}"
+
+    def _let_go(self, program: str) -> None:
+        self.disk.process_died(program)
+        shared = self.shared.pop(program, None)
+        if shared is not None:
+            shared.process_died(self.user(program))
 
     def _stall(self, program: str, seconds: float) -> None:
         if program in self.processes:
@@ -138,6 +152,7 @@ class SimBackend(Backend):
         self._loop = loop
         self._addresses: dict[str, str] = {}
         self._nodes: dict[str, SimNode] = {}
+        self._shared: dict[str, Disk] = {}
         self._network: Network | None = None
         self._topology = Topology((), ())
         self._moved = False
@@ -149,15 +164,18 @@ class SimBackend(Backend):
         places = {name: 11 + i for i, name in enumerate(topology.nodes)}
         places |= {name: 131 + i for i, name in enumerate(topology.client_hosts)}
         places |= {helper.name: 231 + i for i, helper in enumerate(topology.helpers)}
+        places |= {name: 251 + i for i, name in enumerate(topology.addresses)}
         self._addresses = {name: f"10.0.0.{place}" for name, place in places.items()} | {CONTROL: "10.0.0.1"}
         for number, name in enumerate(topology.networks, 1):
             self._addresses |= {endpoint(machine, name): f"10.0.{number}.{places[machine]}"
                                 for machine in topology.on(name)}  # fmt: skip
-        hosts = {address: name for name, address in self._addresses.items()}
+        hosts = {address: name for name, address in self._addresses.items() if name not in topology.addresses}
         self._topology = topology
-        self._network = Network(self._loop, hosts, test.rng("sim/network"))
+        self._network = Network(self._loop, hosts, test.rng("sim/network"),
+                                [self._addresses[name] for name in topology.addresses], topology.distances)
         self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in topology.machines}
         self._rng = test.rng("sim/machines")
+        self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
 
     def address(self, name: str) -> str:
         """IP address of a simulated node or client host."""
@@ -169,6 +187,10 @@ class SimBackend(Backend):
     def node_dir(self, node: str) -> str:
         """The node's folder on its simulated disk."""
         return f"/{node}"
+
+    def shared_dir(self, name: str) -> str:
+        """The folder on a simulated disk that all nodes have in common."""
+        return f"/{name}" if name in self._shared else super().shared_dir(name)
 
     async def upload(self, node: str, content: bytes, path: str) -> None:
         """Write a file on the node's simulated disk."""
@@ -187,7 +209,7 @@ class SimBackend(Backend):
         except KeyError:
             raise BackendError(f"{node}: can't read {path}: there is no such file") from None
 
-    async def launch(self, node: str, program: str, start: Launch, log: str) -> None:
+    async def launch(self, node: str, program: str, start: Launch, log: str, shared: str = "") -> None:
         """Start a program in a simulated process of the machine."""
         place = self._node(node)
         if place.state(program).state != DEAD:
@@ -208,7 +230,11 @@ class SimBackend(Backend):
                 lines.append(line)
                 written.append(_EPOCH + self._loop.now)
 
-        runtime = SimRuntime(process, place.disk, rng, write, clock.time_of_day, program)
+        disk, user = place.disk, program
+        if shared:
+            disk = place.shared[program] = self._shared[shared]
+            user = place.user(program)
+        runtime = SimRuntime(process, disk, rng, write, clock.time_of_day, user)
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 
@@ -268,6 +294,22 @@ class SimBackend(Backend):
     async def dropped(self) -> Mapping[Link, int]:
         """Packets lost on each link that is cut now."""
         return self._net().dropped()
+
+    def give_address(self, node: str, address: str, seconds: float) -> None:
+        """Let a machine have an address for a while."""
+        self._net().floating[address].give(node, seconds)
+
+    def take_address(self, node: str, address: str) -> None:
+        """Take an address from a machine."""
+        self._net().floating[address].take(node)
+
+    def announce_address(self, node: str, address: str) -> None:
+        """Let everybody send there, if it has the address."""
+        self._net().floating[address].announce(node)
+
+    def has_address(self, node: str, address: str) -> bool:
+        """Whether it has the address."""
+        return node in self._net().floating[address].holders
 
     async def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
         """Let exactly these links suffer."""
@@ -370,6 +412,8 @@ class SimBackend(Backend):
         for node in self._nodes.values():
             node.end_all()
             node.disk.discard()
+        for disk in self._shared.values():
+            disk.discard()
 
     def _node(self, node: str) -> SimNode:
         try:

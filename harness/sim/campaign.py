@@ -168,8 +168,8 @@ def repeating(case: Case, seed: int, store: Path) -> str:
     return shlex.join(words)
 
 
-def _kept(result: SeedResult, store: Path) -> SeedResult:
-    """The result with its run's folder moved to the store."""
+def keep_run(result: SeedResult, store: Path) -> SeedResult:
+    """The result with its run's folder, if it was left, moved to the store; raises OSError."""
     if result.run_dir is None:
         return result
     store.mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ def campaign(
     with worker_pool(jobs) as (workers, scratch):
         for result in workers.each(run_seed, ((case, seed, store, scratch) for seed in seeds for case in cases)):
             try:
-                kept = _kept(result, store)
+                kept = keep_run(result, store)
             except OSError as error:
                 report(replace(result, run_dir=None))
                 raise StormproofError(f"{store}: can't keep a run ({error.strerror}); repeat it with another --store"

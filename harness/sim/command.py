@@ -15,6 +15,7 @@ from rich.console import Console
 
 from harness.backends.catalog import BACKENDS
 from harness.deployment import topology_of
+from harness.outcomes import Outcomes, outcome_of
 from harness.output import print_json
 from harness.progress import console
 from harness.settings import SEEDS, parse_nemesis
@@ -73,7 +74,8 @@ def cases_of(
 
 
 def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
-                 collect: bool, shrinking: bool, as_json: bool, left_out: Sequence[str] = ()) -> int:
+                 collect: bool, shrinking: bool, as_json: bool, left_out: Sequence[str] = (),
+                 outcomes: Outcomes | None = None) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
 
     ``left_out`` is what the JSON object tells of combinations that can't be.
@@ -90,7 +92,7 @@ def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, 
         raise UsageError(f"--start {start}: the last seed must be below 2**63")
     made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(cases))
-    view = _View(console(as_json), cases, count, left_out)
+    view = _View(console(as_json), cases, count, left_out, outcomes)
     tally = view.tally
     interrupted = True
     try:
@@ -211,7 +213,9 @@ def _can_run(backend: type[Backend], test: Test) -> bool:
 class _View:
     """Progress: a live line on a terminal, a line now and then in a log; failures as they come."""
 
-    def __init__(self, to: Console, cases: Sequence[Case], seeds: int, left_out: Sequence[str]) -> None:
+    def __init__(self, to: Console, cases: Sequence[Case], seeds: int, left_out: Sequence[str],
+                 outcomes: Outcomes | None) -> None:
+        self._outcomes = outcomes
         self.tally = Tally([case.system for case in cases], left_out)
         self._console = to
         self._several = len(cases) > 1
@@ -263,6 +267,10 @@ class _View:
     def show(self, result: SeedResult) -> None:
         """One more result."""
         self.tally.add(result)
+        if self._outcomes is not None:
+            told = {"run": result.run_dir, "command": result.command}
+            self._outcomes.add(outcome_of(result.case.test(result.seed), result.verdict, result.sentence,
+                                          result.seconds, **told))
         if result.verdict != "valid":
             case = f" {result.case.label()}" if self._several else ""
             self.print(f"seed {result.seed}{case}: {result.verdict.upper()}: {result.sentence}")

@@ -103,9 +103,14 @@ class SimFile:
 
 
 class Disk:
-    """What one node has stored: files by path, and what is wrong with the disk now."""
+    """What one node has stored: files by path, and what is wrong with the disk now.
 
-    def __init__(self, rng: random.Random) -> None:
+    ``alone``: one program at a time has a database open, as SQLite's locks have it where several machines have a disk
+    in common. The nodes' own programs have one each.
+    """
+
+    def __init__(self, rng: random.Random, alone: bool = False) -> None:
+        self._alone = alone
         self.files: dict[str, bytes] = {}
         self.fault: DiskFault | None = None
         self.shown = 0
@@ -125,6 +130,8 @@ class Disk:
             sqlite3.Error: the disk fails.
         """
         self.abandon(program)
+        if self._alone and self._connections:
+            raise sqlite3.OperationalError("database is locked")
         if program not in self._users:
             self._users[program] = _Vfs(self, program)
         connection = self._connections[program] = Database(name, self._users[program].vfs_name)
@@ -188,6 +195,11 @@ class Disk:
             if survivors and self._rng.random() < 0.5:
                 survivors[-1] = _torn(survivors[-1], self._rng)
             file.lose(survivors)
+
+    def user_lost_power(self, program: str) -> None:
+        """The machine of the program that had a database open is gone, and with it what that had not synced."""
+        if program in self._connections:
+            self.power_lost()
 
     def discard(self) -> None:
         """Free everything."""

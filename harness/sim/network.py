@@ -13,14 +13,14 @@ import contextvars
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.sim.latency import LatencyModel
-from harness.sim.loop import DEAD, Process, Resource, SimLoop
+from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
 from harness.sim.transport import Endpoint, Pipe, SimTransport
 from stormproof.contracts.backend import Link, LinkConditions
-from stormproof.contracts.topology import endpoint
+from stormproof.contracts.topology import endpoint, machine_of
 
 Address = tuple[str, int]
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -33,13 +33,17 @@ HEADERS = 66
 """Bytes of a packet besides its data (Ethernet, IP, TCP)."""
 CONNECT_RETRY = 1.0
 CONNECT_ATTEMPTS = 7
+UNREACHABLE_SECONDS = 3.0
+"""Until a sender knows that nobody on its network has an address."""
 
 
 class Listener(Resource):
     """A listening socket; it looks like an ``asyncio.Server`` to those who made it."""
 
-    def __init__(self, network: Network, address: Address, factory: Factory, owner: Process | None) -> None:
-        self.address = address
+    def __init__(self, network: Network, address: Address, key: Address, factory: Factory,
+                 owner: Process | None) -> None:
+        """``key``: under which it is found; several machines listen on an address that moves."""
+        self.address, self.key = address, key
         self.factory = factory
         self.owner = owner
         self.context = contextvars.copy_context()
@@ -50,20 +54,20 @@ class Listener(Resource):
 
     def close(self) -> None:
         """Listen no more; accepted connections live on."""
-        self._network.listeners.pop(self.address, None)
+        self._network.listeners.pop(self.key, None)
         if self.owner is not None:
             self.owner.resources.pop(self, None)
 
     def is_serving(self) -> bool:
         """Whether it accepts connections."""
-        return self._network.listeners.get(self.address) is self
+        return self._network.listeners.get(self.key) is self
 
     async def wait_closed(self) -> None:
         """Nothing is left to wait for."""
 
     def owner_ended(self, powerless: bool) -> None:
         """The system closes it."""
-        self._network.listeners.pop(self.address, None)
+        self._network.listeners.pop(self.key, None)
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,55 @@ class _ListeningSocket:
         return self.address
 
 
+class FloatingAddress:
+    """An address that machines of a network have for a while: ``holders``, and ``route``, where packets for it go.
+
+    Whoever announced it last is the route, also when it has the address no more: then they are lost there. A machine
+    that loses the address answers nothing any more on connections to it.
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.holders: dict[str, Handle] = {}
+        """With the timer that ends it."""
+        self.route = ""
+        self._loop = loop
+        self._accepted: dict[str, list[Endpoint]] = {}
+
+    def give(self, machine: str, seconds: float) -> None:
+        """A machine has it from now on, for so long unless it is given again."""
+        if machine in self.holders:
+            self.holders[machine].cancel()
+        self.holders[machine] = self._loop.after(seconds, self.take, machine)
+
+    def take(self, machine: str) -> None:
+        """It has it no more."""
+        timer = self.holders.pop(machine, None)
+        if timer is None:
+            return
+        timer.cancel()
+        for connection in self._accepted.pop(machine, []):
+            connection.forgotten = True
+            connection.vanish()
+
+    def announce(self, machine: str) -> None:
+        """Packets go to a machine from now on, if it has the address."""
+        if machine in self.holders:
+            self.route = machine
+
+    def accepted(self, machine: str, connection: Endpoint) -> None:
+        """A connection to it is a machine's."""
+        living = [each for each in self._accepted.get(machine, []) if not each.gone]
+        self._accepted[machine] = [*living, connection]
+
+
 class Network:
     """All hosts and links of a run. ``hosts`` maps addresses to names; delays come from ``rng``."""
 
-    def __init__(self, loop: SimLoop, hosts: Mapping[str, str], rng: random.Random) -> None:
+    def __init__(self, loop: SimLoop, hosts: Mapping[str, str], rng: random.Random,
+                 floating: Sequence[str] = (), distances: Mapping[str, float] | None = None) -> None:
+        """``floating`` are the addresses that move from machine to machine, ``distances`` as ``Topology`` has them."""
         self.loop = loop
+        self.floating = {address: FloatingAddress(loop) for address in floating}
         self.listeners: dict[Address, Listener] = {}
         self.latency = LatencyModel.draw(rng)
         self.rng = rng
@@ -92,6 +140,7 @@ class Network:
         self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
         self._dark: dict[str, None] = {}
         self._delays: dict[Link, float] = {}
+        self._distances = dict(distances or {})
         self.calm = True
         """Whether no link is cut or under a condition, and no host without power."""
         self._next_port = FIRST_PORT
@@ -127,6 +176,8 @@ class Network:
             self._dark.pop(host, None)
         else:
             self._dark[host] = None
+            for address in self.floating.values():
+                address.take(host)
         self._note_calm()
 
     def _note_calm(self) -> None:
@@ -204,7 +255,9 @@ class Network:
         rng, latency = self.rng, self.latency
         base = self._delays.get(link)
         if base is None:
-            base = self._delays[link] = latency.base * rng.uniform(0.5, 1.5)
+            here, there = (self._distances.get(machine_of(host), 0.0) for host in link)
+            # What is at one place is near to each other, wherever that is.
+            base = self._delays[link] = latency.base * rng.uniform(0.5, 1.5) + (0.0 if here == there else here + there)
         seconds = base - latency.jitter * math.log(1.0 - rng.random())
         if latency.spikes and rng.random() < latency.spikes:
             seconds += latency.spike * rng.random()
@@ -215,11 +268,14 @@ class Network:
     def listen(self, factory: Factory, host: str, port: int, owner: Process | None) -> Listener:
         """Listen on an address; raises OSError when it is taken."""
         address = (host, port or self._free_port())
-        if address in self.listeners:
-            raise OSError(98, f"address {host}:{port} is in use")
-        if host not in self._hosts:
+        key = address
+        if host in self.floating and owner is not None:
+            key = _floating_key(address, owner.name)
+        elif host not in self._hosts:
             raise OSError(99, f"{host} is not an address of a simulated host")
-        listener = self.listeners[address] = Listener(self, address, factory, owner)
+        if key in self.listeners:
+            raise OSError(98, f"address {host}:{port} is in use")
+        listener = self.listeners[key] = Listener(self, address, key, factory, owner)
         return listener
 
     async def connect(self, factory: Factory, host: str, port: int, local: Address | None,
@@ -229,7 +285,9 @@ class Network:
         Raises:
             OSError: refused, unreachable for two minutes, or there is no such host.
         """
-        target = self._hosts.get(host)
+        if host in self.floating and not self.floating[host].route:
+            await asyncio.sleep(UNREACHABLE_SECONDS)
+        target = self.whereabouts(host)
         if target is None:
             raise OSError(113, f"no route to the simulated host {host}")
         source = self._place(local, owner, target)
@@ -238,7 +296,7 @@ class Network:
         mine = (self._addresses[source], self._free_port())
         client = Endpoint(self, source, owner)
         answer: asyncio.Future[Endpoint] = self.loop.create_future()
-        attempt = _Attempt(self, client, (host, port), mine, (source, target), answer)
+        attempt = _Attempt(self, client, (host, port), mine, source, answer)
         attempt.send(CONNECT_RETRY, CONNECT_ATTEMPTS)
         try:
             server = await answer
@@ -251,6 +309,14 @@ class Network:
         client.join(server)
         transport.begin()
         return transport, protocol
+
+    def whereabouts(self, host: str) -> str | None:
+        """Where packets for an address go now; None for nowhere."""
+        return (self.floating[host].route or None) if host in self.floating else self._hosts.get(host)
+
+    def listener(self, address: Address, machine: str) -> Listener | None:
+        """Who listens on an address at the machine to which its packets go."""
+        return self.listeners.get(_floating_key(address, machine) if address[0] in self.floating else address)
 
     def _place(self, local: Address | None, owner: Process | None, target: str) -> str:
         """Where a connection comes from: a machine has an address on each network, and uses that of the target's."""
@@ -266,18 +332,22 @@ class Network:
         return self._next_port
 
 
+def _floating_key(address: Address, machine: str) -> Address:
+    """Under which the listener of one machine is found."""
+    return f"{address[0]}%{machine}", address[1]
+
+
 class _Attempt:
     """One attempt to connect: the handshake, tried again while its packets are lost."""
 
-    def __init__(self, network: Network, client: Endpoint, address: Address, mine: Address, link: Link,
+    def __init__(self, network: Network, client: Endpoint, address: Address, mine: Address, source: str,
                  answer: asyncio.Future[Endpoint]) -> None:
         self.over = False
         self._network = network
         self._client = client
         self._address = address
         self._mine = mine
-        self._there = link
-        self._back = (link[1], link[0])
+        self._source = source
         self._answer = answer
         self._server: Endpoint | None = None
         self._connected = False
@@ -295,21 +365,25 @@ class _Attempt:
         if left == 0:
             self._answer.set_exception(TimeoutError(110, "connection timed out"))
             return
-        loop.after(self._network.delay(self._there), self._arrived)
+        if target := self._network.whereabouts(self._address[0]):
+            loop.after(self._network.delay((self._source, target)), self._arrived, target)
         loop.after(wait, self.send, 2 * wait, left - 1)
 
-    def _arrived(self) -> None:
-        network = self._network
-        if not network.passes(self._there):
+    def _arrived(self, target: str) -> None:
+        network, floating = self._network, self._network.floating.get(self._address[0])
+        if not network.passes((self._source, target)) or (floating is not None and target not in floating.holders):
             return
-        listener = network.listeners.get(self._address)
+        listener = network.listener(self._address, target)
         if listener is not None and self._server is None and not self._over:
-            self._server = self._accept(listener)
-        network.loop.after(network.delay(self._back), self._answered, self._server)
+            self._server = self._accept(listener, target)
+            if floating is not None:
+                floating.accepted(target, self._server)
+        back = (target, self._source)
+        network.loop.after(network.delay(back), self._answered, self._server, back)
 
-    def _accept(self, listener: Listener) -> Endpoint:
+    def _accept(self, listener: Listener, target: str) -> Endpoint:
         """The system completes the handshake by itself, also for a process that is paused."""
-        server = Endpoint(self._network, self._there[1], listener.owner)
+        server = Endpoint(self._network, target, listener.owner)
         server.join(self._client)
         context = listener.context.copy()
         self._network.loop.post(listener.owner, context, self._hand_over, listener, server, context)
@@ -319,8 +393,8 @@ class _Attempt:
         transport = SimTransport(server, listener.factory(), self._address, self._mine, context.copy())
         transport.begin()
 
-    def _answered(self, server: Endpoint | None) -> None:
-        if not self._network.passes(self._back):
+    def _answered(self, server: Endpoint | None, back: Link) -> None:
+        if not self._network.passes(back):
             return
         if self._over:
             if server is not None and not self._connected:

@@ -76,8 +76,12 @@ class Runtime(Protocol):
         """Listen; ``handler`` runs as a task for each connection."""
         ...
 
-    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance) -> Listener:
-        """Listen for clients, who speak first; ``handler`` runs at once, or when a greeting has come."""
+    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance,
+                              movable: bool = False) -> Listener:
+        """Listen for clients, who speak first; ``handler`` runs at once, or when a greeting has come.
+
+        ``movable``: the machine has that address only at times, and perhaps not now.
+        """
         ...
 
     def open_database(self, name: str) -> sqlite3.Connection:
@@ -323,11 +327,12 @@ class Broker(Protocol):
         """The state machine, which holds what ``database`` does."""
         ...
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def transaction(self, forgives: Callable[[sqlite3.Error], bool] | None = None) -> AbstractContextManager[None]:
         """All that is written inside is committed together, and is on disk when the block has ended.
 
         Changes of the engine and of the design's own tables may share one. There must be no ``await`` inside.
-        After an exception the engine's memory may be ahead of the store: let it end the broker.
+        After an exception the engine's memory may be ahead of the store: let it end the broker. ``forgives`` says
+        whether the broker goes on although it could not store what changed, which is then stored with what follows.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from nodes.reference.api import ConfigError
+from nodes.reference.designs.qpid.manager.addresses import Addresses, LinuxAddresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig, read_manager_config
 from nodes.reference.designs.qpid.manager.manager import Manager
 from nodes.reference.designs.qpid.manager.processes import Command, Processes
@@ -17,15 +18,17 @@ from nodes.reference.trust import NO_SECRET
 class ManagerProcess(NodeProcess):
     """A manager from its start to its exit status."""
 
-    def __init__(self, config: ManagerConfig, runtime: LoopRuntime, programs: Programs) -> None:
+    def __init__(self, config: ManagerConfig, runtime: LoopRuntime, programs: Programs,
+                 addresses: Addresses | None = None) -> None:
         if not config.secret:
             runtime.log(NO_SECRET, level="warning")
-        super().__init__(Manager(config, runtime, programs).run(), runtime, "manager")
+        super().__init__(Manager(config, runtime, programs, addresses).run(), runtime, "manager")
 
 
 def serve_manager(config: ManagerConfig) -> int:
     """Run a manager in this process until SIGTERM or SIGINT; returns the exit status, as ``process.serve`` does."""
-    return serve_process(lambda: ManagerProcess(config, RealRuntime(config), real_programs(config)))
+    return serve_process(lambda: ManagerProcess(config, RealRuntime(config), real_programs(config),
+                                                real_addresses(config)))  # fmt: skip
 
 
 def real_programs(config: ManagerConfig) -> Programs:
@@ -38,6 +41,11 @@ def real_programs(config: ManagerConfig) -> Programs:
         if not getattr(config, name):
             raise ConfigError(f"{name}: is missing")
     return Processes({BROKER: Command(tuple(config.command), config.pid_file, config.log)})
+
+
+def real_addresses(config: ManagerConfig) -> Addresses | None:
+    """The virtual address at this machine, on the interface where clients find its broker; None if there is none."""
+    return LinuxAddresses(config.virtual_address, config.broker[0]) if config.virtual_address else None
 
 
 def main(arguments: list[str]) -> int:

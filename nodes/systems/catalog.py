@@ -22,4 +22,6 @@ SYSTEMS: Registry[System] = Registry(
           "nodes.systems.icestorm.system:ICESTORM"),
     Entry("qpid", "Qpid active-passive: hot standbys browse the primary's queues, a cluster manager promotes",
           "nodes.systems.qpid.system:QPID"),
+    Entry("fiorano", "FioranoMQ HA: two servers that look like one, a lock on a third machine",
+          "nodes.systems.fiorano.system:FIORANO"),
 )  # fmt: skip

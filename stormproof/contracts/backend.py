@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
 from stormproof.owner import Leftover
 from stormproof.test import Test
 
@@ -28,6 +29,9 @@ LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS = (
     "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks"
 )  # fmt: skip
 """Names of abilities that faults need; ``packets:loss`` is the ability to inject that kind only."""
+
+OWN_ROOT, SHARED_ROOT, HOST_ROOT = "own", "shared", "host"
+"""Whose files a machine sees: its own, which end with the run; this machine's; or those of a host that lives on."""
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
@@ -110,14 +114,15 @@ class Backend(ABC):
     ``in_process``: its machines are in this process, under simulated time; then it is a ``Launcher``. ``abilities`` say
     how each ability is honoured, ``ability:kind`` where not all kinds are; what is missing is refused. ``lateness`` are
     the seconds by which what happens on a machine may be later than its own timers say, None where its clock can't be
-    compared with the harness's. ``by_default``: it may be chosen where none is named. ``also_type`` is what a command
-    line has to say beside ``--backend``.
+    compared with the harness's. ``root_folder`` says whose files its machines see. ``by_default``: it may be chosen
+    where none is named. ``also_type`` is what a command line has to say beside ``--backend``.
     """
 
     name: ClassVar[str] = ""
     in_process: ClassVar[bool] = False
     abilities: ClassVar[Mapping[str, str]] = {}
     lateness: ClassVar[float | None] = None
+    root_folder: ClassVar[str] = OWN_ROOT
     by_default: ClassVar[bool] = False
     also_type: ClassVar[str] = ""
     options: ClassVar[tuple[Option, ...]] = ()
@@ -163,6 +168,14 @@ class Backend(ABC):
     @abstractmethod
     def node_dir(self, node: str) -> str:
         """The machine's private folder for programs, data and logs, as seen on the machine."""
+
+    def shared_dir(self, name: str) -> str:
+        """A folder that all machines have in common (``Topology.shared``), as seen on each.
+
+        Raises:
+            BackendError: there is none of that name.
+        """
+        raise BackendError(f"these machines have no folder {name!r} in common")
 
     @abstractmethod
     async def upload(self, node: str, content: bytes, path: str) -> None:
@@ -279,8 +292,29 @@ Launch = Callable[[Any], LaunchedProgram]
 class Launcher(Protocol):
     """Machines in this process: programs are launched instead of started by a command."""
 
-    async def launch(self, node: str, program: str, start: Launch, log: str) -> None:
-        """Start a program on a machine, which is given the machine's runtime; its log is the file ``log`` there."""
+    async def launch(self, node: str, program: str, start: Launch, log: str, shared: str = "") -> None:
+        """Start a program on a machine, which is given the machine's runtime; its log is the file ``log`` there.
+
+        ``shared``: the folder that all machines have in common in which its databases are; else they are the machine's.
+        """
+
+
+@runtime_checkable
+class MovableAddresses(Protocol):
+    """Machines in this process, whose programs move addresses (``Topology.addresses``) without a command."""
+
+    def give_address(self, node: str, address: str, seconds: float) -> None:
+        """The machine has the address for so many seconds from now, unless it is given again."""
+
+    def take_address(self, node: str, address: str) -> None:
+        """The machine has it no more; nothing if it had not."""
+
+    def announce_address(self, node: str, address: str) -> None:
+        """Whoever sends to the address sends to this machine from now on, as after a gratuitous ARP."""
+
+    def has_address(self, node: str, address: str) -> bool:
+        """Whether the machine has it."""
+        ...
 
 
 @runtime_checkable

@@ -93,6 +93,10 @@ class Cluster(ABC):
         unless they name another."""
         return (MAIN,)
 
+    def program_roles(self) -> Mapping[str, str]:
+        """As ``System.program_roles``, of this cluster's test."""
+        return {}
+
     def restarted(self, machine: str, program: str) -> bool:
         """Whether something of the system's own starts the program again when it was killed: then healing does not."""
         return False
@@ -108,6 +112,17 @@ class Cluster(ABC):
         """What an operator does after faults, by the system's own manual; called once, between the last heal and the
         drain. Returns a sentence that says what was done; empty: nothing had to be."""
         return ""
+
+    async def recover(self, timeout: float) -> str:
+        """What an operator does after the loss of all nodes, or of the one that served, when all run again and other
+        faults may go on: until it serves, or ``timeout`` seconds have passed. Returns what ``repair`` does."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            served = await self.primary() is not None or self.healthy(await self.statuses())
+            if served or loop.time() >= deadline:
+                return ""
+            await asyncio.sleep(POLL)
 
     @property
     def linger(self) -> float:
@@ -129,6 +144,10 @@ class Cluster(ABC):
     def client_addresses(self) -> Sequence[tuple[str, int]]:
         """Where clients connect, in the order of ``node_names``."""
         return ()
+
+    def client_address(self, place: int) -> tuple[str, int] | None:
+        """The one address at which a client (of that number) finds whoever serves; None where it has the list."""
+        return None
 
     def logs(self, machine: str) -> Mapping[str, str]:
         """Log files to keep: name in the run's folder (without ``.log``) -> path on the machine."""

@@ -21,7 +21,7 @@ class Demands:
     """Queues and topics that clients will use, by name, and the servers that there have to be.
 
     ``servers`` are replicated ones, each a group of nodes of its own; ``local_servers`` single nodes beside them, which
-    pass messages on. ``spread``: each queue is on all servers.
+    pass messages on. ``spread``: each queue is on all servers. ``security``: brokers have principals with rights.
     """
 
     queues: tuple[str, ...] = ()
@@ -30,3 +30,4 @@ class Demands:
     local_servers: int = 0
     spread: bool = False
     reactions: tuple[Reaction, ...] = ()
+    security: bool = False

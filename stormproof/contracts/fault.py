@@ -34,7 +34,8 @@ class ClusterFacts:
     whether the machine is down. ``primary`` and ``leaders`` (object -> node) are only asked for when the kind needs
     them. ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, where not all
     do. ``data_loss`` is what ``Fault.inspect`` found. ``programs`` are those of each machine, ``running`` those of them
-    that run, where a machine has several.
+    that run, where a machine has several. ``aim`` is the family's ``Fault.aim``, ``node_roles`` what each node says it
+    is, where that is such a role; ``program_roles`` as ``Cluster.program_roles``.
     """
 
     nodes: tuple[str, ...]
@@ -50,6 +51,9 @@ class ClusterFacts:
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     leaders: Mapping[str, str] = field(default_factory=dict)
     running: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aim: str = ""
+    node_roles: Mapping[str, str] = field(default_factory=dict)
+    program_roles: Mapping[str, str] = field(default_factory=dict)
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""
@@ -86,10 +90,14 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What shows that a step took effect (``found``), and whether it suffices."""
+    """What shows that a step took effect (``found``), and whether it suffices.
+
+    ``repair`` is what was done in its course as an operator would, a sentence for the ledger; empty: nothing was.
+    """
 
     found: Mapping[str, Any] = field(default_factory=dict)
     confirmed: bool = False
+    repair: str = ""
 
 
 class Fault(ABC):
@@ -97,16 +105,20 @@ class Fault(ABC):
 
     Families of one ``conflict_group`` never have faults at the same time. ``undo`` is the kind of undo
     (``stormproof.history.undo``) that reverses the fault. ``needs`` are the abilities that a backend must have, whole
-    or for the kind. ``aims_at_roles``: roles of helper machines are kinds, too. ``effects`` are what judging depends
-    on.
+    or for the kind; where kinds differ, ``kind_undo`` and ``kind_needs`` tell. ``aims_at_roles``: roles of helper
+    machines are kinds, too. ``aimed_kinds`` come only where they are asked for, and are none of ``any``. ``effects``
+    are what judging depends on.
     """
 
     name: ClassVar[str] = ""
     conflict_group: ClassVar[str] = ""
     undo: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
+    kind_undo: ClassVar[Mapping[str, str]] = {}
+    kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     effects: ClassVar[frozenset[str]] = frozenset()
     aims_at_roles: ClassVar[bool] = False
+    aimed_kinds: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     kinds: tuple[str, ...] = ()
 
@@ -124,6 +136,10 @@ class Fault(ABC):
 
     def check(self, test: Test, system: System) -> None:
         """Raises UsageError when the test, or the system, leaves nothing for it to do."""
+
+    def aim(self, options: Mapping[str, Any]) -> str:
+        """Which of the nodes it hits, where kinds tell what happens to them; empty: its kinds tell."""
+        return ""
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
         """The nodes from which it took what they had stored and that may not have been given it back; must not change

@@ -50,11 +50,16 @@ class Guarantee:
 @dataclass(frozen=True)
 class Trial:
     """What the modes of a system are tried with when their guarantees are compared with what runs show: workloads,
-    faults (joined by commas), and settings that let these faults matter."""
+    faults (joined by commas), and settings that let these faults matter; operations a second, and seconds, where they
+    are others than usual. ``of_mode`` are modes that need something else, by name; its settings come on top of these.
+    """
 
     workloads: tuple[str, ...] = ("queue",)
     nemesis: str = "partition,pause,kill"
     settings: Mapping[str, str] = field(default_factory=dict)
+    rate: float = 0.0
+    seconds: float = 0.0
+    of_mode: Mapping[str, Trial] = field(default_factory=dict)
 
 
 def guarantee_for(

@@ -16,6 +16,10 @@ from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine, parse_stamped
 from stormproof.test import DEFAULT_NODES, Test
 
+MANAGER = "manager"
+"""The role of a program that runs on every node: it starts the node's first program, and ends it unless most of its
+like hear each other."""
+
 
 @dataclass(frozen=True)
 class RoleChange:
@@ -134,9 +138,17 @@ class System(ABC):
     def check(self, test: Test, demands: Demands) -> None:
         """Raises UsageError when it would refuse one of the test's settings."""
 
+    def only_real(self, options: Mapping[str, Any]) -> str:
+        """Which of these options asks for programs that can't be simulated; empty: none, if the system can be."""
+        return ""
+
     def topology(self, test: Test, demands: Demands) -> Topology:
         """The machines and networks of a test."""
         return Topology(test.node_names, test.client_hosts, packages=self.packages)
+
+    def program_roles(self, test: Test) -> Mapping[str, str]:
+        """The programs of a node that faults aim at by what they are: role (``MANAGER``) -> name."""
+        return {}
 
     def spare_nodes(self, test: Test) -> int:
         """How many of a test's nodes don't belong to the group at first, to be added while it runs.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stormproof.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*")
+_CAPABILITY = re.compile(r"[A-Z][A-Z_]*")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,12 @@ class Topology:
 
     ``nodes`` are the replicas, ``client_hosts`` the places that clients stand at, one beside each of them.
     ``networks`` are further networks, which all replicas are on: there, n1 has the name (and address) ``n1@NETWORK``.
-    ``packages`` are Debian packages that every machine needs beside what backends always bring.
+    ``packages`` are Debian packages that every machine needs beside what backends always bring, ``capabilities`` are
+    Linux capabilities (``NET_RAW``) that its programs need beside what containers always get. ``addresses`` name
+    addresses on the main network that no machine has at first: programs move them from machine to machine. ``shared``
+    names folders that all machines have in common, as on a cluster's file system. ``far`` are replicas at another
+    place, each with the seconds that a packet takes to there or from there; backends that simulate their network heed
+    it.
     """
 
     nodes: tuple[str, ...]
@@ -37,12 +44,18 @@ class Topology:
     helpers: tuple[Helper, ...] = ()
     networks: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    far: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         # They become names of hosts, network devices, containers and files, and stand in batches of commands.
         for what, names, pattern in (
             ("a machine", (*self.nodes, *(helper.name for helper in self.helpers)), _NAME),
             ("a network", self.networks, _NAME), ("a Debian package", self.packages, _PACKAGE),
+            ("a capability", self.capabilities, _CAPABILITY), ("an address", self.addresses, _NAME),
+            ("a shared folder", self.shared, _NAME),
         ):  # fmt: skip
             if odd := next((name for name in names if not pattern.fullmatch(name)), None):
                 raise UsageError(f"{odd!r} can't be the name of {what}")
@@ -51,6 +64,12 @@ class Topology:
     def machines(self) -> tuple[str, ...]:
         """Replicas, then helpers."""
         return (*self.nodes, *(helper.name for helper in self.helpers))
+
+    @property
+    def distances(self) -> Mapping[str, float]:
+        """Each host at another place, clients' hosts there included, with the seconds that it is away."""
+        beside = dict(zip(self.nodes, self.client_hosts, strict=False))
+        return {host: seconds for node, seconds in self.far for host in (node, beside.get(node, node))}
 
     @property
     def roles(self) -> tuple[str, ...]:

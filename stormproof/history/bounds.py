@@ -29,7 +29,7 @@ _PIECE = 1 << 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def read_size(text: str) -> int:
+def read_size(text: str, option: str = "--max-history") -> int:
     """The bytes that a person means by ``6G``, ``500M`` or a plain number.
 
     Raises:
@@ -37,7 +37,7 @@ def read_size(text: str) -> int:
     """
     found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
-        raise UsageError(f"--max-history {text}: write a size as 500M or 6G")
+        raise UsageError(f"{option} {text}: write a size as 500M or 6G")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 

@@ -40,7 +40,8 @@ class Sealed:
 
 
 def seal(run_dir: Path) -> Sealed:
-    """Write ``history.parquet`` from the run's journal; atomic, and harmless to repeat. The journal stays.
+    """Write ``history.parquet`` from the run's journal; atomic, and harmless to repeat. The journal stays, until
+    ``drop_journal``.
 
     Raises:
         HistoryError: the journal can't be read. StormproofError: the Parquet file can't be written.
@@ -52,6 +53,17 @@ def seal(run_dir: Path) -> Sealed:
     with (run_dir / HISTORY).open("rb") as file:
         file_digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Sealed(digest, file_digest, table.num_rows, journal.dropped_bytes)
+
+
+def drop_journal(run_dir: Path) -> None:
+    """Remove the journal of a run whose ``run.json`` has the digests of its sealed history."""
+    with contextlib.suppress(OSError):  # it does no harm
+        fd = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)  # no power cut may undo the renaming of what replaces it
+        finally:
+            os.close(fd)
+        (run_dir / JOURNAL).unlink()
 
 
 def write_history(table: pa.Table, run: str, path: Path) -> None:

@@ -302,6 +302,25 @@ async def check_keep_other_rules(backend: Backend) -> None:
     await backend.exec("n1", "nft delete table inet others")
 
 
+async def check_shared(backend: Backend) -> None:
+    """What one machine writes into a folder that all have in common, and locks there, the others see."""
+    folder = shlex.quote(backend.shared_dir("common"))
+    locked = f"cd {folder} && echo hello > word && flock --nonblock word"
+    assert (await backend.exec("n1", f"{locked} true")).status == 0
+    assert (await backend.exec("n2", f"cat {folder}/word")).output == "hello\n"
+    await backend.exec("n1", f"{locked} sleep 30 >/dev/null 2>&1 &")
+    for _ in range(500):
+        if (await backend.exec("n3", f"cd {folder} && flock --nonblock word true")).status != 0:
+            break
+        await asyncio.sleep(0.01)
+    else:
+        raise AssertionError("n3 has the lock that n1 holds")
+    try:
+        backend.shared_dir("another")
+    except BackendError as error:
+        assert str(error) == "these machines have no folder 'another' in common"
+
+
 async def check_nasty_paths(backend: Backend) -> None:
     """Whatever the nodes' folders are called: commands, files, programs and a broker work, and nothing is run."""
     base = backend.node_dir("n1")
@@ -387,7 +406,7 @@ async def main(name: str, run_dir: Path, checks: list[str]) -> None:
     test = Test(system="standalone", workload="queue", nodes=len(NODES), options=options)
     began = time.perf_counter()
     try:
-        await backend.provision(test, Topology(test.node_names, test.client_hosts), run_dir)
+        await backend.provision(test, Topology(test.node_names, test.client_hosts, shared=("common",)), run_dir)
         up = time.perf_counter() - began
         for check in checks:
             await CHECKS[check](backend)

@@ -20,7 +20,7 @@ import docker
 import pytest
 from docker.errors import DockerException
 
-from harness.backends import docker as docker_backend
+from harness.backends import docker_networks
 from stormproof.run_folder import LOCK_FILE
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -116,13 +116,14 @@ class Place:
         found += [f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if self.run in line]
         found += [f"folder {path}" for path in self.tmpdir.glob("stormproof-*")]
         found += [f"link {path.name}" for path in Path("/sys/class/net").iterdir()
-                  if path.name in (docker_backend.bridge_name(self.run), "stormproof0")]
+                  if path.name in (docker_networks.bridge_name(self.run), "stormproof0")]
         found += [f"netns {path}" for path in Path("/run/netns").glob("*") if "stormproof" in path.name]
         if self.backend == "docker":
             label = {"label": f"stormproof.run={self.run}"}
             client = docker.from_env()
             found += [f"container {each['Names']}" for each in client.api.containers(all=True, filters=label)]
             found += [f"network {each['Name']}" for each in client.api.networks(filters=label)]
+            found += [f"volume {each['Name']}" for each in client.api.volumes(filters=label)["Volumes"] or ()]
             client.close()
         return found
 

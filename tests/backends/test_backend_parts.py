@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.backends import docker as docker_backend
-from harness.backends import image, launch, network, probe, scratch
+from harness.backends import docker_networks, image, launch, network, probe, process, scratch
 from harness.backends.cleanup import cleanup
 from harness.backends.process import parse_state
 from harness.healing import heal_store
@@ -48,6 +48,9 @@ def test_every_name_has_an_address_of_its_own() -> None:
     assert str(SUBNET.broadcast_address) not in plan.values()
     with pytest.raises(BackendError, match="101 nodes and 0 helpers are too many"):
         network.address_plan(topology(101), SUBNET)
+    with pytest.raises(BackendError, match="4 addresses that move are too many"):
+        network.address_plan(Topology(("n1",), (), addresses=("a", "b", "c", "d")), SUBNET)
+    assert network.address_plan(Topology(("n1",), (), addresses=("a",)), SUBNET)["a"] == "10.9.8.251"
 
 
 def test_filters_stand_on_the_node() -> None:
@@ -97,7 +100,7 @@ def test_routes_are_read_in_host_byte_order() -> None:
         "br 0005D50A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n"
     )
     if os.sys.byteorder == "little":  # type: ignore[attr-defined]
-        assert docker_backend._routes(table) == [ipaddress.ip_network("10.213.5.0/24")]
+        assert docker_networks.routes(table) == [ipaddress.ip_network("10.213.5.0/24")]
 
 
 @pytest.mark.parametrize(("info", "word"), [
@@ -112,7 +115,7 @@ def test_daemons_whose_containers_are_elsewhere(info: dict[str, object], word: s
 
 
 def test_bridge_name_fits_the_kernel() -> None:
-    assert len(docker_backend.bridge_name("a-very-long-run-id" * 10)) <= 15
+    assert len(docker_networks.bridge_name("a-very-long-run-id" * 10)) <= 15
 
 
 def test_mirror_comes_from_this_machines_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,3 +355,22 @@ def test_scratch_is_private_and_never_taken_over(store: Path, monkeypatch: pytes
     assert list(made.folders()) == []
     folder.remove()
     assert not folder.path.exists()
+
+
+def test_all_programs_of_a_folder_end_and_the_one_that_others_start_is_the_last(tmp_path: Path) -> None:
+    """As a host is cleaned that outlives its run; a file that names nobody is passed over."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "gone.pid").write_text("1 2\n")
+    pids = {}
+    for name in ("broker", "manager", "sidecar"):
+        pid_file = folder / f"{name}.pid"
+        script = process.start_script(str(pid_file), ["sleep", "60"], str(folder / "log"), str(folder))
+        subprocess.run(["sh", "-c", script], check=True)
+        pids[name] = int(pid_file.read_text().split()[0])
+    script = process.kill_all_script(str(folder), "broker")
+    traced = subprocess.run(["sh", "-xc", script], capture_output=True, text=True, check=True)
+    killed = [line.rpartition("--")[2].strip() for line in traced.stderr.splitlines() if "kill -s KILL" in line]
+    assert killed == [f"-{pids[name]}" for name in ("manager", "sidecar", "broker")]
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+                   for pid in pids.values())  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 from places import NASTY, PLACES, Place, make_place
 
 from harness.backends import docker as docker_backend
+from harness.backends import docker_networks
 from harness.backends.cleanup import cleanup
 from harness.backends.docker import DockerBackend
 from stormproof.contracts.topology import Topology
@@ -25,7 +26,7 @@ TOPOLOGY = Topology(TEST.node_names, TEST.client_hosts)
 @pytest.mark.requirement("H1")
 @pytest.mark.requirement("H3")
 @pytest.mark.parametrize("checks", [
-    ("commands", "shell_death", "limits", "files"),
+    ("commands", "shell_death", "limits", "files", "shared"),
     ("process", "process_leftovers"),
     ("network", "cut", "cut_while_paused", "keep_other_rules"),
 ], ids=["shell", "process", "network"])
@@ -70,12 +71,12 @@ def test_kill_leaves_nothing_but_data(
     monkeypatch.setattr("os.getuid", lambda: place.run_dir.stat().st_uid)
     before = place.leftovers()
     assert before
-    assert all(what.split()[0] in ("folder", "container", "network", "link") for what in before)
+    assert all(what.split()[0] in ("folder", "container", "network", "volume", "link") for what in before)
     assert cleanup([place.run]) == [] and place.leftovers() == before, "its harness is alive"
     place.lock.close()
     assert cleanup(["another"]) == [] and place.leftovers() == before
     removed = cleanup([place.run])
-    kinds = {"container", "network"} if place.backend == "docker" else {"folder"}
+    kinds = {"container", "network", "volume"} if place.backend == "docker" else {"folder"}
     assert {tuple(what.split()[:2]) for what in removed} == {("removed", kind) for kind in kinds}
     assert cleanup([place.run]) == []
 
@@ -109,7 +110,7 @@ def test_docker_things_of_a_run_whose_store_was_moved() -> None:
         assert cleanup([place.run]) == [] and place.leftovers() == before
         child.kill()
         child.wait(30)
-        assert len(cleanup([place.run])) == 4
+        assert len(cleanup([place.run])) == 5
 
 
 @pytest.mark.docker
@@ -123,7 +124,7 @@ def test_docker_things_that_nobody_can_judge_are_left(changed: dict[str, str], w
                 "stormproof.owner.lock": ""}  # fmt: skip
         labels = dead | {f"stormproof.owner.{name}": value for name, value in changed.items()}
         client = docker_backend.connect()
-        name = docker_backend.network_name(place.run)
+        name = docker_networks.network_name(place.run)
         place.lock.close()
         place.run_dir.rename(place.run_dir.with_name("moved"))
         made = client.api.create_network(name, labels=labels, internal=True)["Id"]
@@ -183,7 +184,7 @@ async def test_docker_containers_hold_no_more_than_they_need() -> None:
         await backend.provision(TEST, TOPOLOGY, place.run_dir)
         try:
             client = docker_backend.connect()
-            host = client.containers.get(docker_backend.container_name(place.run, "n1")).attrs["HostConfig"]
+            host = client.containers.get(docker_networks.container_name(place.run, "n1")).attrs["HostConfig"]
             client.close()
             assert host["CapDrop"] == ["ALL"] and host["CapAdd"] == ["NET_ADMIN"]
             assert host["SecurityOpt"] == ["no-new-privileges"] and not host["Privileged"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from broker_process import BrokerProcess
+from postgres_server import PostgresServer, demand_postgres
 
 
 @pytest.fixture
@@ -23,6 +24,15 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     for broker in brokers:
         if broker.alive():
             broker.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests of this process, which empty it first."""
+    demand_postgres()
+    server = PostgresServer(tmp_path_factory.mktemp("postgres")).start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loopback import free_ports
+from postgres_server import PostgresServer
 
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.engine import StoreEngine
@@ -107,19 +108,37 @@ def test_rows_are_read_page_by_page_in_order_of_their_keys() -> None:
 # The service and its clients.
 
 
-@asynccontextmanager
-async def service(folder: Path, secret: str = "s") -> AsyncIterator[tuple[StorageConfig, io.StringIO]]:
-    """A service on loopback, and its log."""
-    config = StorageConfig(str(folder), "127.0.0.1", *free_ports(1), clients=("a", "b"), secret=secret)
-    log = io.StringIO()
-    running = asyncio.create_task(StorageService(config, RealRuntime(config, log)).run())
-    while "listening" not in log.getvalue():  # noqa: ASYNC110 - nobody can set an event here
-        await asyncio.sleep(0.01)
-    try:
-        yield config, log
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
+class Kind:
+    """A kind of database behind the service."""
+
+    def __init__(self, server: PostgresServer | None) -> None:
+        self._server = server
+
+    @asynccontextmanager
+    async def service(self, folder: Path, secret: str = "s") -> AsyncIterator[tuple[StorageConfig, io.StringIO]]:
+        """A service on loopback, and its log."""
+        config = StorageConfig(str(folder), "127.0.0.1", *free_ports(1), clients=("a", "b"), secret=secret)
+        log = io.StringIO()
+        runtime = RealRuntime(config, log)
+        store = self._server.store(runtime) if self._server is not None else None
+        running = asyncio.create_task(StorageService(config, runtime, store).run())
+        while "listening" not in log.getvalue():  # noqa: ASYNC110 - nobody can set an event here
+            await asyncio.sleep(0.01)
+        try:
+            yield config, log
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each kind of database, empty."""
+    if request.param == "sqlite":
+        return Kind(None)
+    server: PostgresServer = request.getfixturevalue("postgres")
+    await server.empty()
+    return Kind(server)
 
 
 def client(config: StorageConfig, name: str = "a", secret: str = "s", deadline: float = 2.0) -> StorageClient:
@@ -128,8 +147,8 @@ def client(config: StorageConfig, name: str = "a", secret: str = "s", deadline: 
     return StorageClient(runtime, name, (config.host, config.port), secret=secret, deadline=deadline)
 
 
-async def test_the_newest_epoch_writes_and_older_ones_are_fenced(tmp_path: Path) -> None:
-    async with service(tmp_path) as (config, _):
+async def test_the_newest_epoch_writes_and_older_ones_are_fenced(tmp_path: Path, kind: Kind) -> None:
+    async with kind.service(tmp_path) as (config, _):
         old, new = client(config), client(config, "b")
         assert await old.claim(1) == 0
         await asyncio.gather(*(old.commit(1, n, [Change("t", [(n, f"{n}")], [])]) for n in range(1, 50)))
@@ -147,8 +166,8 @@ async def test_the_newest_epoch_writes_and_older_ones_are_fenced(tmp_path: Path)
         new.close()
 
 
-async def test_what_an_earlier_connection_still_sends_is_fenced(tmp_path: Path) -> None:
-    async with service(tmp_path) as (config, _):
+async def test_what_an_earlier_connection_still_sends_is_fenced(tmp_path: Path, kind: Kind) -> None:
+    async with kind.service(tmp_path) as (config, _):
         before, after = client(config), client(config)
         with pytest.raises(FencedError):
             await before.commit(1, 1, [])
@@ -162,8 +181,8 @@ async def test_what_an_earlier_connection_still_sends_is_fenced(tmp_path: Path) 
         after.close()
 
 
-async def test_who_is_not_meant_is_refused_and_told_once(tmp_path: Path) -> None:
-    async with service(tmp_path) as (config, log):
+async def test_who_is_not_meant_is_refused_and_told_once(tmp_path: Path, kind: Kind) -> None:
+    async with kind.service(tmp_path) as (config, log):
         with pytest.raises(StorageError, match="has another secret"):
             await client(config, secret="other").state()
         for _ in range(3):
@@ -183,8 +202,10 @@ async def test_who_is_not_meant_is_refused_and_told_once(tmp_path: Path) -> None
     ("claim", 0), ("claim", True), ("claim", "1"), ("commit", 1, 0, []), ("commit", 1, 1, [["t", [[]], []]]),
     ("commit", 1, 1, [["t", [["key"]], []]]), ("commit", 1, 1, {}), ("read", 1, 5, None), ("nonsense",), (7,),
 ])
-async def test_a_malformed_request_is_refused_and_changes_nothing(tmp_path: Path, request_: tuple[Any, ...]) -> None:
-    async with service(tmp_path) as (config, _):
+async def test_a_malformed_request_is_refused_and_changes_nothing(
+    tmp_path: Path, request_: tuple[Any, ...], kind: Kind
+) -> None:
+    async with kind.service(tmp_path) as (config, _):
         friend = client(config)
         await friend.claim(1)
         with pytest.raises(StorageError, match=r"no such request|changes are malformed"):
@@ -193,7 +214,7 @@ async def test_a_malformed_request_is_refused_and_changes_nothing(tmp_path: Path
         friend.close()
 
 
-async def test_no_answer_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
+async def test_no_answer_costs_the_deadline_and_no_more(tmp_path: Path, kind: Kind) -> None:
     """A service that takes connections and is silent, one that is not there, one that comes back."""
     silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
@@ -207,7 +228,7 @@ async def test_no_answer_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
     silent.close()
     with pytest.raises(StorageUnavailableError):
         await nobody.state()
-    async with service(tmp_path, secret="s") as (config, _):
+    async with kind.service(tmp_path, secret="s") as (config, _):
         friend = client(config)
         await friend.claim(3)
         friend.close()
@@ -215,10 +236,10 @@ async def test_no_answer_costs_the_deadline_and_no_more(tmp_path: Path) -> None:
         friend.close()
 
 
-async def test_an_engine_is_taken_over_whole(tmp_path: Path) -> None:
+async def test_an_engine_is_taken_over_whole(tmp_path: Path, kind: Kind) -> None:
     """Random commands on one broker; another one takes over and has the same state, and the first is fenced."""
     chance = random.Random(7)
-    async with service(tmp_path) as (config, _):
+    async with kind.service(tmp_path) as (config, _):
         first, second = Working(client(config)), Working(client(config, "b"))
         await first.state.take_over(1)
         await first.do("open", reliable=True, login="g")
@@ -238,10 +259,12 @@ async def test_an_engine_is_taken_over_whole(tmp_path: Path) -> None:
             each.client.close()
 
 
-async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
     """Answers that nobody reads don't pile up in the service."""
     monkeypatch.setattr(service_module, "MOST_UNSENT", 1 << 20)
-    async with service(tmp_path) as (config, _):
+    async with kind.service(tmp_path) as (config, _):
         friend = client(config)
         await friend.claim(1)
         await friend.commit(1, 1, [Change("t", [(n, bytes(PAGE_BYTES - 100)) for n in range(4)], [])])
@@ -250,17 +273,17 @@ async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatc
         await handshake.dial(reader, writer, SERVICE)
         writer.transport.pause_reading()
         with pytest.raises(OSError, match=r"reset|[Bb]roken|lost"):
-            for number in range(500):
+            for number in range(5_000):
                 writer.write(encode_frame([number, "read", 1, "t", None]))
                 await writer.drain()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0 if number < 500 else 0.01)
         assert (await friend.state()).applied == 1, "the service goes on for others"
         friend.close()
 
 
-async def test_the_ends_of_numbers_and_sizes(tmp_path: Path) -> None:
+async def test_the_ends_of_numbers_and_sizes(tmp_path: Path, kind: Kind) -> None:
     """The highest key has none above it; what is too big for a frame is refused before it is sent."""
-    async with service(tmp_path) as (config, _):
+    async with kind.service(tmp_path) as (config, _):
         friend = client(config, deadline=20)
         await friend.claim(1)
         highest = (1 << 63) - 1
@@ -273,9 +296,9 @@ async def test_the_ends_of_numbers_and_sizes(tmp_path: Path) -> None:
         friend.close()
 
 
-async def test_no_epoch_is_taken_twice(tmp_path: Path) -> None:
+async def test_no_epoch_is_taken_twice(tmp_path: Path, kind: Kind) -> None:
     """A commit of the first time could still be on its way, and stand for another one of the second time."""
-    async with service(tmp_path) as (config, _):
+    async with kind.service(tmp_path) as (config, _):
         one = Working(client(config))
         await one.state.take_over(1)
         await one.do("open", reliable=True, login="g")
@@ -290,10 +313,10 @@ async def test_no_epoch_is_taken_twice(tmp_path: Path) -> None:
             each.client.close()
 
 
-async def test_what_follows_a_lost_store_is_not_sent(tmp_path: Path) -> None:
+async def test_what_follows_a_lost_store_is_not_sent(tmp_path: Path, kind: Kind) -> None:
     """A commit that was asked for before the store was lost fails, even if the service would take it; and an old
     question does not give up what was taken over since."""
-    async with service(tmp_path) as (config, _):
+    async with kind.service(tmp_path) as (config, _):
         one, other = Working(client(config)), client(config, "b")
         await one.state.take_over(1)
         late = one.start("open", reliable=True, login="g")

@@ -11,7 +11,8 @@ from topic_oracle import Operation, TopicAccount
 
 from stormproof.history.ledger import FaultWindow
 
-CREATES, DELETES = ("subscribe", "create", "link"), ("unsubscribe", "destroy", "unlink")
+CREATES = ("subscribe", "create", "link", "grant")
+DELETES = ("unsubscribe", "destroy", "unlink", "revoke")
 
 
 def is_linearizable(rows: Sequence[Row]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from checkers.spark import _reason
 from stormproof.made import folders
 
 _DEAD_JVM = """
@@ -64,3 +66,13 @@ def test_what_spark_leaves_lies_in_one_folder_that_tells_whose_it_is(
     (left,) = folders()
     assert left.owner is not None and left.owner.fate(left.lock).dead and left.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("log", "error", "told"), [
+    (b"warn\njava.io.IOException: no room\n  at a.b\n  ... 21 more\n", "x", "java.io.IOException: no room"),
+    (b"", ": a.LoginException: nobody\n\tat x\nCaused by: b.NullPointerException: name\n\t... 21 more\n",
+     "Caused by: b.NullPointerException: name"),
+    (b"warn\n", "plain", "plain"), (b"", "", "Exception"),
+])  # fmt: skip
+def test_why_spark_did_not_start_is_its_last_complaint(log: bytes, error: str, told: str) -> None:
+    assert _reason(Exception(error), io.BytesIO(log)) == told

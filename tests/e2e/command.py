@@ -16,7 +16,8 @@ from typing import Any
 from harness.bench.ssh_test_hosts import SshTestHosts
 
 STORMPROOF = [sys.executable, "-m", "harness"]
-QUICK = ["--set", "idle_timeout=1", "--set", "min_ok=20", "--seed", "7"]
+QUICK = ["--set", "min_ok=20", "--seed", "7"]
+SYSTEMS = {"joram": ["--system", "joram", "--set", "idle_timeout=1"], "qpid": ["--system", "qpid"]}
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,12 @@ class Where:
         argv = [*self.within, *STORMPROOF, *words]
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
 
-    def start_test(self, store: Path, *words: str) -> subprocess.Popen[str]:
+    def start_test(self, store: Path, *words: str, system: str = "joram") -> subprocess.Popen[str]:
         """Start ``stormproof test`` in the background, its output in ``store/out``."""
         store.mkdir(parents=True, exist_ok=True)
         with (store / "out").open("w") as out:
-            argv = [*self.within, *STORMPROOF, "test", "--store", str(store), *QUICK, *self.words, *words]
+            argv = [*self.within, *STORMPROOF, "test", "--store", str(store), *QUICK, *SYSTEMS[system], *self.words,
+                    *words]  # fmt: skip
             return subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, text=True)
 
     def left_behind(self, run: Path) -> list[str]:

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import STORMPROOF, Where, children, docker_works, left_behind, on, run_info
+from command import STORMPROOF, SYSTEMS, Where, children, docker_works, left_behind, on, run_info
 
 KILLS = int(os.environ.get("STORMPROOF_KILLS", "10"))
 SEED = int(os.environ.get("STORMPROOF_KILLS_SEED", "1"))
 LOG = os.environ.get("STORMPROOF_KILLS_LOG", os.devnull)
 MARK = "STORMPROOF_KILL_TEST"
-QUICK = ["--system", "joram", "--nemesis", "kill,partition", "--time-limit", "5", "--rate", "100", "--set",
-         "idle_timeout=1"]  # fmt: skip
-BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker), "ssh"]
+QUICK = ["--nemesis", "kill,partition", "--time-limit", "5", "--rate", "100"]
+KILLED = [("local", "joram"), pytest.param("docker", "joram", marks=pytest.mark.docker), ("ssh", "joram"),
+          ("local", "qpid"), pytest.param("docker", "qpid", marks=pytest.mark.docker)]  # fmt: skip
 
 
 def everything(pid: int) -> list[int]:
@@ -65,20 +65,22 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def start(store: Path, place: Path, where: Where, seed: int) -> subprocess.Popen[str]:
+def start(store: Path, place: Path, where: Where, seed: int, system: str = "joram") -> subprocess.Popen[str]:
     place.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(place), MARK: str(place)}
-    command = [*where.within, *STORMPROOF, "test", *where.words, "--store", str(store), "--seed", str(seed), *QUICK]
+    command = [*where.within, *STORMPROOF, "test", *where.words, "--store", str(store), "--seed", str(seed), *QUICK,
+               *SYSTEMS[system]]  # fmt: skip
     with (place.parent / f"{place.name}.out").open("a") as out:
         return subprocess.Popen(command, stdout=out, stderr=out, text=True, env=environment, start_new_session=True)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where runs are made and killed: a store, a place for temporary files, and a backend."""
+    """Where runs are made and killed: a store, a place for temporary files, a backend, and the system under test."""
 
     folder: Path
     where: Where
+    system: str
 
     @property
     def store(self) -> Path:
@@ -99,7 +101,7 @@ class Range:
     def undisturbed(self) -> float:
         """Seconds that a whole run takes here and now."""
         begun = time.monotonic()
-        assert start(self.store, self.place, self.where, 0).wait(300) in (0, 2)
+        assert start(self.store, self.place, self.where, 0, self.system).wait(300) in (0, 2)
         return time.monotonic() - begun
 
     def kill(self, number: int, victims: Callable[[int], list[int]], moment: float) -> float | None:
@@ -108,7 +110,7 @@ class Range:
         What it took if it ended before, None if not.
         """
         begun, took = time.monotonic(), None
-        process = start(self.store, self.place, self.where, number)
+        process = start(self.store, self.place, self.where, number, self.system)
         try:
             process.wait(moment)
             took = time.monotonic() - begun
@@ -147,18 +149,18 @@ class Range:
 
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_kills_of_the_harness_at_random_moments_leave_nothing(backend: str, tmp_path: Path,
+@pytest.mark.parametrize(("backend", "system"), KILLED)
+def test_kills_of_the_harness_at_random_moments_leave_nothing(backend: str, system: str, tmp_path: Path,
                                                               request: pytest.FixtureRequest) -> None:
     if backend == "docker" and not docker_works():
         pytest.skip("no Docker daemon")
-    here = Range(tmp_path, on(backend, request.getfixturevalue("ssh_hosts") if backend == "ssh" else None))
+    here = Range(tmp_path, on(backend, request.getfixturevalue("ssh_hosts") if backend == "ssh" else None), system)
     here.undisturbed()  # the first run on a machine compiles what later ones find
     longest, chance = here.undisturbed(), random.Random(SEED)
     found: dict[str, str] = {}  # what is wrong, and since which kill
     for number in range(KILLS):
         victims, moment = VICTIMS[number % len(VICTIMS)], chance.uniform(0, 1.1 * longest)
-        told = f"{backend}, kill {number} of {victims.__name__} after {moment:.1f} of {longest:.1f} s"
+        told = f"{system} on {backend}, kill {number} of {victims.__name__} after {moment:.1f} of {longest:.1f} s"
         longest = here.kill(number, victims, moment) or longest
         for problem in here.mended():
             found.setdefault(problem, told)
@@ -169,7 +171,7 @@ def test_kills_of_the_harness_at_random_moments_leave_nothing(backend: str, tmp_
     assert judged.returncode in (0, 2), judged.stderr
     counted = outcomes(here.runs(), {row["run"]: row for row in json.loads(judged.stdout)["runs"]})
     with Path(LOG).open("a") as log:
-        print(f"{backend}: {KILLS} kills, {sum(counted.values())} runs: {dict(counted)}", file=log)
+        print(f"{system} on {backend}: {KILLS} kills, {sum(counted.values())} runs: {dict(counted)}", file=log)
 
 
 def outcomes(runs: Sequence[Path], verdicts: dict[str, dict[str, Any]]) -> Counter[str]:

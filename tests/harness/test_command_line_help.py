@@ -22,9 +22,12 @@ from stormproof.errors import StormproofError
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_JSON = {
-    "test": "harness.run.run_test", "simulate": "harness.sim.command.run_campaign",
+    "test": "harness.repeat.run_test", "simulate": "harness.sim.command.run_campaign",
     "mutants": "harness.sim.mutants.run_mutants", "check --all": "harness.recheck.check_stored",
-    "list": "harness.listing.listing", "doctor": "harness.backends.probe.probe_all",
+    "gc --keep 1d": "harness.housekeeping.collect",
+    "nightly a.toml": "harness.nights.command.run_nightly", "triage": "harness.nights.command.run_triage",
+    "compare a b": "harness.differences.compare", "list": "harness.listing.listing",
+    "doctor": "harness.backends.probe.probe_all",
 }  # fmt: skip
 """Commands that print a JSON object, and where each does its work."""
 

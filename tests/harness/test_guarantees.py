@@ -157,12 +157,25 @@ def test_each_mode_is_tried_with_the_workloads_that_have_its_settings():
     assert of_joram["reaction, at most once"] == {"processing"}
     assert "detection_timeout" not in cases["local reads"][0].settings
     assert of_joram["unspecified partitions, distributed transactions"] == {"transaction"}
-    assert systems_compared() == ["joram", "icestorm"]
+    assert systems_compared() == ["joram", "icestorm", "qpid"]
     with pytest.raises(UsageError, match="no guarantees"):
         modes_of("standalone")
 
 
-@pytest.mark.parametrize("system", ["joram", "icestorm"])
+def test_a_mode_may_be_tried_with_something_else():
+    usual = cases_of("qpid", modes_of("qpid")["managers"])
+    assert [case.workload for case in usual] == ["queue", "transaction", "configuration"]
+    assert {(case.nemesis, case.rate, case.time_limit) for case in usual} == {
+        ("partition,pause,kill", CASE.rate, CASE.time_limit)}  # fmt: skip
+    (case,) = cases_of("qpid", modes_of("qpid")["LM5 as documented"])
+    assert (case.workload, case.nemesis, case.rate, case.time_limit) == ("queue", "partition,kill", 60, 14)
+    assert case.settings["as_documented"] == "LM5" and case.settings["broker_network"] == "own"
+    assert case.settings["settle_timeout"] == "40", "as in the system's other modes"
+    told = page({"qpid": Findings("qpid", "none")})
+    assert "`as_documented=LM5`; tried with queue under partition,kill and " in told
+
+
+@pytest.mark.parametrize("system", ["joram", "icestorm", "qpid"])
 def test_no_run_is_shown_under_two_modes(system: str):
     modes = modes_of(system)
     tests = {mode: [case.test(1) for case in cases_of(system, settings)] for mode, settings in modes.items()}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness import repeat
+from harness.outcomes import Outcomes
 from harness.progress import Queue
 from harness.run import RunResult
 from harness.settings import make_test
@@ -64,13 +65,13 @@ def test_failures_are_counted(
     planned: list[RunResult], status: int, told: str, runs: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.extend(planned)
-    assert repeat.repeat_test(plan(), "why", Path("s"), len(planned), as_json=False) == status
+    assert repeat.repeat_tests([plan()] * len(planned), "why", Path("s"), as_json=False, outcomes=Outcomes()) == status
     assert capsys.readouterr().out.splitlines()[-1] == told
 
 
 def test_json_holds_every_run(runs: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     runs.extend([VALID, BOTH])
-    assert repeat.repeat_test(plan(), "why", Path("s"), 2, as_json=True) == 1
+    assert repeat.repeat_tests([plan()] * 2, "why", Path("s"), as_json=True, outcomes=Outcomes()) == 1
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], answer["invalid"], answer["done"]) == ("invalid", 1, 2)
     assert answer["checks"] == {"lost": 1, "depth": 1}
@@ -83,7 +84,7 @@ def test_what_was_found_is_told_when_a_run_breaks(
 ) -> None:
     runs.extend([LOST, end])
     with pytest.raises(type(end)):
-        repeat.repeat_test(plan(), "why", Path("s"), 5, as_json=False)
+        repeat.repeat_tests([plan()] * 5, "why", Path("s"), as_json=False, outcomes=Outcomes())
     assert capsys.readouterr().out.splitlines()[-1] == "1 of 1 runs invalid with lost (1) (5 were asked for)"
 
 
@@ -93,7 +94,7 @@ def test_runs_that_are_missing_leave_no_verdict_but_invalid(
 ) -> None:
     runs.extend([*planned, KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
-        repeat.repeat_test(plan(), "why", Path("s"), 5, as_json=True)
+        repeat.repeat_tests([plan()] * 5, "why", Path("s"), as_json=True, outcomes=Outcomes())
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], answer["done"]) == (verdict, len(planned))
 
@@ -104,7 +105,7 @@ def test_the_time_that_is_left_is_told_as_each_run_begins(
     runs.extend([VALID, VALID, VALID])
     times = iter([0.0, 60.0, 300.0])
     monkeypatch.setattr(repeat, "Queue", lambda count: Queue(count, lambda: next(times)))
-    repeat.repeat_test(plan(), "why", Path("s"), 3, as_json=False)
+    repeat.repeat_tests([plan()] * 3, "why", Path("s"), as_json=False, outcomes=Outcomes())
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run ")]
     assert told == ["run 1 of 3", "run 2 of 3, about 2 min left", "run 3 of 3, about 2 min left"]
 

@@ -142,7 +142,7 @@ def test_the_command_line_wins_over_its_config_file(
         seen.extend([arguments, more])
         raise typer.Exit
 
-    monkeypatch.setattr("harness.run.run_test", run)
+    monkeypatch.setattr("harness.repeat.run_test", run)
     monkeypatch.setattr("harness.sim.command.run_campaign", run)
     typer.main.get_command(app)(
         [command, "--rate=20", "--set", "queues=2", "--config", str(path), "--set", "poll=0.5"], standalone_mode=False)

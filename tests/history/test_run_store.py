@@ -242,6 +242,7 @@ def test_recover_seals_what_a_dead_harness_left(store: Store) -> None:
     assert run["status"] == "recorded"
     assert "12 bytes of a torn last write were dropped" in run["failure"]
     assert read_history(run_dir).num_rows == 11
+    assert not journal.exists()
 
 
 def test_recover_is_idempotent(store: Store) -> None:

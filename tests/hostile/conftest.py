@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 # What makes run folders and finds free ports belongs to other tests.
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "checkers")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("", "checkers", "qpid")]

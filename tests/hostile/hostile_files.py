@@ -452,19 +452,26 @@ def host_lists() -> Target:
 
 def node_configuration() -> Target:
     """Configurations of the programs of a node."""
+    from nodes.reference import wire
     from nodes.reference.api import ConfigError
     from nodes.reference.config import read_config
+    from nodes.reference.designs.qpid.manager.config import ManagerConfig, read_manager_config
     from nodes.reference.storage.config import read_storage_config
 
     path = _folder() / "c.json"
+    readers: list[Callable[[Path], object]] = [read_config, read_storage_config, read_manager_config]
 
     def run(data: bytes) -> None:
         path.write_bytes(data)
-        for read in (read_config, read_storage_config):
+        for read in readers:
             try:
-                read(path)
+                found = read(path)
             except ConfigError as error:
                 assert str(error).startswith(str(path))
+                continue
+            if isinstance(found, ManagerConfig):  # it can be told to others, and to the system
+                wire.encode([found.node, found.cluster, *found.members])
+                assert not any("\0" in word for word in (*found.command, found.pid_file, found.log))
 
     broker = {
         "node": "n1",
@@ -483,11 +490,24 @@ def node_configuration() -> Target:
         "services": [["x.Y", ["a"]]],
         "options": {"seed": 1, "secret": "s", "max_body": 100},
     }
+    manager = {
+        "node": "n1",
+        "data": "/d",
+        "members": {"n1": ["10.0.0.1", 2], "n2": ["10.0.0.2", 2]},
+        "listen": ["127.0.0.1", 3],
+        "broker": ["10.0.0.1", 1],
+        "command": ["python3", "-m", "nodes.reference"],
+        "pid_file": "/d/p",
+        "log": "/d/l",
+        "secret": "s",
+        "options": {"manager_lease": 1.0},
+    }
     storage = {"data": "/d", "host": "127.0.0.1", "port": 1, "clients": ["a"], "secret": "s", "cluster": "c"}
     return Target(
         run,
-        [json.dumps(broker).encode(), json.dumps(storage).encode()],
-        ("nodes/reference/config", "nodes/reference/storage/config", "nodes/reference/engine/limits"),
+        [json.dumps(broker).encode(), json.dumps(storage).encode(), json.dumps(manager).encode()],
+        ("nodes/reference/config", "nodes/reference/storage/config", "nodes/reference/engine/limits",
+         "nodes/reference/designs/qpid/manager/config"),
         (),
         True,
     )

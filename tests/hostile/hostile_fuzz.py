@@ -55,6 +55,8 @@ class Target:
     words: Sequence[bytes] = ()
     is_json: bool = False
     """Whether inputs are JSON, or lines of it: then values are mutated, too."""
+    is_script: bool = False
+    """Whether inputs are lines of JSON that are carried out one after the other: nearly all that is tried is such."""
 
 
 @dataclass
@@ -80,10 +82,15 @@ class Mutator:
     words: Sequence[bytes]
     is_json: bool
     corpus: list[bytes] = field(default_factory=list)
+    is_script: bool = False
 
     def make(self) -> bytes:
         """One new input."""
         data = self.chance.choice(self.corpus[-64:] if self.chance.random() < 0.3 else self.corpus)
+        if self.is_script and self.chance.random() < 0.9:
+            for _ in range(self.chance.choice((1, 1, 2, 3, 5))):
+                data = (self._json(data) if self.chance.random() < 0.7 else self._reordered(data))[:MAX_INPUT]
+            return data
         if self.is_json and self.chance.random() < 0.6:
             data = self._json(data)
         for _ in range(self.chance.choice((0, 1, 1, 2, 4, 8)) if self.is_json else self.chance.choice((1, 1, 2, 4, 8))):
@@ -139,6 +146,29 @@ class Mutator:
             lines[place] = json.dumps(self._changed(value, 0)).encode("utf-8", "surrogatepass")
         return b"\n".join(lines)
 
+    def _reordered(self, data: bytes) -> bytes:
+        """A line goes, comes again, or comes from another input."""
+        lines, chance = data.split(b"\n"), self.chance
+        a, b = chance.randrange(len(lines)), chance.randrange(len(lines) + 1)
+        match chance.randrange(4):
+            case 0:
+                del lines[a]
+            case 1:
+                lines.insert(b, lines[a])
+            case 2:
+                lines.insert(b, lines.pop(a))
+            case _:
+                lines.insert(b, chance.choice(chance.choice(self.corpus).split(b"\n")))
+        return b"\n".join(lines)
+
+    def _part(self) -> Any:
+        """A value somewhere in an input."""
+        lines = self.chance.choice(self.corpus).split(b"\n")
+        value = self._decoded(self.chance.choice(lines))
+        while isinstance(value, list | dict) and value and self.chance.random() < 0.7:
+            value = self.chance.choice(list(value.values()) if isinstance(value, dict) else value)
+        return value
+
     @staticmethod
     def _decoded(data: bytes) -> Any:
         try:
@@ -170,6 +200,8 @@ class Mutator:
             return inner
         if isinstance(value, int) and not isinstance(value, bool) and chance.random() < 0.4:
             return value + chance.choice((-1, 1, 1000, -1000))
+        if self.is_script and chance.random() < 0.3:
+            return self._part()
         return chance.choice(_VALUES)
 
 
@@ -205,7 +237,7 @@ class TooSlow(BaseException):
 def fuzz(name: str, target: Target, seconds: float, seed: int, note: Callable[[bytes], None]) -> Result:
     """Fuzz a target in this process; ``note`` is given each input before it is tried, in case the process dies."""
     result = Result(name)
-    mutator = Mutator(random.Random(f"{name} {seed}"), target.words, target.is_json)
+    mutator = Mutator(random.Random(f"{name} {seed}"), target.words, target.is_json, is_script=target.is_script)
     lines = Lines(target.watch)
     for data in target.seeds:  # what is imported and compiled does not count
         note(data)
@@ -295,7 +327,8 @@ def main(arguments: Iterable[str]) -> int:
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--try", dest="input", type=Path, help="give a target the input in this file, and nothing else")
     options = parser.parse_args(list(arguments))
-    sys.path[:0] = [str(ROOT), str(HERE), str(ROOT / "tests/broker"), str(ROOT / "tests/checkers"), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(HERE), str(ROOT / "tests/broker"), str(ROOT / "tests/checkers"), str(ROOT / "tests"),
+                    str(ROOT / "tests/qpid")]  # fmt: skip
     from hostile_targets import TARGETS
 
     if options.input is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import hostile_clusters as clusters
 import hostile_files as files
 import hostile_histories as histories
 import hostile_wires as wires
@@ -54,4 +55,13 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "link-messages": wires.link_messages,
     "link-handshake": wires.link_handshake,
     "storage": wires.storage_service,
+    "qpid-links": lambda: clusters.qpid_links({}),
+    "qpid-links-documented": lambda: clusters.qpid_links({"as_documented": "LM1,LM2,LM3,LC3,LC6", "sequence_bits": 5}),
+    "qpid-requests": clusters.qpid_requests,
+    "qpid-copies": clusters.qpid_copies,
+    "qpid-managers": clusters.qpid_managers,
+    "qpid-manager-answers": clusters.qpid_manager_answers,
+    "qpid-permission": clusters.qpid_permission,
+    "qpid-stored": clusters.qpid_stored,
+    "icestorm-links": clusters.icestorm_links,
 }

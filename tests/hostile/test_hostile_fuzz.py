@@ -15,12 +15,17 @@ SECONDS = float(os.environ.get("STORMPROOF_FUZZ_SECONDS", "120"))
 """For each target."""
 SEED = int(os.environ.get("STORMPROOF_FUZZ_SEED", "1"))
 
+LOG = os.environ.get("STORMPROOF_FUZZ_LOG", os.devnull)
+"""A file that gets a line of JSON for each target."""
+
 
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS * 3 + 900)
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_breaks_a_reader(name: str, tmp_path: Path) -> None:
     found = in_child(name, SECONDS, SEED, tmp_path)
+    with Path(LOG).open("a") as log:
+        print(found.line(), file=log)
     assert not found.finding, f"{found.finding}; the input is in {tmp_path}, as base64: {found.input}"
     assert found.inputs > 10
 

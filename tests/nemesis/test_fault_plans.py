@@ -75,6 +75,14 @@ def test_one_way_cuts_a_single_direction() -> None:
         assert ends == side
 
 
+def test_a_link_joins_the_master_and_one_other() -> None:
+    plans = [Partition().plan("link", facts(), random.Random(seed)) for seed in range(20)]
+    assert {plan.targets for plan in plans} == {("n1", "n2"), ("n1", "n3")}
+    assert all(plan.cut == {plan.targets, plan.targets[::-1]} for plan in plans), "both ways, and no client's"
+    with pytest.raises(Infeasible, match="at least two nodes"):
+        Partition().plan("link", facts(nodes=1), random.Random(0))
+
+
 def test_one_node_cannot_be_partitioned() -> None:
     with pytest.raises(Infeasible, match="at least two machines"):
         Partition().plan("one", facts(nodes=1), random.Random(0))

@@ -111,6 +111,8 @@ def test_kinds_come_in_rounds_or_only_the_one_that_was_asked_for() -> None:
         assert sorted(kinds[start : start + 4]) == sorted(PARTITION_KINDS)
     only = planned(a_test("partition", partition_kind="master"))
     assert {step.kind for step in only} == {"master"}
+    several = planned(a_test("partition", time_limit=300, fault_duration=1, fault_gap=1, partition_kind="master,link"))
+    assert {step.kind for step in several} == {"master", "link"}
 
 
 def test_no_nemesis_means_no_steps() -> None:

@@ -12,6 +12,7 @@ from nemesis_fakes import FakeCluster
 
 from harness.interpreter import Interpreter, NoClient
 from nemesis.compose import NemesisClient
+from nemesis.explicit_schedule import read_schedule
 from nemesis.facts import gather_facts
 from nemesis.families import families_of, supported_families
 from nemesis.process import Kill, Pause
@@ -250,8 +251,15 @@ def test_a_backend_that_cannot_honour_a_fault_refuses(tmp_path: Path) -> None:
     refused = r"can't inject partition_kind=quarters \(it can: halves, one, master, one-way\)"
     with pytest.raises(UsageError, match=refused):
         supported(rig, replace(rig.test, options={"partition_kind": "quarters"}))
+    with pytest.raises(UsageError, match="can't inject partition_kind=quarters "):
+        supported(rig, replace(rig.test, options={"partition_kind": "link,quarters"}))
+    partition, _ = supported(rig, replace(rig.test, options={"partition_kind": "link,one"}))
+    assert partition.kinds == ("halves", "one", "master", "one-way", "link"), "which is none of any's"
+    assert "link" not in supported(rig, rig.test)[0].kinds
+    (fault,) = read_schedule("partition:link:1-2:3", supported(rig, rig.test), 10)
+    assert fault.kind == "link"
     rig.backend.abilities = {"links": "sets"}
-    refused = r"backend 'fake' can't inject the fault 'kill' \(it can: partition, membership\)"
+    refused = r"backend 'fake' can't inject the fault 'kill' \(it can: partition, membership, manager, quorum\)"
     with pytest.raises(UsageError, match=refused):
         supported(rig, rig.test)
 

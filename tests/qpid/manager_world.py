@@ -23,6 +23,7 @@ from nodes.reference.manager import ManagerProcess
 from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.process import NodeProcess
 from nodes.stomp import Frame, Parser, encode
+from nodes.systems.qpid.addresses import LaunchedAddresses
 from nodes.systems.qpid.programs import LaunchedPrograms
 from stormproof.contracts.backend import DEAD
 from stormproof.contracts.topology import Topology
@@ -31,6 +32,10 @@ from stormproof.test import Test
 MANAGER = "manager"
 MANAGER_PORT, LESSOR_PORT, CLIENT_PORT = 61616, 61617, 61613
 SECRET = "between us"
+VIRTUAL = "virtual"
+LEFT_OVER = 1.25
+"""Seconds for which a machine may have the virtual address though its broker's lease is over: what is left of the
+address's lifetime, by a clock that may be slower."""
 FIRST_GRANT = 5.0
 """Seconds for which a fake broker waits for the first word of its manager."""
 
@@ -105,7 +110,7 @@ class FakeBroker:
                 self.version += 1
                 self.excluded = tuple(sorted(self.world.rng.sample(others, self.world.rng.randint(0, len(others)))))
                 self.world.wishes[self.term, self.version] = self.excluded
-            writer.write(encode_frame(["renew", self.runtime.now(), self.version, list(self.excluded)]))
+            writer.write(encode_frame(["renew", self.runtime.now(), self.term, self.version, list(self.excluded)]))
             await asyncio.sleep(self.world.options.lease / 4)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +151,8 @@ class _ManagerProcess(ManagerProcess):
     """A manager that the world can look into."""
 
     def __init__(self, world: World, config: ManagerConfig, runtime: SimRuntime, programs: LaunchedPrograms) -> None:
-        manager = world.managers[config.node] = Manager(config, runtime, programs)
+        addresses = LaunchedAddresses(world.backend, config.node, config.virtual_address)
+        manager = world.managers[config.node] = Manager(config, runtime, programs, addresses)
         NodeProcess.__init__(self, manager.run(), runtime, MANAGER)
 
 
@@ -175,6 +181,8 @@ class World:
         """Whose broker says that it is eligible, and then isn't."""
         self.promotions: list[tuple[float, int, str, bool]] = []
         self.refusals: list[str] = []
+        self.both_for = 0.0
+        """The longest that two machines had the virtual address at once, in seconds."""
         self.wrong: list[str] = []
 
     # What must hold.
@@ -207,11 +215,25 @@ class World:
         """A broker's own look at it: nobody has been primary since all stores were empty, or clean."""
         return self.stores[broker.node]["state"] in ("empty", "clean")
 
+    def holders(self) -> list[str]:
+        """Who has the virtual address."""
+        return [node for node in self.names if self.backend.has_address(node, self.address(VIRTUAL))]
+
     async def watch(self) -> None:
         """Look all the time, not only when something happens."""
+        alone, rightly = 0.0, dict.fromkeys(self.names, 0.0)
         while True:
+            now, holders = self.loop.now, self.holders()
             if len(found := self.primaries()) > 1:
-                self.wrong.append(f"{self.loop.now:.3f}: two primaries: {found}")
+                self.wrong.append(f"{now:.3f}: two primaries: {found}")
+            if len(holders) < 2:
+                alone = now
+            self.both_for = max(self.both_for, now - alone)
+            for node in self.names:
+                if node not in holders or node in found:
+                    rightly[node] = now
+                elif now > rightly[node] + LEFT_OVER:
+                    self.wrong.append(f"{now:.3f}: {node} has the virtual address, and is not primary")
             await asyncio.sleep(0.02)
 
     # Machines.
@@ -223,7 +245,7 @@ class World:
         self.loop = asyncio.get_running_loop()  # type: ignore[assignment]
         self.backend = SimBackend()
         test = Test("qpid", "queue", (), "sim", len(self.names), self.seed)
-        await self.backend.provision(test, Topology(tuple(self.names), ()), Path())
+        await self.backend.provision(test, Topology(tuple(self.names), (), addresses=(VIRTUAL,)), Path())
 
     def process(self, node: str, program: str) -> Process | None:
         return self.backend._node(node).processes.get(program)
@@ -231,7 +253,8 @@ class World:
     def config(self, node: str) -> ManagerConfig:
         return ManagerConfig(node, "data", {name: (self.address(name), MANAGER_PORT) for name in self.names},
                              (self.address(node), LESSOR_PORT), (self.address(node), CLIENT_PORT), secret=SECRET,
-                             options={"manager_lease": self.options.lease})  # fmt: skip
+                             options={"manager_lease": self.options.lease},
+                             virtual_address=self.address(VIRTUAL))  # fmt: skip
 
     async def start_manager(self, node: str) -> None:
         if self.process(node, MANAGER) is None:

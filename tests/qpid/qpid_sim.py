@@ -17,18 +17,21 @@ from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT
 from stormproof.contracts.cluster import MAIN
-from stormproof.contracts.topology import Topology
+from stormproof.contracts.topology import Topology, endpoint
 from stormproof.test import Test
 from workloads.connection import Settings, StompConnection
 
 LIMIT = 10.0
+VIRTUAL = "virtual"
+"""What the backend calls the address that moves."""
+VIRTUAL_ADDRESS = "10.0.0.251"
 
 
 class Group:
     """The brokers n1, n2... of one simulation."""
 
-    def __init__(self, test: Test, backend: SimBackend, options: dict[str, Any]) -> None:
-        self.backend, self.options = backend, options
+    def __init__(self, test: Test, backend: SimBackend, options: dict[str, Any], networks: tuple[str, ...]) -> None:
+        self.backend, self.options, self.networks = backend, options, networks
         self.nodes = test.node_names
         self._admins: dict[str, AdminConnection] = {}
 
@@ -39,12 +42,16 @@ class Group:
             config = parse_config({
                 "node": node, "design": "qpid", "data": f"/{node}/data", "host": address[node], "port": CLIENT_PORT,
                 "login": "guest", "passcode": "guest",
-                "peers": {name: [address[name], LINK_PORT] for name in self.nodes},
+                "peers": {name: [self.link_address(name), LINK_PORT] for name in self.nodes},
                 "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in self.nodes},
                 "options": {"manager": "none", "secret": "s", "detection_timeout": 0.6, "linger": 0.1, **self.options,
                             **options},
             })  # fmt: skip
             await self.backend.launch(node, MAIN, partial(BrokerProcess, config), f"/{node}/broker.log")
+
+    def link_address(self, node: str) -> str:
+        """Where a broker's links are: on the first further network, if there is one."""
+        return self.backend.address(endpoint(node, self.networks[0]) if self.networks else node)
 
     async def kill(self, *nodes: str) -> None:
         for node in nodes or self.nodes:
@@ -126,7 +133,7 @@ class Group:
         connection = await self.connect(node)
         subscribe = {"destination": f"/queue/{queue}", "id": "s", "ack": "client-individual", "x-prefetch": "10"}
         await connection.request("SUBSCRIBE", subscribe, b"", LIMIT)
-        found = []
+        found: list[str] = []
         for _ in range(count):
             message = await connection.next_message(LIMIT)
             assert message is not None, f"only {found}"
@@ -152,15 +159,16 @@ class Group:
 
 
 def simulate(scenario: Callable[[Group], Coroutine[Any, Any, None]], tmp_path: Path, *, nodes: int = 3, seed: int = 1,
-             **options: Any) -> None:
-    """Run a scenario on provisioned machines."""
+             networks: tuple[str, ...] = (), far: tuple[tuple[str, float], ...] = (), **options: Any) -> None:
+    """Run a scenario on provisioned machines, some of them ``far`` away."""
     test = Test("joram", "queue", (), "sim", nodes, seed)
 
     async def main() -> None:
         backend = SimBackend()
-        await backend.provision(test, Topology(test.node_names, test.client_hosts), tmp_path)
+        topology = Topology(test.node_names, test.client_hosts, networks=networks, addresses=(VIRTUAL,), far=far)
+        await backend.provision(test, topology, tmp_path)
         try:
-            await scenario(Group(test, backend, options))
+            await scenario(Group(test, backend, options, networks))
         finally:
             await backend.release()
 

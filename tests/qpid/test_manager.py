@@ -97,6 +97,23 @@ def test_where_none_is_eligible_a_person_helps() -> None:
     run(World(3, 3, eligible=False), scenario)
 
 
+@pytest.mark.requirement("Q10", part=True)
+def test_whoever_refused_is_asked_again_also_where_nobody_else_can_be() -> None:
+    async def scenario(world: World) -> None:
+        for store in world.stores.values():
+            store["state"] = "dirty"
+        world.declining = {"n2"}
+        await world.start()
+        await asyncio.sleep(2)
+        world.brokers["n2"].forced = True
+        await asyncio.sleep(8)
+        assert 2 <= world.refusals.count("n2") == len(world.refusals) <= 4
+        world.declining.clear()
+        assert await world.primary(5) == "n2"
+
+    run(World(4, 3, eligible=False), scenario)
+
+
 @pytest.mark.requirement("Q4", part=True)
 def test_a_broker_that_dies_is_started_again_and_another_is_primary_meanwhile() -> None:
     async def scenario(world: World) -> None:
@@ -304,6 +321,24 @@ def test_a_configuration_that_cannot_be_used_is_told_in_one_line(change: dict[st
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.requirement("Q4", part=True)
+def test_the_last_words_of_an_earlier_process_are_not_the_primarys() -> None:
+    """What a broker that has ended had sent may arrive when another process is primary: a cut link had held it up."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        node = await world.primary()
+        services = world.managers[node].services
+        term = services.promoted
+        late = services.grant(term - 1, 9, ["n3"])
+        assert late is not None and late[1:] == (term, 0), "it may ask, and is told nothing of a note"
+        assert world.managers[node].coordinator.record.note.version < 9
+        now = services.grant(term, 9, ["n3"])
+        assert now is not None and world.managers[node].coordinator.record.note == Note(term, 9, ("n3",))
+
+    run(World(1, 3), scenario)
+
+
 def test_strangers_and_noise_cost_a_connection_and_a_line() -> None:
     """At the broker's listener and on the links, from those who have the secret, and from those who don't."""
 
@@ -324,10 +359,11 @@ def test_strangers_and_noise_cost_a_connection_and_a_line() -> None:
         await world.start()
         await world.primary()
         broker = (LESSOR_PORT, PROTOCOL, "qpid", "n1", manager_name("n1"))
-        for noise in ("x", ["renew"], ["renew", 1, 0, []], ["renew", 1.0, -1, []], ["renew", 1.0, 1, [1]],
-                      ["renew", 1.0, 1, ["n"] * 65], b"\xff" * 5000):  # fmt: skip
+        for noise in ("x", ["renew"], ["renew", 1, 0, 0, []], ["renew", 1.0, 0, -1, []],
+                      ["renew", 1.0, -1, 1, []], ["renew", 1.0, 0, 1, [1]], ["renew", 1.0, 0, 1, ["n"] * 65],
+                      b"\xff" * 5000):  # fmt: skip
             await dialled(world, *broker, SECRET, noise)
-        assert not await dialled(world, *broker, "another", ["renew", 1.0, 0, []])
+        assert not await dialled(world, *broker, "another", ["renew", 1.0, 0, 0, []])
         peer = (MANAGER_PORT, links.PROTOCOL, "qpid managers", "n3", "n1")
         for noise in ("x", [], b"", b"\x09", b"\x00\x01", b"\x01" + b"a" * 100):
             await dialled(world, *peer, SECRET, noise)

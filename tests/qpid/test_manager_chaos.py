@@ -19,7 +19,7 @@ async def _storm(world: World) -> None:
     await world.start()
     await chaos(world, FAULTY_SECONDS)
     await asyncio.sleep(SETTLED)
-    assert world.one_primary(), world.describe()
+    assert world.one_primary() and world.holders() == world.primaries(), world.describe()
     primaries, promotions = world.primaries(), len(world.promotions)
     await asyncio.sleep(5 * DETECTION)
     assert world.primaries() == primaries and len(world.promotions) == promotions, world.describe()

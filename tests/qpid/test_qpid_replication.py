@@ -65,6 +65,8 @@ class Node:
         self.engine = StoreEngine(self.database, Limits())
         self.store, self.configuration = StoreStatus(self.database), Configuration(self.database)
         self.generations = Generations(self.database)
+        for kept in (self.store, self.configuration, self.generations):
+            self.engine.store_with(kept.records)
         self.released: list[Effect] = []
         self.primary: Primary | None = None
         self.backup = self._as_backup()
@@ -76,7 +78,7 @@ class Node:
         return Backup(broker, self.engine, self.options, self.store, self.configuration, self.generations, discard)
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, forgives: object = None) -> Iterator[None]:
         self.database.execute("BEGIN")
         yield
         self.engine.flush()
@@ -90,7 +92,7 @@ class Node:
         with self.transaction():
             self.store.write(state="dirty", role="primary", generation=generation)
         self.primary = Primary(broker, self.engine, self.options, self.configuration, self.generations, generation, (),
-                               lambda peer, message: self.sent[peer].append(message), None)
+                               lambda peer, message: self.sent[peer].append(message), lambda peer, reason: None, None)
         self.primary.start()
         self.primary.submit(Command("open", CONN, 0, {"reliable": False, "login": "x"}))
 
@@ -178,7 +180,7 @@ class World:
         node, primary = self.nodes[name], self.nodes[self.primary].primary
         assert primary is not None
         node.ready |= node.backup.apply([_copied(group) for group in groups])
-        done = Completed(node.backup.completed, len(groups))
+        done = Completed(node.backup.completed, sum(not group.more for group in groups))
         primary.completed(name, done.number, done.groups)
         return True
 
@@ -303,3 +305,51 @@ def test_what_no_backup_holds_is_refused(pieces: list[Any]) -> None:
     check_attach(Attach(1, "", [["q", "1.1", [[1, 1]], [0, 3], [[1, 3]]]]))
     with pytest.raises(LinkError):
         check_attach(Attach(1, "", [["q", "1.1", [[1, 1]], [0, 3], pieces]]))
+
+
+@pytest.mark.requirement("Q2", part=True)
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_group_takes_effect_when_its_last_part_has_come(lost: bool) -> None:
+    """Where the connection is lost before, nothing of it does, whatever comes next."""
+    backup = Node("a", Options(manager="none"))
+    parts = [Events(7, 1, [["enqueue", queue, 1, [0, 1], {}, b"x"]], queue != "r") for queue in ("p", "q", "r")]
+    assert not backup.backup.apply(parts[:2])
+    assert (backup.content(), backup.backup.completed) == ({}, 0)
+    if lost:
+        backup.backup.attach(1)
+    backup.backup.apply(parts[2:])
+    assert backup.content() == {queue: [(1, b"x")] for queue in ("r" if lost else "pqr")}
+    assert backup.backup.completed == 7
+
+
+@pytest.mark.requirement("Q9", part=True)
+def test_a_backup_that_comes_back_is_told_what_is_new() -> None:
+    """It keeps what it has, under the next primary as well."""
+    def told(world: World, name: str) -> list[str]:
+        groups = [each for each in world.nodes[world.primary].sent[name] if isinstance(each, Events)]
+        return [event[5].decode() for group in groups for event in group.events if event[0] == "enqueue"]
+
+    async def run() -> None:
+        world = World()
+        world.promote("a")
+        await world.settle()
+        for _ in range(5):
+            world.send("qa")
+        await world.settle()
+        world.detach("b")
+        world.send("qa")
+        await world.turn()
+        world.attach("b")
+        await world.turn()
+        assert told(world, "b") == ["6"]
+        await world.settle()
+        world.promote("c")
+        world.send("qa")
+        await world.turn()
+        world.attach("b")
+        await world.turn()
+        assert told(world, "b") == ["7"]
+        await world.settle()
+        world.nodes["c"].demote()
+
+    asyncio.run(run())

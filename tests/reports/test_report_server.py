@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -191,3 +192,36 @@ def test_interrupting_ends_it_cleanly(store: Path) -> None:
         child.send_signal(signal.SIGINT)
         assert child.wait(20) == 0
         assert child.stderr.read() == b""
+
+
+@pytest.mark.requirement("H22", part=True)
+def test_programs_ask_for_runs_and_counts(server: ThreadingHTTPServer, store: Path) -> None:
+    make_run(store, name="run-2", operations=20)
+    status, body, headers = ask(server, "/api/runs?limit=1")
+    told = json.loads(body)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert told["total"] == 2 and len(told["runs"]) == 1
+    first = told["runs"][0]
+    status, body, _ = ask(server, f"/api/runs?offset=1&verdict={first['verdict']}&system={first['system']}")
+    assert [run["run"] for run in json.loads(body)["runs"]] != [first["run"]]
+    assert json.loads(ask(server, "/api/runs?verdict=nothing")[1]) == {"total": 0, "offset": 0, "runs": []}
+    status, body, headers = ask(server, "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r'[a-z_]+\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\} \d+', line) for line in lines)
+    assert sum(int(line.split()[-1]) for line in lines if line.startswith("stormproof_runs{")) == 2
+    assert ask(server, "/metrics", "HEAD")[1] == b""
+
+
+@pytest.mark.parametrize("query", ["limit=-1", "limit=x", "limit=99999999", "nosuch=1", "limit=1&" * 50, "offset="])
+def test_a_question_that_makes_no_sense_is_told(query: str, server: ThreadingHTTPServer) -> None:
+    status, body, _ = ask(server, f"/api/runs?{query}")
+    assert status == 400 and body.count(b"\n") == 1
+
+
+def test_counts_of_a_strangers_run_stay_lines_of_their_own(server: ThreadingHTTPServer, store: Path) -> None:
+    run = json.loads((store / "run-1" / "run.json").read_text())
+    run["test"]["system"] = 'x"} 5\nstormproof_runs{system="y\\'
+    (store / "run-1" / "run.json").write_text(json.dumps(run))
+    lines = ask(server, "/metrics")[1].decode().splitlines()
+    assert len(lines) == 6 and not any(line.startswith('stormproof_runs{system="y') for line in lines)

@@ -17,6 +17,8 @@ from stormproof.test import Test
 
 HOSTS = {"10.0.0.1": "control", "10.0.0.11": "n1", "10.0.0.12": "n2"}
 N1, N2 = "10.0.0.11", "10.0.0.12"
+FLOATING = "10.0.0.251"
+"""An address that moves."""
 
 
 class World:
@@ -24,7 +26,7 @@ class World:
 
     def __init__(self, seed: int = 1) -> None:
         self.loop = SimLoop()
-        self.network = Network(self.loop, HOSTS, random.Random(seed))
+        self.network = Network(self.loop, HOSTS, random.Random(seed), [FLOATING])
         self.n1 = Process(self.loop, "n1", 101)
         self.n2 = Process(self.loop, "n2", 201)
 

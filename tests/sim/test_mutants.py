@@ -24,7 +24,8 @@ SLOW = {"transaction-half-applied", "prepared-forgotten", "invitation-twice", "r
         "coordinator-stamp-ignored", "conflicting-tail-kept", "moved-and-kept", "own-log-wins", "change-before-slaves",
         "filter-lost-at-failover", "forgotten-when-sent", "stamp-lost-at-start", "close-drops-unacked",
         "completed-before-signal", "inquorate-broker-lives", "majority-too-small", "collocated-contexts-kept",
-        "state-behind-log", "transfer-misses-changes"}  # fmt: skip
+        "state-behind-log", "transfer-misses-changes", "promoted-in-catchup", "generation-not-stored",
+        "catch-up-misses-changes", "dead-backup-holds"}  # fmt: skip
 """Bugs whose hunts take many seeds, or long ones."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from simulated import N1, N2, World, in_world
+from simulated import FLOATING, N1, N2, World, in_world
 
 from harness.sim.latency import LatencyModel
 from harness.sim.loop import TURN
@@ -350,3 +350,76 @@ def test_bytes_keep_their_order_whatever_packets_suffer(seed: int) -> None:
         return await spoken(world, condition)
 
     assert in_world(work, seed)[0] == b"".join(b"%d," % number for number in range(100))
+
+
+# Addresses that move.
+
+
+async def listening_everywhere(world: World) -> None:
+    """Both nodes listen on the address; whoever connects is told which of them it has found."""
+
+    async def listen(name: str) -> None:
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(name.encode())
+
+        await asyncio.start_server(accept, FLOATING, 7000)
+
+    await world.n1.spawn(listen("n1"), "listen")
+    await world.n2.spawn(listen("n2"), "listen")
+
+
+async def found(reader: asyncio.StreamReader) -> str:
+    return (await reader.readexactly(2)).decode()
+
+
+def test_an_address_leads_to_whoever_has_announced_it_and_has_it() -> None:
+    async def work(world: World) -> None:
+        await listening_everywhere(world)
+        address = world.network.floating[FLOATING]
+        with pytest.raises(OSError, match="no route"):
+            await asyncio.open_connection(FLOATING, 7000)
+        address.announce("n1")
+        assert address.route == "", "it does not have it"
+        address.give("n1", 60)
+        address.announce("n1")
+        reader, _ = await asyncio.open_connection(FLOATING, 7000)
+        assert await found(reader) == "n1"
+        address.give("n2", 60)
+        reader, _ = await asyncio.open_connection(FLOATING, 7000)
+        assert await found(reader) == "n1", "nobody has heard of n2"
+        address.announce("n2")
+        reader, _ = await asyncio.open_connection(FLOATING, 7000)
+        assert await found(reader) == "n2"
+
+    in_world(work)
+
+
+def test_packets_for_a_machine_that_lost_the_address_are_lost_until_somebody_announces_it() -> None:
+    async def work(world: World) -> float:
+        await listening_everywhere(world)
+        address = world.network.floating[FLOATING]
+        address.give("n1", 2.0)
+        address.announce("n1")
+        reader, writer = await asyncio.open_connection(FLOATING, 7000)
+        assert await found(reader) == "n1"
+        await asyncio.sleep(1)
+        address.give("n1", 2.0)
+        await asyncio.sleep(1.5)
+        assert "n1" in address.holders, "given again"
+        await asyncio.sleep(1)
+        assert "n1" not in address.holders
+        writer.write(b"x")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        dialling = asyncio.ensure_future(asyncio.open_connection(FLOATING, 7000))
+        await asyncio.sleep(2)
+        assert not dialling.done()
+        address.give("n2", 60)
+        address.announce("n2")
+        reader, _ = await dialling
+        assert await found(reader) == "n2"
+        world.network.set_power("n2", False)
+        assert not address.holders
+        return world.loop.now
+
+    assert in_world(work) < 9

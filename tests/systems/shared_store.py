@@ -13,12 +13,16 @@ import shared_store_programs as programs
 from two_tier import BEHIND, STORE, Connection, request
 
 import stormproof
-from nodes.reference.storage.config import parse_storage_config
+from nodes.reference.storage.config import POSTGRES, SQLITE, STORES, parse_storage_config
+from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.reference.storage.process import StorageProcess
 from nodes.systems.reference.code import code_folder, install_code
 from stormproof.contracts.backend import Launch, Shells
 from stormproof.contracts.cluster import Deployment
 from stormproof.contracts.system import RoleChange
+
+DATABASE = "postgres"
+"""The program beside the service that keeps its rows, where it is PostgreSQL."""
 
 
 class SharedStore(stormproof.ShellSystem):
@@ -29,10 +33,16 @@ class SharedStore(stormproof.ShellSystem):
     min_nodes = 2
     max_nodes = 3
     simulated = True
+    options = (stormproof.Option("database", SQLITE, "what the service keeps its rows in", STORES),)
 
     def topology(self, test: stormproof.Test, demands: stormproof.Demands) -> stormproof.Topology:
         store = stormproof.Helper("vault", STORE, networks=(BEHIND,))
-        return stormproof.Topology(test.node_names, test.client_hosts, (store,), networks=(BEHIND,))
+        packages, capabilities = (("postgresql",), CAPABILITIES) if test.options["database"] == POSTGRES else ((), ())
+        return stormproof.Topology(test.node_names, test.client_hosts, (store,), networks=(BEHIND,),
+                                   packages=packages, capabilities=capabilities)
+
+    def programs(self, machine: stormproof.Machine) -> tuple[str, ...]:
+        return (DATABASE, "broker") if machine.role == STORE and machine.option("database") == POSTGRES else ("broker",)
 
     def cluster(self, deployment: Deployment) -> stormproof.ShellCluster:
         return Cluster(self, deployment)
@@ -50,6 +60,8 @@ class SharedStore(stormproof.ShellSystem):
     def command(self, machine: stormproof.Machine, program: str) -> list[str]:
         assert isinstance(machine.cluster.backend, Shells)
         python = machine.cluster.backend.python(machine.name)
+        if program == DATABASE:
+            return [python, "-m", "nodes.reference.storage.postmaster", "storage.json"]
         if machine.role == STORE:
             return [python, "-m", "nodes.reference.storage", "storage.json"]
         return [python, "programs.py", machine.name, machine.address, machine.address_of("vault", BEHIND)]
@@ -62,7 +74,7 @@ class SharedStore(stormproof.ShellSystem):
 
     def _storage(self, machine: stormproof.Machine) -> dict[str, Any]:
         return {"data": "data", "host": machine.address_of("vault", BEHIND), "port": programs.STORE_PORT,
-                "clients": list(machine.replicas), "secret": programs.SECRET}
+                "clients": list(machine.replicas), "secret": programs.SECRET, "store": machine.option("database")}
 
     async def status(self, machine: stormproof.Machine) -> stormproof.NodeStatus:
         serving = bool(await request(machine.address, self.port, "DEPTH q0"))

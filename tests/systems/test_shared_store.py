@@ -29,6 +29,20 @@ def test_nothing_is_lost(tmp_path: Path, backend: str) -> None:
     assert len({event["node"] for event in events if event["role"] == "active"}) == 2, "the store was taken over"
 
 
+@pytest.mark.soak
+@pytest.mark.requirement("F6", part=True)
+@pytest.mark.parametrize("backend", backends(slow="real")[1:])
+def test_nothing_is_lost_with_postgresql_behind_the_service(tmp_path: Path, backend: str) -> None:
+    """Its postmaster is killed again and again, with kill -9, and started again by the heal."""
+    ran = run_of(SHARED_STORE, tmp_path / "runs", backend, "--nodes", "2", "--nemesis", "kill", "--time-limit", "15",
+                 "--rate", "60", database="postgres", kill_kind="store", kill_program="postgres", fault_duration="2",
+                 min_ok="20")  # fmt: skip
+    assert (ran.status, ran.verdict["verdict"]) == (0, "valid"), ran.out + ran.err
+    assert ran.run is not None
+    told = (ran.run / "logs" / "vault.broker.log").read_text()
+    assert "database lost" in told and "database open" in told
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_many_faults(tmp_path: Path, seed: int) -> None:
     """The store's machine is hit too: killed, and its power cut."""

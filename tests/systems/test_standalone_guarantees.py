@@ -17,7 +17,8 @@ from stormproof.contracts.guarantee import PROMISED
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
 
-WORKLOADS_OF_IT = ("queue", "topic", "transaction", "processing", "store-and-forward", "clustered")
+WORKLOADS_OF_IT = ("queue", "topic", "transaction", "processing", "store-and-forward", "clustered", "offline-send",
+                   "security")
 DESTROYED = {"corrupt", "empty"}
 
 

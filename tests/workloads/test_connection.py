@@ -180,6 +180,40 @@ async def test_the_same_replica_is_tried_first_for_the_set_time(proxy: Proxy) ->
     await other.stop()
 
 
+@pytest.mark.requirement("F15")
+@pytest.mark.parametrize("first_again", [True, False])
+async def test_the_first_of_the_list_is_tried_first_whenever_it_connects(proxy: Proxy, first_again: bool) -> None:
+    others = [await Proxy(proxy.target).start() for _ in range(2)]
+    proxy.refusing = True
+    settings = replace(SETTINGS, same_replica=0.0, first_again=first_again, learns_replicas=False)
+    connection = await opened(proxy, *others, settings=settings)
+    assert connection.peer == others[0].address, "the primary did not serve"
+    proxy.refusing, others[0].refusing = False, True
+    others[0].cut()
+    await send(connection, b"1")
+    assert connection.peer == (proxy if first_again else others[1]).address
+    await connection.close()
+    for other in others:
+        await other.stop()
+
+
+@pytest.mark.requirement("F15")
+async def test_where_nobody_serves_it_waits_between_two_rounds(proxy: Proxy) -> None:
+    dead = await Proxy(proxy.target).start()
+    dead.refusing = proxy.refusing = True
+    settings = replace(SETTINGS, round_pause=60.0, retry_delay=0.001)
+    connection = StompConnection([dead.address, proxy.address], settings)
+    opening = asyncio.create_task(connection.open(30.0))
+    async with asyncio.timeout(20.0):
+        while not proxy.accepted:  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.3)
+    assert (dead.accepted, proxy.accepted) == (1, 1)
+    opening.cancel()
+    await connection.abort()
+    await dead.stop()
+
+
 @pytest.mark.requirement("J17")
 async def test_a_master_that_came_to_the_group_later_is_learned_from_a_slave(proxy: Proxy) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -63,7 +63,7 @@ def client_on(connection: Silent, depths: Callable[[], Awaitable[dict[str, int] 
     cluster: Any = SimpleNamespace(
         test=Test("joram", "queue", nodes=1, options=OPTIONS | more), login="", passcode="", depths=depths,
         reliable_connections=True,
-        node_names=("n1",), client_addresses=lambda: [("127.0.0.1", 1)],
+        node_names=("n1",), client_addresses=lambda: [("127.0.0.1", 1)], client_address=lambda _: None,
         backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
 

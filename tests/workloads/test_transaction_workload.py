@@ -121,7 +121,8 @@ def client_with(connection: Scripted, **changed: Any) -> TransactionClient:
     cluster: Any = SimpleNamespace(
         test=transaction_test(**{"crash_share": 0.0, **changed}), login="", passcode="", node_names=("n1",),
         reliable_connections=True,
-        client_addresses=lambda: [("127.0.0.1", 1)], backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
+        client_addresses=lambda: [("127.0.0.1", 1)], client_address=lambda _: None,
+        backend=SimpleNamespace(address=lambda _: "127.0.0.1"),
     )  # fmt: skip
 
     class Connected(TransactionClient):

@@ -33,8 +33,17 @@ from harness.backends.ssh.facts import (
 from harness.backends.ssh.hosts import absolute, default_known_hosts, read_hosts
 from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
 from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
-from nemesis.families import families_of
-from stormproof.contracts.backend import DEAD, LINKS, PACKETS, Capability, Link, LinkConditions, ProcessState
+from nemesis.families import ANY_KIND, families_of, honoured_kinds, needs_of, wanted_kinds
+from stormproof.contracts.backend import (
+    DEAD,
+    HOST_ROOT,
+    LINKS,
+    PACKETS,
+    Capability,
+    Link,
+    LinkConditions,
+    ProcessState,
+)
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
@@ -55,6 +64,7 @@ class SshBackend(ShellBackend):
     """Nodes on the first hosts that a file names."""
 
     name = "ssh"
+    root_folder = HOST_ROOT
     silence = 1.0
     options = OPTIONS
     abilities: ClassVar[Mapping[str, str]] = {**ABILITIES, **machines.ABILITIES}
@@ -98,6 +108,13 @@ class SshBackend(ShellBackend):
         if topology.networks:
             raise UsageError(f"hosts over SSH have one network for a test, but {test.system} wants further ones: "
                              f"{', '.join(topology.networks)}; choose another --backend")
+        if topology.shared:
+            raise UsageError(f"hosts over SSH have no folders in common that we know of, but {test.system} wants some: "
+                             f"{', '.join(topology.shared)}; choose another --backend")
+        if topology.addresses:
+            raise UsageError(f"{test.system} wants an address that moves from host to host "
+                             f"({', '.join(topology.addresses)}), and nobody here knows which are free on the hosts' "
+                             "network; name one in the system's settings")
         hosts = read_hosts(test.options)
         if len(hosts) < len(topology.machines):
             raise UsageError(f"{len(topology.machines)} machines need as many hosts, but there are {len(hosts)}: "
@@ -396,4 +413,9 @@ class SshBackend(ShellBackend):
 
 def _needed(test: Test) -> set[str]:
     """The abilities that the test's faults need."""
-    return {ability for family in families_of(test) for ability in family.needs}
+    found: set[str] = set()
+    for family in families_of(test):
+        wanted = wanted_kinds(test, family)
+        kinds = honoured_kinds(SshBackend.abilities, family) if ANY_KIND in wanted else wanted
+        found |= {ability for kind in ("", *kinds) for ability in needs_of(family, kind)}
+    return found

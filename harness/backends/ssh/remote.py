@@ -20,6 +20,7 @@ from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_ro
 from harness.backends.ssh.facts import BUSY, MARKER, STATE
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import POWER_LIMIT, parse_power, takes_connections
+from stormproof.contracts.cluster import MAIN
 from stormproof.errors import BackendError, HistoryError
 from stormproof.history.bounds import read_small_text
 from stormproof.history.undo import POWER, pending_undos
@@ -99,14 +100,13 @@ mkdir -p {shlex.quote(remote.node_dir(node))} {STATE}/code
 
 
 def clean_script(remote: Remote, node: str) -> str:
-    """Let all links pass and none suffer, set the clock right, end the broker, remove the run's folder.
+    """Let all links pass and none suffer, set the clock right, end all programs, remove the run's folder.
 
     Prints what there was to undo. A host that another run has taken is that run's to clean.
 
     Harmless where nothing is left. Without the marker nothing is touched: the host is no longer ours to clean.
     """
     folder = remote.node_dir(node)
-    pid_file = f"{folder}/broker.pid"
     run = shlex.quote(remote.run)
     return f"""
 [ -f {MARKER} ] || {{ echo "it has no {MARKER} any more"; exit 1; }}
@@ -118,7 +118,7 @@ nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {netem.HEAL}
 {right_script()}
 if [ -d {shlex.quote(folder)} ]; then
-  ( {process.kill_script(pid_file)} ) || exit 1
+  ( {process.kill_all_script(folder, MAIN)} ) || exit 1
   rm -rf {shlex.quote(folder)} && echo {shlex.quote(f"folder {folder}")} || exit 1
 fi
 rmdir {STATE}/runs/{run} 2>/dev/null || :  # also of an earlier attempt that was cut off behind the line above

@@ -6,13 +6,14 @@ import importlib
 from collections.abc import Callable
 from typing import cast
 
-from nodes.reference.api import Broker, ConfigError, Design
+from nodes.reference.api import Broker, Config, ConfigError, Design
 
 DESIGNS = {
     "standalone": "nodes.reference.designs.standalone:Standalone",
     "joram": "nodes.reference.designs.joram.design:Joram",
     "icestorm": "nodes.reference.designs.icestorm.design:IceStorm",
     "qpid": "nodes.reference.designs.qpid.design:Qpid",
+    "fiorano": "nodes.reference.designs.fiorano.design:Fiorano",
 }
 
 
@@ -27,6 +28,15 @@ def design_factory(name: str) -> Callable[[Broker], Design]:
         raise ConfigError(f"design: there is no {name!r}; choose one of {', '.join(DESIGNS)}")
     module, _, attribute = target.partition(":")
     return cast("Callable[[Broker], Design]", getattr(importlib.import_module(module), attribute))
+
+
+def is_in_memory(config: Config) -> bool:
+    """Whether the design keeps the broker's state elsewhere: its own database is a working copy, which is in memory."""
+    return bool(getattr(design_factory(config.design), "in_memory", _never)(config))
+
+
+def _never(config: Config) -> bool:
+    return False
 
 
 def make_design(broker: Broker) -> Design:

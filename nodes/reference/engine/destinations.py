@@ -24,6 +24,7 @@ from nodes.reference.engine.model import (
     Shared,
     Subscription,
     Transaction,
+    content_bytes,
 )
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
@@ -65,16 +66,17 @@ class Destinations:
 
     # Arrival.
 
-    def check_room(self, destinations: Iterable[str]) -> None:
-        """Whether one more message can be sent to each of these.
+    def check_room(self, sends: Iterable[Mapping[str, Any]]) -> None:
+        """Whether these messages can be sent, each to its destination.
 
         Raises:
             CommandError: a limit would be exceeded.
         """
         count = len(self._server_queues)
+        size = 0
         fresh: dict[str, None] = {}
-        for named in destinations:
-            server, destination = self._server_queues.route(named)
+        for args in sends:
+            server, destination = self._server_queues.route(args["destination"])
             if server is not None:
                 if not self._server_queues.knows(server):
                     raise CommandError(f"there is no server {server} in the configuration")
@@ -85,7 +87,9 @@ class Destinations:
                 count += len(self._state.routes.to(destination.removeprefix(TOPIC_PREFIX)))
                 continue
             if destination.startswith(EXCHANGE_PREFIX):
-                count += len(self._bound(destination))
+                queues = self._bound(destination)  # each keeps a copy of its own
+                count += len(queues)
+                size += len(queues) * content_bytes(len(args["body"]), (args["headers"], args["body"]))
                 continue
             count += not destination.startswith(WANTED)
             name = destination.removeprefix(WANTED).removeprefix(MOVED).removeprefix(QUEUE_PREFIX)
@@ -93,6 +97,8 @@ class Destinations:
                 fresh[name] = None
         if count - len(self._server_queues) > self._limits.max_fanout:
             raise CommandError(f"a command may bring {self._limits.max_fanout} messages into being")
+        if size > self._limits.max_fanout_bytes:
+            raise CommandError(f"a command may bring {self._limits.max_fanout_bytes} bytes to the queues of exchanges")
         if len(self._state.messages) + self._state.reserved + count > self._limits.max_messages:
             raise CommandError(f"the broker already holds its limit of {self._limits.max_messages} messages")
         if fresh:

@@ -23,14 +23,16 @@ from nodes.reference.bugs import (
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, PLAIN, Context, Message
+from nodes.reference.engine.model import AUTO, PLAIN, QUEUE_PREFIX, Context, Message
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.replica import QueueReplicas
+from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
 from nodes.reference.engine.server_queues import ServerQueues
 from nodes.reference.engine.state import State
-from nodes.reference.engine.store import Changes, no_progress
+from nodes.reference.engine.store import Changes, Records, no_progress
 from nodes.reference.engine.tap import Enqueued, QueueTap
-from nodes.reference.engine.threads import PREFIX, thread_of
+from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
+from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.engine.transactions import Transactions
 
 CLOSED_REMEMBERED = 1_000
@@ -55,14 +57,19 @@ class StoreEngine:
         self._clustered = Clustered(database, self._state, self.server_queues, clustered, bugs)
         self._destinations = Destinations(self._state, self.server_queues, self._clustered, self._limits, bugs,
                                           self.local, self._too_slow)
+        secured = config is not None and bool(config.options.get("security"))
+        self.security = Security(database, secured, config.login if config is not None else "", self._state.new_id)
+        self._answer: dict[str, str] = {}
+        self._reduced: str | None = None
         transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
+        self._records: list[Records] = []
         self._effects: list[Effect] = []
         self._unfiltered: set[str] = set()
         self._handlers = {
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
-            "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": transactions.commit,
-            "abort": transactions.abort, "prepare": transactions.prepare, "recover": self._nothing,
-            "received": self._nothing, "close": self._close_by_client,
+            "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": self._commit,
+            "abort": transactions.abort, "prepare": self._prepare, "recover": self._nothing,
+            "received": self._nothing, "close": self._close_by_client, "security": self._secure,
         }
         self._without_client = {"external": self._external, "deploy": self._deploy, **self.server_queues.handlers}
 
@@ -98,6 +105,8 @@ class StoreEngine:
                 effects.append(done)
             if conn not in self._state.contexts:
                 effects.append(Closed(conn, str(command.args.get("reason", "")), self._received_by(conn)))
+            if self._reduced is not None:
+                self._withdraw(self._reduced)
         return self._react(effects)
 
     def _received_by(self, conn: str) -> int | None:
@@ -117,6 +126,34 @@ class StoreEngine:
             self._state.flush(self.changes)
             self.server_queues.flush(self.changes)
             self._clustered.flush(self.changes)
+            self.security.flush(self.changes)
+            for records in self._records:
+                records.write()
+                records.saved()
+
+    def write(self) -> None:
+        """Write what has changed, of queues, messages and records, and keep it until it is known to be ``saved``.
+
+        For a store that may fail: what was not saved is written again the next time.
+        """
+        self._state.write(self.changes)
+        for records in self._records:
+            records.write()
+
+    def saved(self) -> None:
+        """What was written is in the store."""
+        self._state.saved()
+        for records in self._records:
+            records.saved()
+
+    @property
+    def overflows(self) -> bool:
+        """Whether what could not be saved takes more memory than it may."""
+        return self._state.overflows
+
+    def store_with(self, records: Records) -> None:
+        """Store these records whenever the engine's own state is stored."""
+        self._records.append(records)
 
     def tap(self, tap: QueueTap | None) -> None:
         """Tell ``tap`` of every message that is enqueued or dequeued from now on; None ends that."""
@@ -131,8 +168,22 @@ class StoreEngine:
         """
         held = self._state.queues.get(queue) or self._state.durables.get(queue)
         messages = [message for message in self._state.messages.values() if message.queue is held]
-        return (Enqueued(message.queue.kind, queue, message.sequence, *self._state.content(message))
-                for message in messages if message.id in self._state.messages)
+        return self._contents(messages)
+
+    def browse_beyond(self, beyond: Mapping[str, int]) -> Iterator[tuple[str, Iterator[Enqueued]]]:
+        """For each of these queues the messages with higher numbers than that, as ``browse`` gives them."""
+        found: dict[str, list[Message]] = {name: [] for name in beyond}
+        for message in self._state.messages.values():
+            queue = message.queue
+            if queue.kind == PLAIN and queue.name in found and message.sequence > beyond[queue.name]:
+                found[queue.name].append(message)
+        return ((name, self._contents(messages)) for name, messages in found.items())
+
+    def _contents(self, messages: Iterable[Message]) -> Iterator[Enqueued]:
+        for message in messages:
+            if message.id in self._state.messages:
+                queue = message.queue
+                yield Enqueued(queue.kind, queue.name, message.sequence, *self._state.content(message))
 
     def use_exchanges(self, exchanges: Exchanges) -> None:
         """Let clients send to exchanges."""
@@ -209,6 +260,7 @@ class StoreEngine:
         self._state.flush(self.changes)
         self.server_queues.flush(self.changes)
         self._clustered.flush(self.changes)
+        self.security.flush(self.changes)
         return self._state.rows()
 
     def load(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
@@ -221,6 +273,15 @@ class StoreEngine:
         self._state.replace(rows, on_progress)
         self.server_queues.restore()
         self._clustered.restore()
+        self.security.restore()
+
+    def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
+        """Take the whole state from the database, in which others have written, calling ``on_progress`` often."""
+        self._destinations.forget()
+        self._state.reload(on_progress)
+        self.server_queues.restore()
+        self._clustered.restore()
+        self.security.restore()
 
     # Commands that come from no client.
 
@@ -235,7 +296,7 @@ class StoreEngine:
         if not self.server_queues.awaits(server, sequence):
             return
         try:
-            self._destinations.check_room((args["destination"],))
+            self._destinations.check_room((args,))
         except CommandError as mistake:
             self.server_queues.decline(server, str(mistake))
             return
@@ -260,7 +321,9 @@ class StoreEngine:
         effects: list[Effect] = []
         if args.get("collocated"):
             self._clean_up_after(thread_of(conn), effects)
-        if len(self._state.contexts) >= self._limits.max_contexts:
+        if not args.get("collocated") and not self.security.may_open(args["login"], args.get("principal", 0)):
+            effects.append(Refused(conn, None, DENIED))
+        elif len(self._state.contexts) >= self._limits.max_contexts:
             effects.append(Refused(conn, None, "too many connections"))
         else:
             self._state.add_context(conn, bool(args["reliable"]), str(args["login"]))
@@ -305,6 +368,8 @@ class StoreEngine:
         if command.kind == "recover":
             headers = {"x-xids": " ".join(self._transactions.recover(context.login))}
             return Done(context.conn, command.seq, receipt, duplicate, headers)
+        if command.kind == "security":
+            return Done(context.conn, command.seq, receipt, duplicate, self._answer)
         return Done(context.conn, command.seq, receipt, duplicate)
 
     def _note_received(self, context: Context, received: int) -> None:
@@ -351,13 +416,56 @@ class StoreEngine:
     def _nothing(self, context: Context, command: Command) -> None:
         """The counter that rides on every command is all there is, or the answer that its receipt brings."""
 
+    # Rights.
+
+    def _secure(self, context: Context, command: Command) -> None:
+        """A request about principals, rights and objects, whose answer goes with its receipt."""
+        if context.reliable:
+            raise CommandError("requests about security need a connection that is not reliable")
+        outcome = self.security.request(context.login, command.args["request"], command.args["said"])
+        self._answer, self._reduced = outcome.headers, outcome.reduced
+
+    def _demand(self, context: Context, right: str, destination: str) -> None:
+        if self.security.enabled and not is_collocated(context.conn) and not self.security.permits(
+                context.login, right, destination):
+            raise CommandError(f"{DENIED}: {right} {destination}")
+
+    def _withdraw(self, login: str) -> None:
+        """Close the connections that have what this login has no right to any more: they have to know."""
+        self._reduced = None
+        gone = self.security.principal(login) is None
+        for context in [each for each in self._state.contexts.values() if each.login == login]:
+            queues = [subscription.queue for subscription in context.subscriptions.values()]
+            names = [f"{QUEUE_PREFIX}{queue.name}" if queue.kind == PLAIN else f"{TOPIC_PREFIX}{queue.pattern}"
+                     for queue in queues]
+            if gone or not all(self.security.permits(login, CONSUME, name) for name in names):
+                received = context.in_seq if context.reliable else None
+                self._effects.append(Refused(context.conn, None, DENIED, received))
+                self._close(context, "error")
+
+    def _commit(self, context: Context, command: Command) -> None:
+        self._demand_sends(context, command)
+        self._transactions.commit(context, command)
+
+    def _prepare(self, context: Context, command: Command) -> None:
+        self._demand_sends(context, command)
+        self._transactions.prepare(context, command)
+
+    def _demand_sends(self, context: Context, command: Command) -> None:
+        """What a transaction sends needs its rights at COMMIT, too; of a branch at PREPARE, and never after that."""
+        transaction = context.transactions.get(command.args.get("tx", "")) if self.security.enabled else None
+        for item in transaction.items if transaction is not None else ():
+            if item.kind == "send":
+                self._demand(context, PRODUCE, item.args["destination"])
+
     # Messages.
 
     def _send(self, context: Context, command: Command) -> None:
+        self._demand(context, PRODUCE, command.args["destination"])
         if command.args.get("tx") is not None:
             self._transactions.defer(context, command)
             return
-        self._destinations.check_room((command.args["destination"],))
+        self._destinations.check_room((command.args,))
         self._destinations.send(command.args)
 
     def _settle(self, context: Context, command: Command) -> None:
@@ -374,6 +482,7 @@ class StoreEngine:
         self._destinations.finish(command.kind, context.covered(message))
 
     def _subscribe(self, context: Context, command: Command) -> None:
+        self._demand(context, CONSUME, command.args["destination"])
         self._destinations.subscribe(context, command.args)
 
     def _unsubscribe(self, context: Context, command: Command) -> None:

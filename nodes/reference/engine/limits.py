@@ -31,6 +31,7 @@ class Limits:
     max_transaction_bytes: int = 16 << 20
     max_open_bytes: int = 128 << 20
     max_fanout: int = 2_000
+    max_fanout_bytes: int = 32 << 20
     max_window: int = 12 << 20
     message_cache: int = 64 << 20
     max_connections: int = 4_096

@@ -11,6 +11,7 @@ from typing import Any
 
 from nodes.reference import wire
 from nodes.reference.engine.model import ACK_MODES, DURABLE, PLAIN, TRANSIENT
+from nodes.reference.engine.security import is_row
 from nodes.reference.engine.server_queues import MOVED, WANTED, split
 from nodes.reference.engine.store import COLUMNS
 
@@ -54,8 +55,9 @@ def _blob(value: Any) -> bool:
     return type(value) is bytes
 
 
-def _texts(value: Any) -> bool:
-    return type(value) is dict and all(type(each) is str for each in value.values())
+def are_headers(value: Any) -> bool:
+    """Whether a message can have these headers: texts that can be sent to a client."""
+    return type(value) is dict and all(type(each) is str and "\0" not in name + each for name, each in value.items())
 
 
 def _destination(value: Any) -> bool:
@@ -66,7 +68,12 @@ def _or_none(rule: Rule) -> Rule:
     return lambda value: value is None or rule(value)
 
 
-_MESSAGE: Mapping[str, Rule] = {"destination": _destination, "headers": _texts, "body": _blob}
+def _is_said(value: Any) -> bool:
+    """What a request about security may say: texts, and the hash of a passcode."""
+    return type(value) is dict and all(type(each) in (str, bytes, int) for each in value.values())
+
+
+_MESSAGE: Mapping[str, Rule] = {"destination": _destination, "headers": are_headers, "body": _blob}
 _ID: Mapping[str, Rule] = {"id": _text}
 _TX: Mapping[str, Rule] = {"tx": _text}
 _NEEDED: Mapping[str, Mapping[str, Rule]] = {
@@ -76,12 +83,14 @@ _NEEDED: Mapping[str, Mapping[str, Rule]] = {
     "recover": {}, "received": {}, "deploy": {"destination": _destination, "id": _reserved},
     "deployment": {"phase": _number, "note": _text}, "forwarded": {"server": _server, "sequence": _sequence},
     "meet": {"server": _server, "first": _sequence},
-    "external": {"server": _server, "sequence": _sequence, "destination": _text, "headers": _texts, "body": _blob},
+    "security": {"request": _text, "said": _is_said},
+    "external": {"server": _server, "sequence": _sequence, "destination": _text, "headers": are_headers, "body": _blob},
 }
 """Every kind of command that reaches the engine, with the arguments that it always has."""
 _ALLOWED: Mapping[str, Rule] = {
     "receipt": _or_none(_text), "received": _or_none(_number), "reason": _text, "durable": _or_none(_text), "id": _text,
     "tx": _text, "xid": _text, "resume": _flag, "moved": _flag, "collocated": _flag, "auto": _flag,
+    "principal": _number,
 }
 """Arguments that any command may have."""
 _ENDS = ("commit", "abort")
@@ -149,7 +158,7 @@ def _item(columns: list[Any]) -> bool:
 
 
 def _content(shared: int, headers: bytes) -> bool:
-    return bool(shared) or _texts(wire.decode(headers))
+    return bool(shared) or are_headers(wire.decode(headers))
 
 
 _CONTENTS: Mapping[str, Callable[[list[Any]], bool]] = {
@@ -167,6 +176,7 @@ _CONTENTS: Mapping[str, Callable[[list[Any]], bool]] = {
     "deployment": lambda c: _number(c[1]),
     "outcomes": lambda c: c[3] in ("committed", "aborted"),
     "closed": lambda c: _number(c[3]),
+    "security": lambda c: is_row(c[1], c[2], wire.decode(c[3])),
 }
 """What else must hold of a row's columns, of which the first is its key."""
 
@@ -179,6 +189,7 @@ _REFERENCES: tuple[tuple[str, int, str, bool], ...] = (
 """(table, column, table whose key it holds, whether it may be 0 for none)."""
 _UNIQUE: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("contexts", (1,)), ("queues", (2, 1)), ("subscriptions", (1, 2)), ("closed", (1,)), ("outcomes", (1, 2)),
+    ("security", (1, 2)),
 )
 
 
@@ -231,4 +242,4 @@ def _check_counters(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
             raise ShapeError("a row has a number that was not given yet")
 
 
-_NUMBERED = ("queues", "contexts", "subscriptions", "transactions", "items", "shares", "outcomes", "closed")
+_NUMBERED = ("queues", "contexts", "subscriptions", "transactions", "items", "shares", "outcomes", "closed", "security")

@@ -101,16 +101,32 @@ class State:
 
     def flush(self, changes: Changes | None) -> None:
         """Write all that changed, in the open transaction."""
+        self.write(changes)
+        self.saved()
+
+    def write(self, changes: Changes | None) -> None:
+        """Write all that changed, and keep it in memory until it is known to be saved."""
+        for table in (*self._tables, self._message_table, self._shared_table):
+            if table.changed or table.removed:
+                table.write(self._database, changes)
+
+    def saved(self) -> None:
+        """What was written is in the store."""
         for table in self._tables:
             if table.changed or table.removed:
-                table.flush(self._database, changes)
-        for message in self._message_table.flush(self._database, changes):
+                table.saved()
+        for message in self._message_table.saved():
             if message.subscription is not None or self._cached > self._cache:
                 self._drop_content(message)
         # Other subscriptions will ask for the same content: it stays while there is room.
-        for shared in self._shared_table.flush(self._database, changes):
+        for shared in self._shared_table.saved():
             if self._cached > self._cache:
                 self._drop_content(shared)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether contents that can't be stored take more memory than contents of waiting messages may."""
+        return self._cached > 2 * self._cache
 
     def rows(self) -> Iterator[list[Any]]:
         """The stored state, row by row."""
@@ -118,9 +134,13 @@ class State:
 
     def replace(self, rows: Iterable[list[Any]], on_progress: Callable[[], None] = no_progress) -> None:
         """Replace everything, on disk and in memory; ``on_progress`` is called now and then."""
+        replace_all(self._database, with_progress(rows, on_progress))
+        self.reload(on_progress)
+
+    def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
+        """Hold in memory what the tables hold; what was not flushed is gone."""
         for table in (*self._tables, self._message_table, self._shared_table):
             table.forget()
-        replace_all(self._database, with_progress(rows, on_progress))
         self._restore(on_progress)
 
     # Additions and removals.

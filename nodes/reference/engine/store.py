@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -47,6 +47,7 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
     "closed": (
         "id INTEGER PRIMARY KEY", "conn TEXT NOT NULL", "reason TEXT NOT NULL", "in_seq INTEGER NOT NULL",
     ),
+    "security": ("id INTEGER PRIMARY KEY", "kind TEXT NOT NULL", "name TEXT NOT NULL", "content BLOB NOT NULL"),
 }
 COLUMNS: Mapping[str, Sequence[str]] = _SCHEMA
 """Table -> how its columns are declared."""
@@ -95,6 +96,16 @@ class Changes:
         self._rows = {}
 
 
+class Records(Protocol):
+    """What somebody keeps in the same database in tables of its own: changed in memory, written in a transaction."""
+
+    def write(self) -> None:
+        """Write what changed, and keep it until it is known to be saved."""
+
+    def saved(self) -> None:
+        """What was written is in the store."""
+
+
 class Table(Generic[T]):
     """The unsaved changes of one table; ``row`` makes the row of an object when it is written.
 
@@ -135,6 +146,11 @@ class Table(Generic[T]):
 
     def flush(self, database: sqlite3.Connection, changes: Changes | None = None) -> list[T]:
         """Write the changes, and note them in ``changes`` if that is given; returns the objects that were written."""
+        self.write(database, changes)
+        return self.saved()
+
+    def write(self, database: sqlite3.Connection, changes: Changes | None = None) -> None:
+        """Write the changes, which stay unsaved until ``saved`` is called."""
         if self.removed:
             if len(self.removed) <= _FEW:
                 database.executemany(self._delete, self.removed)
@@ -142,16 +158,21 @@ class Table(Generic[T]):
                 database.executemany(self._delete_run, runs(key for key, in self.removed))
             if changes is not None:
                 changes.add(self._name, (), (key for key, in self.removed))
-            self.removed = []
+        if not self.changed:
+            return
+        if changes is None:
+            database.executemany(self._upsert, map(self._row, self.changed.values()))
+        else:
+            rows = list(map(self._row, self.changed.values()))
+            database.executemany(self._upsert, rows)
+            changes.add(self._name, rows, ())
+
+    def saved(self) -> list[T]:
+        """What was written is in the store; returns the objects."""
+        self.removed = []
         if not self.changed:
             return []
         written = list(self.changed.values())
-        if changes is None:
-            database.executemany(self._upsert, map(self._row, written))
-        else:
-            rows = list(map(self._row, written))
-            database.executemany(self._upsert, rows)
-            changes.add(self._name, rows, ())
         self.changed = {}
         self._unsaved = set()
         return written

@@ -9,6 +9,8 @@ TOPIC_MANAGER = "/topic-manager"
 """Where requests to the topic manager go, in designs that have one."""
 MANAGEMENT = "/management"
 """Where requests that make and remove queues, exchanges and bindings go, in designs that have them."""
+SECURITY = "/security"
+"""Where requests about principals, rights and administered objects go, in brokers that have them."""
 EXCHANGE_PREFIX = "/exchange/"
 """``/exchange/NAME/KEY``: a message for the queues that are bound, in designs that have exchanges."""
 _MAX_KNOWN = 10_000

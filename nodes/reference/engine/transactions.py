@@ -188,5 +188,5 @@ class Transactions:
             messages = [m for m in context.covered(message) if m.id not in taken]
             taken.update(m.id for m in messages)
             plan.append((item, messages))
-        self._destinations.check_room(item.args["destination"] for item in items if item.kind == "send")
+        self._destinations.check_room(item.args for item in items if item.kind == "send")
         return plan

@@ -14,7 +14,8 @@ import asyncio
 import hmac
 import random
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ MAX_FRAME = 64 << 20
 MAX_UNSENT = 128 << 20
 MAX_HELLO = 4096
 MAX_COMPLAINTS = 1000
+MAX_STRANGERS = 64
 _LENGTH = struct.Struct(">I")
 
 
@@ -205,6 +207,31 @@ class Complaints:
         self._told = {told: None for told in self._told if told[0] not in ("", peer)}
 
 
+class Strangers:
+    """Connections whose other side has not proven who it is: ``MAX_STRANGERS``; the oldest gives way to a new one."""
+
+    def __init__(self) -> None:
+        self._writers: dict[asyncio.StreamWriter, None] = {}
+
+    @contextmanager
+    def waiting(self, writer: asyncio.StreamWriter) -> Iterator[None]:
+        """As long as the other side of this connection is a stranger."""
+        if len(self._writers) >= MAX_STRANGERS:
+            oldest = next(iter(self._writers))
+            del self._writers[oldest]
+            oldest.transport.abort()
+        self._writers[writer] = None
+        try:
+            yield
+        finally:
+            self._writers.pop(writer, None)
+
+    def cut(self) -> None:
+        """Cut them all off."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+
 class _Reading(asyncio.Protocol):
     """Hands on what comes as it comes: a task that reads would cost two turns of the loop for each read.
 
@@ -286,7 +313,7 @@ class Links:
         self._exempt_until: dict[str, float] = {}
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
-        self._handshakes: dict[asyncio.StreamWriter, None] = {}
+        self._strangers = Strangers()
         self._accepted: dict[asyncio.Task[None], None] = {}
         self._stopping = False
 
@@ -332,8 +359,7 @@ class Links:
             self._server.close()
         for link in self._links.values():
             link.writer.close()
-        for writer in list(self._handshakes):
-            writer.transport.abort()
+        self._strangers.cut()
         if self._accepted:
             await asyncio.wait(list(self._accepted), timeout=self._silence)
         dials = list(self._dials.values())
@@ -415,17 +441,15 @@ class Links:
         return _Link(reader, writer, FrameParser())
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._handshakes[writer] = None
         try:
-            async with within(max(self._silence, 0.1)):
-                peer = await self._handshake.accept(reader, writer, self._others())
+            with self._strangers.waiting(writer):
+                async with within(max(self._silence, 0.1)):
+                    peer = await self._handshake.accept(reader, writer, self._others())
         except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError) as error:
             if isinstance(error, LinkError):
                 self._complaints.tell("", str(error))
             writer.transport.abort()
             return
-        finally:
-            del self._handshakes[writer]
         task = asyncio.current_task()
         if task is not None:
             self._accepted[task] = None

@@ -166,7 +166,7 @@ class MessageCodec:
             raise LinkError(f"a frame with code {code} is malformed: {error}") from error
         if not isinstance(values, list) or tuple(map(type, values)) != self._types[code]:
             raise LinkError(f"a frame with code {code} is malformed")
-        _check_numbers(code, [value for value in values if type(value) is int])
+        _check_numbers(code, [value for value in values if type(value) in (int, float)])
         return cls(*values)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nodes import stomp
 from nodes.reference.api import (
     Administered,
     Admission,
@@ -22,27 +21,27 @@ from nodes.reference.api import (
     Deployed,
     Design,
     Effect,
-    Entrance,
     Growing,
-    Listener,
     Opened,
     Refused,
     Runtime,
     Waiting,
 )
 from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
-from nodes.reference.designs import make_design
+from nodes.reference.designs import is_in_memory, make_design
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
 from nodes.reference.engine.threads import is_collocated, thread_of
-from nodes.reference.server import frames
+from nodes.reference.option_values import seconds
 from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
+from nodes.reference.server.doors import Doors
 from nodes.reference.server.frames import Greeting
+from nodes.reference.server.guard import Guard
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
-from nodes.reference.server.sessions import Session, login_limits, master_header
+from nodes.reference.server.sessions import Session, master_header
 from nodes.reference.trust import NO_SECRET, check_trust, demand_secret, has_secret
 from nodes.timeouts import within
 
@@ -71,21 +70,28 @@ class ReferenceBroker:
         self.runtime = runtime
         self.port = config.port
         self.limits = Limits.from_options(config.options)
-        self.database: sqlite3.Connection = runtime.open_database(DATABASE)
+        self.database: sqlite3.Connection = (
+            sqlite3.connect(":memory:", isolation_level=None) if is_in_memory(config)
+            else runtime.open_database(DATABASE))
         self.bugs = switched_on(config.options)
         if COMMIT_UNSYNCED in self.bugs:
             self.database.execute("PRAGMA synchronous=OFF")
         self.engine = StoreEngine(self.database, self.limits, self.bugs, config)
+        self.guard = Guard(self.engine.security, config.options, runtime.random, runtime.now)
         self.entry_open = False
         self._collocated: dict[str, tuple[Channel, Thread]] = {}
         self._threads: list[asyncio.Task[None]] = []
-        self.networks = Networks(self, lambda: self.engine.server_queues, _network_timeout(config.options))
+        self.networks = Networks(self, lambda: self.engine.server_queues,
+                                 seconds(config.options, "network_timeout", _NETWORK_TIMEOUT))
         self.services = Services(self, config.node, config.services, self._open_doors, service_classes)
         self._known_phase = self.engine.server_queues.deployment.phase
         self._failed = False
+        self._store_failed = False
         self.design: Design = make_design(self)
         self.has_topic_manager = self.design.has_topic_manager
-        self._server: Listener | None = None
+        if self.guard.enabled and self.has_topic_manager:
+            raise ConfigError(f"options.security: design {config.design} has no principals; leave it out")
+        self._doors = Doors(runtime, config, self.limits)
         self._sessions: dict[Session, None] = {}
         self._logins: dict[Session, None] = {}
         """Those that have not shown the right login yet, the oldest first."""
@@ -96,7 +102,6 @@ class ReferenceBroker:
         self._waiting: dict[str, list[Session]] = {}
         self._idle: dict[str, asyncio.TimerHandle] = {}
         self._serving = False
-        self._store_failed = False
         self._nobody = asyncio.Event()
         self._nobody.set()
 
@@ -106,26 +111,19 @@ class ReferenceBroker:
         Raises:
             ConfigError: the address can't be listened on, or strangers could take part because there is no secret.
         """
-        host, port = self.config.host, self.config.port
         try:
             if check_trust(self.config):
                 self.runtime.log(NO_SECRET, level="warning")
+            self.port = await self._doors.open(self._accept)
         except ConfigError:
             self.database.close()
             raise
-        try:
-            self._server = await self.runtime.serve_strangers(self._accept, host, port, self._entrance())
-        except OSError as error:
-            self.database.close()
-            raise ConfigError(f"port: can't listen on {host}:{port} ({error.strerror or error}); "
-                              "choose another with `host` and `port`") from error
-        if port == 0:
-            port = self.port = self._server.port
         await self.networks.start()
         for name, (channel, thread) in self._collocated.items():
             self._threads.append(self.runtime.spawn(thread(channel), f"collocated {name}"))
         await self.design.start()
-        self.runtime.log("started", node=self.config.node, design=self.config.design, address=f"{host}:{port}")
+        config = self.config
+        self.runtime.log("started", node=config.node, design=config.design, address=f"{config.host}:{self.port}")
 
     async def stop(self) -> None:
         """End all sessions, then the design, then close the database.
@@ -133,8 +131,7 @@ class ReferenceBroker:
         When the store has failed, the sessions only, and quickly: a broker that can't keep anything must not go on
         talking. The others notice when the process is gone.
         """
-        if self._server is not None:
-            self._server.close()
+        self._doors.close()
         for thread in self._threads:
             thread.cancel()
         self._serving = False
@@ -156,7 +153,7 @@ class ReferenceBroker:
     # What designs are given.
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, forgives: Callable[[sqlite3.Error], bool] | None = None) -> Iterator[None]:
         """All that is written inside is committed together; see ``api.Broker``.
 
         Raises:
@@ -167,8 +164,11 @@ class ReferenceBroker:
         try:
             self.database.execute("BEGIN IMMEDIATE")
             yield
-            self.engine.flush()
-            self.database.execute("COMMIT")
+            if forgives is None:
+                self.engine.flush()
+                self.database.execute("COMMIT")
+            else:
+                self._try_to_commit(forgives)
         except BaseException as error:
             self._store_failed = True
             # Whoever called may survive the exception (one peer's connection, say); the broker must not.
@@ -177,6 +177,18 @@ class ReferenceBroker:
                 self.database.execute("ROLLBACK")
             raise
         self._watch_deployment()
+
+    def _try_to_commit(self, forgives: Callable[[sqlite3.Error], bool]) -> None:
+        try:
+            self.engine.write()
+            self.database.execute("COMMIT")
+        except sqlite3.Error as error:
+            if not forgives(error):
+                raise
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
+        else:
+            self.engine.saved()
 
     def began_serving(self) -> None:
         """Start the services; once they are there, clients and other servers are let in."""
@@ -342,6 +354,8 @@ class ReferenceBroker:
             session.end("connection closed", {"x-closed": "unknown"})  # nobody outside has such a connection
             return
         args: dict[str, Any] = {"reliable": greeting.reliable, "login": greeting.login}
+        if session.principal:
+            args["principal"] = session.principal
         if conn is None:
             conn = self._new_id()
         else:
@@ -403,11 +417,6 @@ class ReferenceBroker:
             raise DeploymentFailed(f"the first initialisation of the services failed ({deployment.note}): "
                                    "stop all replicas and start them again")
         self._failed = False
-
-    def _entrance(self) -> Entrance:
-        limits = self.limits
-        return Entrance(limits.max_logins, limits.max_login_bytes, limits.connect_timeout,
-                        lambda: stomp.first_frame(login_limits(limits)), lambda reason: frames.error(reason, {}))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._logins) >= self.limits.max_logins:
@@ -485,14 +494,6 @@ class ReferenceBroker:
         del self._idle[conn]
         self.runtime.log("idle connection closed", conn=conn)
         self.submit(Command("close", conn, 0, {"reason": "idle"}))
-
-
-def _network_timeout(options: Mapping[str, Any]) -> float:
-    """Option ``network_timeout``: seconds of silence after which a connection with another server is cut."""
-    value = options.get("network_timeout", _NETWORK_TIMEOUT)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
-        raise ConfigError(f"options.network_timeout: {value!r} is not a number of seconds between 0 and 3600")
-    return float(value)
 
 
 async def _fail(error: BaseException) -> None:

@@ -11,7 +11,7 @@ from nodes import stomp
 from nodes.reference.api import Command, Deliver
 from nodes.reference.engine.model import ACK_MODES, AUTO, DURABLE, QUEUE_PREFIX
 from nodes.reference.engine.server_queues import split
-from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT, TOPIC_MANAGER, TOPIC_PREFIX
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT, SECURITY, TOPIC_MANAGER, TOPIC_PREFIX
 from nodes.stomp import Frame
 
 VERSION = "1.2"
@@ -20,6 +20,8 @@ DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
 ADMIN_ADD_REPLICA = "/admin/add-replica"
 ADMIN_DESIGN = "/admin/design"
+DECLARE = "x-declare"
+"""Header of SEND and SUBSCRIBE, named as in Qpid's addresses: with which arguments their queue is made on demand."""
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
@@ -35,7 +37,7 @@ _WORD = re.compile(rf"[!-~]{{1,{MAX_NAME}}}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
     "destination", "receipt", "transaction", "content-length", "subscription", "message-id", "ack",
-    "redelivered", "x-redeliveries", "x-seq", "x-received",
+    "redelivered", "x-redeliveries", "x-seq", "x-received", DECLARE,
 })
 
 
@@ -83,8 +85,9 @@ def greeting(frame: Frame) -> Greeting:
     )
 
 
-def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -> Command:
-    """The command that a client's frame stands for. ``manager``: whether there is somebody who takes requests.
+def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False, secured: bool = False) -> Command:
+    """The command that a client's frame stands for. ``manager``: whether there is somebody who takes requests;
+    ``secured``: whether there are requests about security.
 
     Raises:
         FrameError: a header is missing or wrong, or the frame has no business here.
@@ -98,7 +101,11 @@ def command_of(frame: Frame, conn: str, reliable: bool, manager: bool = False) -
             reader = _request
         elif _EXCHANGE.fullmatch(destination):
             reader = _send_to_exchange
+    if secured and frame.command == "SEND" and frame.headers.get("destination") == SECURITY:
+        reader = _secure
     kind, args = reader(frame)
+    if manager and DECLARE in frame.headers and kind in ("send", "subscribe"):
+        args["declare"] = frame.headers[DECLARE]
     receipt = frame.headers.get("receipt")
     if receipt is not None:
         args["receipt"] = receipt
@@ -247,6 +254,17 @@ def _send_to_exchange(frame: Frame) -> tuple[str, dict[str, Any]]:
 
 def _request(frame: Frame) -> tuple[str, dict[str, Any]]:
     return "request", {"headers": dict(frame.headers), "body": frame.body}
+
+
+def _secure(frame: Frame) -> tuple[str, dict[str, Any]]:
+    said = design_request(frame)
+    if not all(isinstance(value, str) for value in said.values()):
+        raise FrameError("SEND: the body is not a JSON object of texts")
+    try:
+        "".join((*said, *said.values())).encode()
+    except UnicodeEncodeError:
+        raise FrameError("SEND: the body holds half a character (a lone surrogate)") from None
+    return "security", {"request": _name(frame, "x-request"), "said": said}
 
 
 def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:

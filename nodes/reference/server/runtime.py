@@ -28,7 +28,10 @@ DATABASE_SETTINGS = (
     # Some systems build SQLite to write zeros over all that is deleted: ten times the work for a large message.
     "PRAGMA secure_delete=OFF",
 )
+FORMAT = 0
+"""``user_version`` of every database; who changes what is stored, so that this version could not read it, raises it."""
 _STREAM_LIMIT = 1 << 18
+_IP_FREEBIND = 15
 _DAMAGED = "move it away: a replicated broker gets its data from the others, one that stands alone needs a copy"
 
 
@@ -36,11 +39,12 @@ def prepared(database: sqlite3.Connection, path: str) -> sqlite3.Connection:
     """The database, durable at every commit from now on, and whole as far as SQLite can see.
 
     Raises:
-        ConfigError: the file can't be written, is damaged, or is used by another broker.
+        ConfigError: the file can't be written, is damaged, of a newer version, or is used by another broker.
     """
     try:
         for setting in DATABASE_SETTINGS:
             database.execute(setting)
+        (version,) = database.execute("PRAGMA user_version").fetchone()
         # A page that turned into noise is found here, and not when its messages are delivered or missing.
         damage = [str(row[0]) for row in database.execute("PRAGMA quick_check(1)")]
         database.execute("BEGIN IMMEDIATE")
@@ -53,6 +57,9 @@ def prepared(database: sqlite3.Connection, path: str) -> sqlite3.Connection:
         else:
             hint = _DAMAGED
         raise ConfigError(f"data: {path} can't be used ({error}); {hint}") from error
+    if version > FORMAT:
+        raise ConfigError(f"data: {path} is of format {version}, and this version reads up to {FORMAT}: use the "
+                          "version that wrote it, or another folder")
     if damage != ["ok"]:
         raise ConfigError(f"data: {path} is damaged ({' '.join(damage[0].split())}); {_DAMAGED}")
     return database
@@ -98,7 +105,8 @@ class LoopRuntime(ABC):
 
         return await asyncio.start_server(self._handling(handler), host, port, limit=_STREAM_LIMIT, backlog=1024)
 
-    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance) -> Listener:
+    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance,
+                              movable: bool = False) -> Listener:
         """Listen on a TCP port; ``handler`` runs for everybody. Raises OSError when that is not possible."""
         return _Served(await self.serve(handler, host, port))
 
@@ -201,12 +209,16 @@ class RealRuntime(LoopRuntime):
             raise ConfigError(f"data: {path} can't be used ({error}); choose another with `data`") from error
         return prepared(database, str(path))
 
-    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance) -> Listener:
+    async def serve_strangers(self, handler: Handler, host: str, port: int, entrance: Entrance,
+                              movable: bool = False) -> Listener:
         """Listen on a TCP port; ``handler`` runs for who may have greeted. Raises OSError when that is not possible."""
         if not hasattr(select, "epoll"):
             return await super().serve_strangers(handler, host, port, entrance)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        if movable:
+            server = await loop.create_server(asyncio.Protocol, sock=_movable_socket(host, port), start_serving=False)
+        else:
+            server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         return Lobby(server, entrance, Streams(self._handling(handler), _STREAM_LIMIT, self.spawn), self.log)
 
     def write_log(self, line: str) -> None:
@@ -238,6 +250,19 @@ def _readable(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
     plain = text.isascii() and text.isprintable() and text and not set(text) & set(' "=')
     return text if plain else json.dumps(text)
+
+
+def _movable_socket(host: str, port: int) -> socket.socket:
+    """A socket at an IPv4 address that this machine need not have now (ip(7))."""
+    movable = socket.socket()
+    try:
+        movable.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        movable.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        movable.bind((host, port))
+    except OSError:
+        movable.close()
+        raise
+    return movable
 
 
 def _no_delay(writer: asyncio.StreamWriter) -> None:

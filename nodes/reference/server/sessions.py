@@ -30,6 +30,7 @@ from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
 from nodes.reference.server.budget import Budget, Turns, Worker
 from nodes.reference.server.frames import FrameError, Greeting
+from nodes.reference.server.guard import Guard, TooManyPasscodes
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.under_way import UnderWay, Work
 from nodes.stomp import Frame, FrameLimits, ProtocolError
@@ -59,6 +60,7 @@ class SessionHost(Protocol):
     limits: Limits
     bugs: frozenset[str]
     has_topic_manager: bool
+    guard: Guard
     budget: Budget
     turns: Turns
 
@@ -100,13 +102,15 @@ class SessionHost(Protocol):
 class Session:
     """From accepting the TCP connection to its end.
 
-    ``conn`` is the id of the connection context once one was asked for; ``ended`` is true when the client
+    ``conn`` is the id of the connection context once one was asked for; ``principal`` who has logged in, 0 for the
+    broker's own login; ``ended`` is true when the client
     gets nothing any more; ``held`` is what the session counts for in the broker's budget of memory.
     """
 
     def __init__(self, host: SessionHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.conn: str | None = None
         self.reliable = False
+        self.principal = 0
         self.admin = False
         self.ended = False
         self.held = 0
@@ -257,12 +261,15 @@ class Session:
 
     def _command_of(self, frame: Frame, conn: str) -> Command:
         try:
-            command = frames.command_of(frame, conn, self.reliable, self._host.has_topic_manager)
-        except FrameError as fault:
+            guard = self._host.guard
+            command = frames.command_of(frame, conn, self.reliable, self._host.has_topic_manager, guard.enabled)
+            command = guard.sealed(command) if guard.enabled else command
+        except (FrameError, TooManyPasscodes) as error:
+            fault = error if isinstance(error, FrameError) else FrameError(str(error))
             asked = frame.headers.get("receipt")
             if asked is not None:
                 fault.headers = {**fault.headers, "receipt-id": asked}
-            raise
+            raise fault from None
         self._leaving = command.kind == "close"
         if RECEIPT_ON_ARRIVAL in self._host.bugs and command.kind == "send" and "receipt" in command.args:
             self._output.add(frames.receipt(str(command.args["receipt"])))
@@ -293,6 +300,8 @@ class Session:
         config = self._host.config
         right = hmac.compare_digest(greeting.login.encode(), config.login.encode())
         right &= hmac.compare_digest(greeting.passcode.encode(), config.passcode.encode())
+        if not right and self._host.guard.enabled and not greeting.admin:
+            right = self._is_principal(greeting)
         if not right:
             raise FrameError("wrong login or passcode")
         limits = self._host.limits
@@ -312,6 +321,17 @@ class Session:
             raise FrameError("too many connections")
         self.reliable = greeting.reliable
         self._host.open(self, greeting)
+
+    def _is_principal(self, greeting: Greeting) -> bool:
+        """Whether login and passcode are those of a principal; only who serves knows, and spends time on it."""
+        admission = self._host.admission()
+        if not admission.accepted:
+            raise FrameError(admission.reason or "not master", master_header(admission))
+        try:
+            self.principal = self._host.guard.identify(greeting.login, greeting.passcode)
+        except TooManyPasscodes as error:
+            raise FrameError(str(error)) from None
+        return self.principal > 0
 
     def _greet(self, headers: Mapping[str, str]) -> None:
         greeting = self._greeting

@@ -11,7 +11,11 @@ from nodes.reference.api import ConfigError
 from nodes.reference.config import read_json
 from nodes.reference.trust import is_loopback
 
-_KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list}
+SQLITE, POSTGRES = "sqlite", "postgres"
+STORES = (SQLITE, POSTGRES)
+"""What the rows are kept in: a file of the service's own, or PostgreSQL on the same machine."""
+_KINDS: dict[str, type] = {"data": str, "host": str, "port": int, "cluster": str, "secret": str, "clients": list,
+                           "store": str, "database_port": int}  # fmt: skip
 _WORDS = {str: "a text", int: "a whole number", list: "a list of names"}
 _NEEDED = ("data", "host", "port", "clients")
 
@@ -20,7 +24,8 @@ _NEEDED = ("data", "host", "port", "clients")
 class StorageConfig:
     """Where the service listens, where it keeps its data, and who may use it.
 
-    ``clients`` are the names of the brokers; ``cluster`` and ``secret`` are what they share with the service.
+    ``clients`` are the names of the brokers; ``cluster`` and ``secret`` are what they share with the service. ``store``
+    is one of ``STORES``; PostgreSQL listens at ``database_port`` of this machine.
     """
 
     data: str
@@ -29,6 +34,8 @@ class StorageConfig:
     clients: tuple[str, ...]
     cluster: str = "storage"
     secret: str = ""
+    store: str = SQLITE
+    database_port: int = 5432
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,8 +64,11 @@ def parse_storage_config(content: Any) -> StorageConfig:
     missing = [name for name in _NEEDED if not content.get(name)]
     if missing:
         raise ConfigError(f"{missing[0]}: is missing")
-    if not 0 < content["port"] < 65536:
-        raise ConfigError(f"port: {content['port']} is not between 1 and 65535")
+    for name in ("port", "database_port"):
+        if not 0 < content.get(name, 1) < 65536:
+            raise ConfigError(f"{name}: {content[name]} is not between 1 and 65535")
+    if content.get("store", SQLITE) not in STORES:
+        raise ConfigError(f"store: {content['store']!r} is none of {', '.join(STORES)}")
     if not all(isinstance(name, str) and name for name in content["clients"]):
         raise ConfigError("clients: is not a list of names")
     if not content.get("secret") and not is_loopback(content["host"]):

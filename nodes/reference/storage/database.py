@@ -1,48 +1,64 @@
-"""The database of the storage service: rows by table and key, and the fence that every change passes."""
+"""The databases of the storage service: rows by table and key, and the fence that every change passes."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nodes.reference import wire
 from nodes.reference.storage.protocol import PAGE_BYTES, Change, FencedError, OutOfOrderError
 
-_PAGE_ROWS = 1000
-_HIGHEST_KEY = (1 << 63) - 1
+PAGE_ROWS = 1000
+HIGHEST_KEY = (1 << 63) - 1
 
 
-class StoredRows:
-    """Rows of whatever tables its users have; a change is made by ``claim`` or ``commit``, inside ``transaction``.
+class StoreLostError(Exception):
+    """The database is gone, and what was not finished may be in it or not; it has to be opened again."""
 
-    The fence (epoch, holder, commits applied) is written in the same transaction as the rows, so that a service that
-    was killed knows exactly what it has confirmed.
-    """
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-        run = database.execute
-        run("CREATE TABLE IF NOT EXISTS stored (name TEXT NOT NULL, id INTEGER NOT NULL, columns BLOB NOT NULL,"
-            " PRIMARY KEY (name, id)) WITHOUT ROWID")
-        run("CREATE TABLE IF NOT EXISTS fence (id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, holder TEXT NOT NULL,"
-            " applied INTEGER NOT NULL)")
-        self.epoch, self.holder, self.applied = 0, "", 0
-        for epoch, holder, applied in run("SELECT epoch, holder, applied FROM fence"):
-            self.epoch, self.holder, self.applied = int(epoch), str(holder), int(applied)
-        self._written = (self.epoch, self.holder, self.applied)
+class StoreTakenError(Exception):
+    """Another storage service has opened the database since; this one has to end."""
+
+
+class Store(Protocol):
+    """A database behind the service. ``claim`` and ``commit`` change it, between ``begin`` and ``finish``."""
+
+    epoch: int
+    holder: str
+    applied: int
+
+    async def open(self) -> None:
+        """Begin, or begin again, with what is stored. Raises StoreLostError."""
 
     def begin(self) -> None:
         """What follows is written together."""
-        self._database.execute("BEGIN IMMEDIATE")
 
-    def end(self) -> None:
-        """Write all that was changed since ``begin`` to disk."""
-        fence = (self.epoch, self.holder, self.applied)
-        if fence != self._written:
-            self._database.execute("INSERT OR REPLACE INTO fence VALUES (0, ?, ?, ?)", fence)
-            self._written = fence
-        self._database.execute("COMMIT")
+    async def finish(self) -> None:
+        """Write all that was changed since ``begin`` to disk. Raises StoreLostError."""
+
+    def claim(self, epoch: int, holder: str) -> int:
+        """As ``Fence.claim``."""
+        ...
+
+    def commit(self, epoch: int, sequence: int, changes: Sequence[Change]) -> None:
+        """As ``Fence.commit``."""
+
+    async def page(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
+        """Rows of a table in order of their keys, from the first above ``after``, and whether there are more.
+
+        Raises:
+            FencedError: another epoch holds the store.
+            StoreLostError: the database is gone.
+        """
+        ...
+
+
+class Fence:
+    """Who may write: an epoch and its holder, and how many of its commits are applied."""
+
+    def __init__(self) -> None:
+        self.epoch, self.holder, self.applied = 0, "", 0
 
     def claim(self, epoch: int, holder: str) -> int:
         """Let this epoch write, and no older one; the number of its commits that are applied already.
@@ -68,17 +84,57 @@ class StoredRows:
             raise OutOfOrderError(self.applied)
         if sequence <= self.applied:
             return
-        for name, rows, removed in changes:
-            self._database.executemany("DELETE FROM stored WHERE name = ? AND id = ?", [(name, key) for key in removed])
-            self._database.executemany(
-                "INSERT OR REPLACE INTO stored VALUES (?, ?, ?)",
-                [(name, row[0], wire.encode(list(row[1:]))) for row in rows])
+        for change in changes:
+            self.write(change)
         self.applied = sequence
 
     def check(self, epoch: int) -> None:
         """Raises FencedError unless this epoch holds the store."""
         if epoch != self.epoch:
             raise FencedError(self.epoch)
+
+    def write(self, change: Change) -> None:
+        """Make a change that has passed."""
+        raise NotImplementedError
+
+
+class StoredRows(Fence):
+    """Rows of whatever tables its users have; a change is made by ``claim`` or ``commit``, inside ``transaction``.
+
+    The fence (epoch, holder, commits applied) is written in the same transaction as the rows, so that a service that
+    was killed knows exactly what it has confirmed.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        super().__init__()
+        self._database = database
+        run = database.execute
+        run("CREATE TABLE IF NOT EXISTS stored (name TEXT NOT NULL, id INTEGER NOT NULL, columns BLOB NOT NULL,"
+            " PRIMARY KEY (name, id)) WITHOUT ROWID")
+        run("CREATE TABLE IF NOT EXISTS fence (id INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, holder TEXT NOT NULL,"
+            " applied INTEGER NOT NULL)")
+        for epoch, holder, applied in run("SELECT epoch, holder, applied FROM fence"):
+            self.epoch, self.holder, self.applied = int(epoch), str(holder), int(applied)
+        self._written = (self.epoch, self.holder, self.applied)
+
+    def begin(self) -> None:
+        """What follows is written together."""
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def end(self) -> None:
+        """Write all that was changed since ``begin`` to disk."""
+        fence = (self.epoch, self.holder, self.applied)
+        if fence != self._written:
+            self._database.execute("INSERT OR REPLACE INTO fence VALUES (0, ?, ?, ?)", fence)
+            self._written = fence
+        self._database.execute("COMMIT")
+
+    def write(self, change: Change) -> None:
+        """Make a change that has passed."""
+        name, rows, removed = change
+        self._database.executemany("DELETE FROM stored WHERE name = ? AND id = ?", [(name, key) for key in removed])
+        self._database.executemany(
+            "INSERT OR REPLACE INTO stored VALUES (?, ?, ?)", [(name, row[0], encoded_columns(row)) for row in rows])
 
     def read(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
         """Rows of a table in order of their keys, from the first above ``after``, and whether there are more.
@@ -87,16 +143,34 @@ class StoredRows:
             FencedError: another epoch holds the store.
         """
         self.check(epoch)
-        if after == _HIGHEST_KEY:
+        if after == HIGHEST_KEY:
             return [], False
-        lowest = ~_HIGHEST_KEY if after is None else after + 1
+        lowest = ~HIGHEST_KEY if after is None else after + 1
         found: list[list[Any]] = []
         size = 0
         for key, columns in self._database.execute(
             "SELECT id, columns FROM stored WHERE name = ? AND id >= ? ORDER BY id", (table, lowest)
         ):
-            if found and (size + len(columns) > PAGE_BYTES or len(found) >= _PAGE_ROWS):
+            if found and (size + len(columns) > PAGE_BYTES or len(found) >= PAGE_ROWS):
                 return found, True
             size += len(columns)
             found.append([key, *wire.decode(columns)])
         return found, False
+
+    # As the service uses it: nothing waits, and a failure of the disk ends the service.
+
+    async def open(self) -> None:
+        """It is open."""
+
+    async def finish(self) -> None:
+        """As ``end``."""
+        self.end()
+
+    async def page(self, epoch: int, table: str, after: int | None) -> tuple[list[list[Any]], bool]:
+        """As ``read``."""
+        return self.read(epoch, table, after)
+
+
+def encoded_columns(row: Sequence[Any]) -> bytes:
+    """A row's columns as they are stored, without its key."""
+    return wire.encode(list(row[1:]))

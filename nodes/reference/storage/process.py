@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from nodes.reference.server.process import NodeProcess, serve_process
 from nodes.reference.server.runtime import LoopRuntime, RealRuntime
-from nodes.reference.storage.config import StorageConfig
+from nodes.reference.storage.config import POSTGRES, StorageConfig
+from nodes.reference.storage.postgres_store import PostgresStore
+from nodes.reference.storage.postmaster import password_file
 from nodes.reference.storage.service import StorageService
 from nodes.reference.trust import NO_SECRET
 
@@ -15,7 +17,11 @@ class StorageProcess(NodeProcess):
     def __init__(self, config: StorageConfig, runtime: LoopRuntime) -> None:
         if not config.secret:
             runtime.log(NO_SECRET, level="warning")
-        super().__init__(StorageService(config, runtime).run(), runtime, "storage service")
+        store = None
+        if config.store == POSTGRES:
+            path = password_file(config)
+            store = PostgresStore(runtime, config.database_port, lambda: path.read_text(encoding="ascii"))
+        super().__init__(StorageService(config, runtime, store).run(), runtime, "storage service")
 
 
 def serve_storage(config: StorageConfig) -> int:

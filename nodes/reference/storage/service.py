@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nodes.reference.api import Runtime
-from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.links import (
+    Complaints,
+    FrameParser,
+    Handshake,
+    LinkError,
+    Strangers,
+    encode_frame,
+)
 from nodes.reference.storage.config import StorageConfig
-from nodes.reference.storage.database import StoredRows
+from nodes.reference.storage.database import Store, StoredRows, StoreLostError
 from nodes.reference.storage.protocol import (
     PROTOCOL,
     SERVICE,
@@ -23,6 +31,8 @@ MOST_UNSENT = 16 << 20
 """Bytes of answers that may wait for a client to read them; whoever has more is cut off."""
 _CHUNK = 1 << 16
 _HANDSHAKE_SECONDS = 2.0
+_MOST_READS = 16
+"""Pages that are read in one transaction."""
 _MOST_WAITING = 10_000
 """Requests that may wait; whoever sends more is not read until they are done."""
 
@@ -33,21 +43,34 @@ class _Request(NamedTuple):
     content: Any
 
 
+def _end_of_batch(requests: Sequence[_Request]) -> int:
+    """How many of these are done together: all, but not many that read, whose answers are long."""
+    reads = 0
+    for place, (_, _, content) in enumerate(requests):
+        reads += isinstance(content, list) and len(content) > 1 and content[1] == "read"
+        if reads == _MOST_READS:
+            return place + 1
+    return len(requests)
+
+
 class StorageService:
     """Keeps one database for the brokers that its configuration names.
 
-    All requests that have arrived are done in one transaction, and answered when it is on disk.
+    All requests that have arrived are done in one transaction, and answered when it is on disk. When the database is
+    lost, clients are cut off, and served again when it is back.
     """
 
-    def __init__(self, config: StorageConfig, runtime: Runtime) -> None:
+    def __init__(self, config: StorageConfig, runtime: Runtime, store: Store | None = None) -> None:
+        """``store`` is the database, the embedded one unless it is given."""
         self._config, self._runtime = config, runtime
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
-        self._rows = StoredRows(runtime.open_database(SERVICE))
+        self._rows: Store = store if store is not None else StoredRows(runtime.open_database(SERVICE))
         self._heard = runtime.now()
         self._waiting: list[_Request] = []
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
+        self._strangers = Strangers()
         self._writers: set[asyncio.StreamWriter] = set()
         self._claimant: asyncio.StreamWriter | None = None
         """The connection of the last claim, the only one that may commit."""
@@ -58,13 +81,17 @@ class StorageService:
         Raises:
             OSError: the service can't listen.
         """
+        await self._rows.open()
         server = await self._runtime.serve(self._serve, self._config.host, self._config.port)
         self._runtime.log("listening", epoch=self._rows.epoch, holder=self._rows.holder, applied=self._rows.applied)
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                self._do_all()
+                try:
+                    await self._do_all()
+                except StoreLostError as error:
+                    await self._reopen(str(error))
                 await asyncio.sleep(0)
         finally:
             server.close()
@@ -74,8 +101,9 @@ class StorageService:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            async with within(_HANDSHAKE_SECONDS):
-                client = await self._handshake.accept(reader, writer, self._config.clients)
+            with self._strangers.waiting(writer):
+                async with within(_HANDSHAKE_SECONDS):
+                    client = await self._handshake.accept(reader, writer, self._config.clients)
             self._complaints.forget(client)
             await self._read(client, reader, writer)
         except LinkError as error:
@@ -96,12 +124,26 @@ class StorageService:
                 self._room.clear()
             await self._room.wait()
 
-    def _do_all(self) -> None:
-        requests, self._waiting = self._waiting, []
-        self._room.set()
+    async def _reopen(self, reason: str) -> None:
+        """The database is gone: who has asked may have got it or not, and asks again when it is back."""
+        self._runtime.log("database lost", reason=reason)
+        self._claimant = None
+        self._waiting = []
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._rows.open()
+        self._runtime.log("database open", epoch=self._rows.epoch, holder=self._rows.holder, applied=self._rows.applied)
+
+    async def _do_all(self) -> None:
+        end = _end_of_batch(self._waiting)
+        requests, self._waiting = self._waiting[:end], self._waiting[end:]
+        if self._waiting:
+            self._wake.set()
+        else:
+            self._room.set()
         self._rows.begin()
-        answers = [(request, self._do(request)) for request in requests]
-        self._rows.end()
+        answers = [(request, await self._do(request)) for request in requests]
+        await self._rows.finish()
         for request, answer in answers:
             transport = request.writer.transport
             if answer is None or transport.get_write_buffer_size() > MOST_UNSENT:
@@ -109,7 +151,7 @@ class StorageService:
             elif not transport.is_closing():
                 request.writer.write(encode_frame(answer))
 
-    def _do(self, request: _Request) -> list[Any] | None:
+    async def _do(self, request: _Request) -> list[Any] | None:
         """Do what is asked; the answer, None for somebody who doesn't speak the protocol."""
         content = request.content
         if not (isinstance(content, list) and len(content) >= 2 and type(content[0]) is int):
@@ -117,7 +159,7 @@ class StorageService:
             return None
         number, asked, *arguments = content
         try:
-            return [number, "ok", *self._answer(request, asked, arguments)]
+            return [number, "ok", *await self._answer(request, asked, arguments)]
         except FencedError as error:
             return [number, "fenced", error.epoch]
         except OutOfOrderError as error:
@@ -126,7 +168,7 @@ class StorageService:
             self._complaints.tell(request.client, str(error))
             return [number, "refused", str(error)]
 
-    def _answer(self, request: _Request, asked: Any, arguments: list[Any]) -> list[Any]:
+    async def _answer(self, request: _Request, asked: Any, arguments: list[Any]) -> list[Any]:
         rows, client, writer = self._rows, request.client, request.writer
         if any(isinstance(argument, bool) for argument in arguments):
             arguments = []
@@ -146,7 +188,9 @@ class StorageService:
                 self._heard = self._runtime.now()
                 return []
             case "read", [int(epoch), str(table), after] if after is None or type(after) is int:
-                return list(rows.read(epoch, table, after))
+                if writer.transport.is_closing():
+                    return []  # it was cut off, or has gone
+                return list(await rows.page(epoch, table, after))
             case "state", []:
                 return [rows.epoch, rows.holder, rows.applied, self._runtime.now() - self._heard]
         raise MalformedRequestError(f"there is no such request: {str(asked)[:40]!r}")

@@ -58,6 +58,16 @@ class SharedState:
         self._changes.clear()
         self.epoch = epoch
 
+    async def go_on(self, epoch: int) -> None:
+        """Hold the store again, without loading it: what was changed meanwhile is never written.
+
+        For brokers that are to show what comes of that. Raises as ``take_over`` does.
+        """
+        self._sequence = await self._client.claim(epoch)
+        self._changes.clear()
+        self._engine.changes = self._changes
+        self.epoch = epoch
+
     def let_go(self) -> None:
         """Hold the store no longer; what follows is written nowhere but to the working copy."""
         self.epoch = 0

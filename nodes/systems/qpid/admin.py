@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nodes.reference.designs.qpid.store_status import first_start
 from nodes.stomp import ProtocolError
+from nodes.systems.qpid.copying import copy_store, source_of_copy
+from nodes.systems.qpid.stores import Status, best_store, describe, propagation
 from nodes.systems.reference.asking import ANSWER_SECONDS, LOGIN_HINT, TROUBLE, connect, parse_address
 from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
 from stormproof.errors import BackendError, UsageError
 
 SHUTDOWN_SECONDS = 60.0
 """A shutdown waits until every backup has everything."""
-
-Status = Mapping[str, Any]
+COPY_SECONDS = 30.0
+"""For a broker to take a piece of a store, the first of which empties its own."""
 
 
 def ask(access: AdminAccess, seconds: float = ANSWER_SECONDS, **request: Any) -> Status:
@@ -57,33 +60,28 @@ def statuses(access: AdminAccess) -> dict[str, Status | str]:
     return found
 
 
-def best_store(found: Mapping[str, Status | str]) -> str | None:
-    """The broker whose store is best: the highest generation among those in primary state [Interaction with the store];
-    None when no store is a primary's."""
-    primaries = {name: status["store"]["generation"] for name, status in found.items()
-                 if not isinstance(status, str) and status["store"]["role"] == "primary"}  # fmt: skip
-    return max(primaries, key=lambda name: primaries[name]) if primaries else None
-
-
-def _described(name: str, status: Status | str) -> str:
-    if isinstance(status, str):
-        return f"{name}: {status}"
-    store = status["store"]
-    uuid = f" ({store['uuid'][:8]})" if store["uuid"] else ""
-    eligible = ", eligible" if status["eligible"] else ""
-    return f"{name}: {status['state']}{eligible}; store {store['state']}{uuid}, {store['role']}, generation " \
-           f"{store['generation']}"
-
-
 def show(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
-    """Every broker's state and store; at the primary, which backups have everything."""
+    """Every broker's state and store; at the primary, which backups have everything, and which changes of the
+    configuration have propagated."""
     found = statuses(access)
     for name, status in found.items():
-        yield _described(name, status)
+        yield describe(name, status)
         if not isinstance(status, str) and status["state"] == "primary":
-            behind = [f"{backup} ({state})" for backup, state in status["backups"].items() if state != "ready"]
-            yield f"{name}: propagated to {len(status['backups']) - len(behind)} backups" + (
-                f", not yet to {', '.join(behind)}" if behind else "")
+            yield from propagation(name, status, found)
+
+
+def list_objects(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """What exists at one broker, which may be a backup: what is listed there has propagated to it [LC2, case b]."""
+    after = ""
+    while True:
+        answer = ask(access, op="list", after=after, **({"kind": given["kind"]} if given["kind"] else {}))
+        for kind, name, arguments in answer["objects"]:
+            parts = name.split("\n")  # a binding's are its arguments
+            said = [f"{key}={value}" for key, value in arguments.items() if key != "created" and len(parts) == 1]
+            yield " ".join((kind, *filter(None, parts), *said))
+        after = answer["more"]
+        if not after:
+            return
 
 
 def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
@@ -96,15 +94,9 @@ def promote(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
     serving = [name for name, status in found.items() if not isinstance(status, str) and status["state"] == "primary"]
     if serving and not given["force"]:
         raise UsageError(f"{serving[0]} is primary already; end it first, or use --force")
-    ask(access, op="promote", bootstrap=first_start(found.values()), force=bool(given["force"]))
+    stores = [None if isinstance(status, str) else status["store"] for status in found.values()]
+    ask(access, op="promote", bootstrap=first_start(stores), force=bool(given["force"]))
     yield f"{access.server} is primary"
-
-
-def first_start(found: Iterable[Status | str]) -> bool:
-    """Whether all brokers say that their stores are empty, or clean with one identifier: then any may be primary."""
-    stores = {("", status[:0]) if isinstance(status, str) else (status["store"]["state"], status["store"]["uuid"])
-              for status in found}
-    return len(stores) == 1 and next(iter(stores))[0] in ("empty", "clean")
 
 
 def shutdown(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
@@ -116,12 +108,46 @@ def shutdown(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 def name_best_store(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
     """Every store, and which is best after the loss of all brokers."""
     found = statuses(access)
-    yield from (_described(name, status) for name, status in found.items())
+    yield from (describe(name, status) for name, status in found.items())
     silent = [name for name, status in found.items() if isinstance(status, str)]
     best = best_store(found)
     if best is None:
         raise UsageError("none of the stores is a primary's: there is no best one")
     yield f"best: {best}" + (f" (of those that answered; {', '.join(silent)} did not)" if silent else "")
+
+
+def copy(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """Copy the best store to all other brokers, which start again from it [Recovering from total crash]."""
+    found = statuses(access)
+    source = source_of_copy(found, given["source"])
+    yield from (describe(name, status) for name, status in found.items())
+    targets = [name for name in found if name != source]
+    yield f"copying the store of {source} to {', '.join(targets)}"
+    size = asyncio.run(_copied(access, source, targets))
+    yield f"{size} bytes; the stores of {', '.join(found)} are clean and alike: managers start from them by " \
+          "themselves, without managers start the brokers that ended, and promote one"
+
+
+async def _copied(access: AdminAccess, source: str, targets: Sequence[str]) -> int:
+    addresses = dict((await _asked(access, {"op": "status"}, ANSWER_SECONDS))["clients"])
+    connections = {name: connect(AdminAccess(str(addresses[name]), access.login, access.passcode))
+                   for name in (source, *targets)}
+
+    async def ask_one(node: str, /, **request: Any) -> Status:
+        try:
+            answer = await connections[node].design(request, COPY_SECONDS)
+        except TROUBLE as error:
+            raise BackendError(f"{node} does not answer: {error or type(error).__name__}; run the command again when "
+                               "all brokers run") from None
+        if not answer.get("ok"):
+            raise UsageError(f"{node}: {answer.get('error', 'refused')}")
+        return dict(answer)
+
+    try:
+        return await copy_store(ask_one, source, targets)
+    finally:
+        for connection in connections.values():
+            connection.close()
 
 
 def _store_command(op: str, done: str) -> Callable[[AdminAccess, Mapping[str, Any]], Iterable[str]]:
@@ -150,11 +176,17 @@ _ADDRESSES = AdminArgument("addresses", "NAME=HOST:PORT of every broker", severa
 
 COMMANDS = (
     AdminCommand("status", "Print every broker's state and store, and which backups have all that is confirmed.", show),
+    AdminCommand("list", "Print the queues, exchanges and bindings of the broker at --server, a backup's too.",
+                 list_objects, (AdminArgument("kind", "queue, exchange or binding; all if empty", str, "",
+                                              required=False),)),
     AdminCommand("promote", "Make the broker at --server primary.", promote,
                  (AdminArgument("force", "1: although it may lack something", int, 0, required=False),)),
     AdminCommand("shutdown", "End the whole cluster in order, so that it can start again by itself.", shutdown),
     AdminCommand("best-store", "After the loss of all brokers: print every store, and which is the best.",
                  name_best_store),
+    AdminCommand("copy-store", "After the loss of all brokers: copy the best store to all others.", copy,
+                 (AdminArgument("source", "the broker whose store it is, instead of the best", str, "",
+                                required=False),)),
     AdminCommand("accept-store", "Let the broker at --server, started from a dirty store, be primary with it.",
                  _store_command("accept-store", "its store is accepted")),
     AdminCommand("erase-store", "Erase the store of the broker at --server, which then catches up.",

@@ -12,27 +12,29 @@ from typing import Any
 from nodes.reference.config import parse_config
 from nodes.reference.designs.qpid.manager.config import ManagerConfig, parse_manager_config
 from nodes.reference.designs.qpid.manager.programs import BROKER
-from nodes.reference.designs.qpid.options import BUILTIN
+from nodes.reference.designs.qpid.options import BUILTIN, BY_HAND, COLD, LM6A, read_limitations
 from nodes.reference.designs.qpid.states import PRIMARY, READY
+from nodes.reference.designs.qpid.store_status import first_start
 from nodes.reference.manager import ManagerProcess
 from nodes.reference.server.process import BrokerProcess
 from nodes.reference.server.runtime import LoopRuntime
 from nodes.stomp import ProtocolError
-from nodes.systems.qpid.admin import best_store, first_start
-from nodes.systems.qpid.programs import LaunchedPrograms
-from nodes.systems.reference.cluster import CLIENT_PORT, ReferenceCluster
+from nodes.systems.qpid.addresses import BOTH, BROKERS, VIRTUAL, LaunchedAddresses, address_of
+from nodes.systems.qpid.programs import MANAGER, STORE, LaunchedPrograms, disaster_nodes, program_roles
+from nodes.systems.qpid.stores import best_store
+from nodes.systems.reference.cluster import CLIENT_PORT, LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import module_command
 from nodes.systems.reference.layout import Group
 from stormproof.contracts.backend import Launcher, Shells
 from stormproof.contracts.cluster import MAIN, POLL, Deployment, NodeStatus
+from stormproof.contracts.topology import endpoint
+from stormproof.errors import UsageError
 
-MANAGER = "manager"
-"""The program beside each broker."""
 MANAGER_PORT = 61616
 """Where managers hear each other."""
 LESSOR_PORT = 61617
 """Where a broker asks its manager whether it may go on."""
-MANAGER_OPTIONS = ("manager_lease",)
+MANAGER_OPTIONS = ("manager_lease", "standby")
 """What of a test's options is the managers' as well."""
 PATIENCE = 5.0
 """Seconds for which a person waits whether a manager finds a primary."""
@@ -48,25 +50,69 @@ class QpidCluster(ReferenceCluster):
     def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
         self._done_by_hand: list[str] = []
+        self._documented = read_limitations(self.test.options["as_documented"])
+        self._guesses = self.test.rng("which store is the best")
 
     @property
     def managed(self) -> bool:
-        """Whether there is a manager beside each broker."""
+        """Whether there is a manager of ours beside each broker."""
         return bool(self.test.options["manager"] == BUILTIN)
+
+    @property
+    def disaster(self) -> tuple[str, ...]:
+        """The nodes at another place, which nobody but a person promotes, after the loss of all others."""
+        return disaster_nodes(self.test)
+
+    @property
+    def _members(self) -> list[str]:
+        """The nodes that have a manager, where there are any."""
+        return [node for node in self.test.node_names if node not in self.disaster]
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person promotes."""
+        return bool(self.test.options["manager"] == BY_HAND)
+
+    @property
+    def cold(self) -> bool:
+        """Whether only the primary's broker runs, on a store that all nodes reach."""
+        return bool(self.test.options["standby"] == COLD)
+
+    @property
+    def virtual_address(self) -> str:
+        """The address that moves with the primary; empty: none."""
+        return address_of(str(self.test.options["virtual_address"]), self.backend)
+
+    def link_address(self, node: str) -> str:
+        """Where a broker's links are: on the network of the brokers, if they have one."""
+        return self.backend.address(endpoint(node, BROKERS) if BROKERS in self.topology.networks else node)
+
+    def client_address(self, place: int) -> tuple[str, int] | None:
+        """The virtual address, for clients that are to find the primary there; else None."""
+        way = self.test.options["clients_find"]
+        at_it = way == VIRTUAL or (way == BOTH and place % 2 == 1)
+        return (self.virtual_address, CLIENT_PORT) if at_it else None
 
     def programs(self, machine: str) -> tuple[str, ...]:
         """The broker, and its manager if it has one."""
-        return (MAIN, MANAGER) if self.managed else (MAIN,)
+        return (MAIN, MANAGER) if self.managed and machine not in self.disaster else (MAIN,)
+
+    def program_roles(self) -> Mapping[str, str]:
+        """The managers', if there are any."""
+        return program_roles(self.test.options)
 
     def restarted(self, machine: str, program: str) -> bool:
         """Brokers are, by their managers; nobody starts a manager but the harness."""
-        return self.managed and program == MAIN
+        return self.managed and program == MAIN and machine not in self.disaster
 
     async def install(self) -> None:
         """Upload code and configurations to all nodes."""
         await super().install()
+        if self.test.options["dr_latency"] and not isinstance(self.backend, Launcher):
+            raise UsageError("--set dr_latency: this backend's network is a real one, which --nemesis packets "
+                             "--set packets_kind=delay makes slow")
         if self.managed and isinstance(self.backend, Shells):
-            await asyncio.gather(*(self._configure_manager(node) for node in self.test.node_names))
+            await asyncio.gather(*(self._configure_manager(node) for node in self._members))
 
     async def start_program(self, machine: str, program: str) -> None:
         """Start a broker, or a manager."""
@@ -85,30 +131,44 @@ class QpidCluster(ReferenceCluster):
     async def stop(self) -> None:
         """Stop the managers first, which end their brokers: else these would be started again."""
         if self.managed:
-            await asyncio.gather(*(self.backend.stop(node, MANAGER, _STOP_SECONDS) for node in self.test.node_names))
+            await asyncio.gather(*(self.backend.stop(node, MANAGER, _STOP_SECONDS) for node in self._members))
         await super().stop()
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
-        """Whether there is one primary, whose backups are ready: all others."""
+        """Whether there is one primary, whose backups are ready: all others (a cold cluster has none); and completions
+        wait for nobody else."""
+        if self.cold:
+            return sum(status.serving for status in statuses) == 1
         if not all(status.reachable for status in statuses):
             return False
         serving = [status for status in statuses if status.serving]
         if len(serving) != 1:
             return False
-        states: Mapping[str, str] = (serving[0].detail or {}).get("backups", {})
-        return all(states.get(status.node) == READY for status in statuses if status is not serving[0])
+        found = serving[0].detail or {}
+        states: Mapping[str, str] = found.get("backups", {})
+        ready = all(states.get(status.node) == READY for status in statuses if status is not serving[0])
+        return ready and found.get("held_for", 0.0) <= self.test.options["catchup_timeout"]
 
     async def await_healthy(self, timeout: float) -> bool:
-        """Wait until the cluster is healthy, with a person who looks after it meanwhile; False when ``timeout`` passes.
+        """Wait until the cluster is healthy, with a person at hand; False when ``timeout`` passes."""
+        return await self._look_after(timeout, self.healthy)
 
-        The person does what no manager does: after the loss of all brokers, takes the best store [LM6]; without
+    async def recover(self, timeout: float) -> str:
+        """Wait until a broker serves, with a person at hand; tells what that did."""
+        await self._look_after(timeout, lambda statuses: any(status.serving for status in statuses))
+        return await self.repair()
+
+    async def _look_after(self, timeout: float, over: Callable[[Sequence[NodeStatus]], bool]) -> bool:
+        """Wait until something is so; False when ``timeout`` passes.
+
+        A person does what no manager does: after the loss of all brokers, takes the best store [LM6]; without
         managers, names the primary.
         """
         loop = asyncio.get_running_loop()
         deadline, waits_since = loop.time() + timeout, loop.time()
         while True:
             statuses = await self.statuses()
-            if self.healthy(statuses):
+            if over(statuses):
                 return True
             now = loop.time()
             patience = self._patience(statuses)
@@ -139,16 +199,23 @@ class QpidCluster(ReferenceCluster):
         found = [status.detail or {} for status in statuses]
         if not all(status.reachable for status in statuses) or any(each["state"] == PRIMARY for each in found):
             return None
-        able = self.managed and (any(each["eligible"] for each in found) or first_start(found))
+        fresh = first_start(each["store"] for each in found)
+        able = not self.by_hand and (fresh or any(each["eligible"] for each in found))
         return 4 * PATIENCE if able else PATIENCE
 
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
-        found = {status.node: status.detail or {} for status in statuses}
+        # The others are all there: nobody needs a node for disaster recovery.
+        found = {status.node: status.detail or {} for status in statuses if status.node in self._members}
         chosen = best_store(found) or max(found, key=lambda node: int(found[node]["generation"]))
         done = f"accepted the store of {chosen} as the best"
+        if LM6A in self._documented:  # nothing tells which store is the best
+            chosen = self._guesses.choice(sorted(found))
+            done = f"accepted the store of {chosen}, picked at random"
         request: dict[str, Any] = {"op": "accept-store"}
-        fresh = not self.managed and first_start(list(found.values()))
-        if not self.managed:
+        if found[chosen]["eligible"]:  # managers pass over it, for what the last primary went on without
+            done, request = f"vouched for the data of {chosen}", {"op": "promote", "force": True}
+        fresh = self.by_hand and first_start(each["store"] for each in found.values())
+        if self.by_hand:
             eligible = [node for node in found if found[node]["eligible"]]
             chosen = next(iter(found)) if fresh else next(iter(eligible), chosen)
             done = f"promoted {chosen}"
@@ -165,13 +232,20 @@ class QpidCluster(ReferenceCluster):
 
     def _manager_launcher(self, machine: str, config: ManagerConfig) -> Callable[[LoopRuntime], ManagerProcess]:
         broker = partial(BrokerProcess, parse_config(self._config(machine)))
-        programs = LaunchedPrograms(self.backend, machine, {BROKER: (broker, self.log_path(machine, MAIN))})
-        return lambda runtime: ManagerProcess(config, runtime, programs)
+        programs = LaunchedPrograms(self.backend, machine, {BROKER: (broker, self.log_path(machine, MAIN))},
+                                    STORE if self.cold else "")  # fmt: skip
+        addresses = LaunchedAddresses(self.backend, machine, self.virtual_address) if self.virtual_address else None
+        return lambda runtime: ManagerProcess(config, runtime, programs, addresses)
 
     def _config(self, node: str) -> dict[str, Any]:
         config = super()._config(node)
-        if self.managed:
+        if self.cold:
+            config["data"] = self.backend.shared_dir(STORE)
+        config["options"]["dr"] = ",".join(self.disaster)
+        if self.managed and node in self._members:
             config["options"]["manager_address"] = [self.backend.address(node), LESSOR_PORT]
+        config["options"]["virtual_address"] = self.virtual_address
+        config["peers"] = {name: [self.link_address(name), LINK_PORT] for name in config["peers"]}
         return config
 
     async def _configure_manager(self, node: str) -> None:
@@ -186,13 +260,14 @@ class QpidCluster(ReferenceCluster):
         config = {
             "node": node,
             "data": f"{base}/data",
-            "members": {name: [backend.address(name), MANAGER_PORT] for name in self.test.node_names},
+            "members": {name: [backend.address(name), MANAGER_PORT] for name in self._members},
             "listen": [backend.address(node), LESSOR_PORT],
             "broker": [backend.address(node), CLIENT_PORT],
             "login": self.login,
             "passcode": self.passcode,
             "secret": self._secret,
             "options": {name: self.test.options[name] for name in MANAGER_OPTIONS},
+            "virtual_address": self.virtual_address,
         }
         if isinstance(backend, Shells):
             config["command"] = module_command(backend, node, "nodes.reference", f"{base}/config.json")

@@ -9,13 +9,18 @@ from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMI
 
 _SPLIT = ("partition", "pause", "packets", "clock")
 """Faults by which brokers fall apart while each goes on."""
-_BY_HAND = {"manager": "none"}
+_BY_HAND, _UNFENCED = {"manager": "none"}, {"manager": "keepalived"}
 _DISK = ("disk",)
 _MESSAGES = ("lost", "duplicated", "depth", "atomic", "exactly-once")
 _FORGETS = "a disk that forgets what it had confirmed is beyond what backups can mend"
 _TWO_PRIMARIES = "nobody ends the old primary before a person promotes another: both confirm"
+_NO_QUORUM = "keepalived has no quorum and ends nobody: there is a primary on either side, and both confirm"
 _NOTHING_STORED = "without a store, the loss of all brokers is the loss of all messages"
 _NO_STORE = {"store": "none"}
+_ONE_STORE = "nobody else has what a machine that lost its power had not written yet"
+_COLD_ASYNC = {"standby": "cold", "store": "async"}
+_ENDS_ALL = ("kill", "power", "crash", "quorum")
+_LOSES_POWER = ("power", "crash")
 
 
 def _documented(limitation: str) -> Mapping[str, Any]:
@@ -30,10 +35,6 @@ def _left(limitation: str, why: str, *names: str) -> tuple[Guarantee, ...]:
 
 GUARANTEES: tuple[Guarantee, ...] = (
     *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, _DISK) for name in (*_MESSAGES, "metadata")),
-    *(Guarantee(name, KNOWN_VIOLATION, "Failover and Cluster Resource Managers", _TWO_PRIMARIES, _SPLIT, _BY_HAND)
-      for name in (*_MESSAGES, "metadata")),
-    *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, ("kill", "power"), _NO_STORE)
-      for name in (*_MESSAGES, "metadata")),
     *_left("LM1", "a backup that is ahead of a new primary keeps what that never had, and passes over what it sends",
            "lost", "duplicated", "phantom", "depth", "atomic", "exactly-once"),
     *_left("LM2", "after a wrap-around of the sequence a backup is taken for further than it is",
@@ -44,12 +45,26 @@ GUARANTEES: tuple[Guarantee, ...] = (
            "duplicated", "depth", "exactly-once"),
     *_left("LM5", "a new primary confirms before the backups are there, and may be lost before they are",
            "lost", "duplicated", "depth", "atomic", "exactly-once"),
+    *_left("LM6a", "after the loss of all, a person who can't tell which store is the latest takes any",
+           "lost", "duplicated", "phantom", "depth", "atomic", "exactly-once", "metadata"),
+    *_left("LC2a", "a queue that was made on demand is not known after a failover until its client makes it again",
+           "lost", "duplicated", "depth", "atomic", "exactly-once"),
     *_left("LC2c", "a change of the configuration is confirmed before it has reached the backups", "metadata"),
     *_left("LC3", "what was deleted while a backup was away is there again when that becomes primary", "metadata"),
     *_left("LC4", "a backup keeps changes that the new primary never had", "metadata"),
     *_left("LC6", "a deletion between the query and the events is not told", "metadata"),
+    *(Guarantee(name, KNOWN_VIOLATION, "Failover and Cluster Resource Managers", _TWO_PRIMARIES, _SPLIT, _BY_HAND)
+      for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, KNOWN_VIOLATION, "Failover and Cluster Resource Managers", _NO_QUORUM, _SPLIT, _UNFENCED)
+      for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, _ENDS_ALL, _NO_STORE)
+      for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, NOT_PROMISED, "Failover and Cluster Resource Managers", _ONE_STORE, _LOSES_POWER, _COLD_ASYNC)
+      for name in (*_MESSAGES, "metadata")),
     Guarantee("lost", PROMISED, "Replicating browsers", "a completed message is on every backup that may take over"),
     Guarantee("duplicated", PROMISED, "LM4", "an acknowledgement is confirmed when the backups have the dequeue"),
+    Guarantee("redelivered-unconfirmed", NOT_PROMISED, "Enabling replication on the client", "at least once: what was "
+              "not confirmed, a message or its ACK, may come twice"),
     Guarantee("phantom", PROMISED, "Replicating browsers", "backups hold what the primary was sent, and nothing else"),
     Guarantee("depth", PROMISED, "Replicating browsers", "what was dequeued at the primary is dequeued at its backups"),
     Guarantee("atomic", PROMISED, "LM3", "what belongs together is told to backups as one group"),

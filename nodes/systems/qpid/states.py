@@ -72,6 +72,8 @@ STATES = (
     State("no-quorum", "a broker ended itself since its manager had no quorum",
           logged("no quorum: the manager's lease ran out")),
     State("shut-down", "the whole cluster was shut down in order", logged(_STOPPED, generation=bool)),
+    State("carried-on", "a backup whose store failed carried on in memory",
+          logged("store failed; carrying on in memory")),
     State("stood-still", "a broker noticed that it had been paused", logged("stood still")),
     *BROKER_STATES,
 )  # fmt: skip

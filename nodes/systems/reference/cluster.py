@@ -29,6 +29,8 @@ CLIENT_PORT = 61613
 LINK_PORT = 61614
 NETWORK_PORT = 61615
 STATUS_TIMEOUT = 1.0
+PASSCODE_COST = 256
+"""Passcodes of a test protect nothing; their hashes should cost it little."""
 
 
 class ReferenceCluster(Cluster):
@@ -159,6 +161,8 @@ class ReferenceCluster(Cluster):
         options = {name: self.test.options[name] for name in group.options}
         if SPARES in options:
             options["join"] = spare
+        if self.demands.security:
+            options |= {"security": True, "passcode_cost": PASSCODE_COST}
         if group.replicated or len(self.groups) > 1:
             options["secret"] = self._secret
         return {

@@ -28,6 +28,9 @@ _LASTING = {
     "atomic": "a commit is one transaction on disk",
     "exactly-once": "taking and sending are one transaction",
     "prepared": "a prepared branch is on disk",
+    "transfer-order": "the sends of a connection are taken in their order",
+    "untold-duplicate": "acknowledgements are on disk like messages",
+    "metadata": "principals, rights and objects are on disk like messages",
 }
 """What lasts as long as the disk does, with the reason."""
 

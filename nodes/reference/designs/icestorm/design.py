@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Refused
@@ -18,7 +19,13 @@ from nodes.reference.designs.icestorm.election import NORMAL, Election
 from nodes.reference.designs.icestorm.options import LOCAL, Options
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.replication import Replication, Unavailable, Unknown
-from nodes.reference.designs.icestorm.requests import Request, answer_headers, answer_question, read_request
+from nodes.reference.designs.icestorm.requests import (
+    Request,
+    answer_headers,
+    answer_question,
+    is_answer_to,
+    read_request,
+)
 from nodes.reference.designs.icestorm.topics import CommandError, Database, Subscriber
 from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 
@@ -229,7 +236,7 @@ class IceStorm:
                 else:
                     # The coordinator may wait for a slow slave: whether it lives is asked with other words.
                     kind, value = await self._peers.ask(self._election.coordinator, "request", list(request),
-                                                        patient=True)
+                                                        patient=True, shape=partial(is_answer_to, request))
             except PeerFailed as error:
                 if error.sent and request.changes:
                     raise Unknown from None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from nodes.reference.api import Config, ConfigError
+from nodes.reference.option_values import choice, seconds
 
 STAMPS = ("counter", "wall-clock")
 CONFIRMED, LOCAL = READS = ("confirmed", "local")
 CHECKED, ON_WRITE = STEP_DOWNS = ("checked", "on-write")
 KEPT, DISCARDED = OFFLINE_EVENTS = ("kept", "discarded")
 MAX_REPLICAS = 64
+_LEAST = 0.001
 
 
 @dataclass(frozen=True)
@@ -54,30 +54,15 @@ class Options:
             raise ConfigError(f"peers: {len(config.peers)} replicas; design icestorm takes at most {MAX_REPLICAS}")
         options = config.options
         return cls(
-            election_timeout=_seconds(options, "election_timeout", cls.election_timeout),
-            master_timeout=_seconds(options, "master_timeout", cls.master_timeout),
-            response_timeout=_seconds(options, "response_timeout", cls.response_timeout),
-            stamp=_one_of(options, "stamp", STAMPS),
-            reads=_one_of(options, "reads", READS),
-            step_down=_one_of(options, "step_down", STEP_DOWNS),
-            retry_interval=_seconds(options, "retry_interval", cls.retry_interval),
-            delivery_timeout=_seconds(options, "delivery_timeout", cls.delivery_timeout),
-            offline_events=_one_of(options, "offline_events", OFFLINE_EVENTS),
-            acm_timeout=_seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
+            election_timeout=seconds(options, "election_timeout", cls.election_timeout, _LEAST),
+            master_timeout=seconds(options, "master_timeout", cls.master_timeout, _LEAST),
+            response_timeout=seconds(options, "response_timeout", cls.response_timeout, _LEAST),
+            stamp=choice(options, "stamp", STAMPS),
+            reads=choice(options, "reads", READS),
+            step_down=choice(options, "step_down", STEP_DOWNS),
+            retry_interval=seconds(options, "retry_interval", cls.retry_interval, _LEAST),
+            delivery_timeout=seconds(options, "delivery_timeout", cls.delivery_timeout, _LEAST),
+            offline_events=choice(options, "offline_events", OFFLINE_EVENTS),
+            acm_timeout=seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
             cluster=str(options.get("cluster", cls.cluster)),
         )
-
-
-def _one_of(options: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    """The option's value; the first of the choices when it is not set."""
-    value = options.get(name, choices[0])
-    if value not in choices:
-        raise ConfigError(f"options.{name}: {value!r} is none of {', '.join(choices)}")
-    return str(value)
-
-
-def _seconds(options: Mapping[str, Any], name: str, default: float, least: float = 0.001) -> float:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 3600:
-        raise ConfigError(f"options.{name}: {value!r} is not a number of seconds from {least:g} to 3600")
-    return float(value)

@@ -106,8 +106,8 @@ class Peers:
         await self._links.stop()
 
     async def ask(self, peer: str, question: str, *arguments: Any, timeout: float | None = None,
-                  patient: bool = False) -> Any:
-        """A peer's answer.
+                  patient: bool = False, shape: Shape | None = None) -> Any:
+        """A peer's answer, which has the question's shape, or this one.
 
         ``patient``: wait as long as the link lasts; others will ask whether the peer still is there.
 
@@ -126,7 +126,7 @@ class Peers:
                 answer = await future
             if answer is _BROKEN:
                 raise PeerFailed(f"the link to {peer} broke", sent=True)
-            if not QUESTIONS[question][1](answer):
+            if not (shape or QUESTIONS[question][1])(answer):
                 self._links.cut(peer, reason=f"no answer to {question}: {answer!r:.80}")
                 raise PeerFailed(f"{peer} does not answer {question} as a replica does", sent=True)
             return answer

@@ -107,7 +107,27 @@ def is_answer(value: Any) -> bool:
     """Whether a value that came from a peer answers a request: what became of it, and its answer or mistake."""
     return (isinstance(value, list) and len(value) == 2
             and (value[0] in ("done", "unknown", "unavailable")
-                 or (value[0] == "mistake" and isinstance(value[1], str))))
+                 or (value[0] == "mistake" and isinstance(value[1], str) and value[1].isprintable())))
+
+
+_ROWS: Mapping[str, tuple[type, ...]] = {"subscribers": (str, str, int, str), "links": (str, int)}
+
+
+def is_answer_to(request: Request, value: Any) -> bool:
+    """Whether a value that came from a peer is what became of this request."""
+    if not is_answer(value) or value[0] != "done":
+        return is_answer(value)
+    answer = value[1]
+    if request.changes:
+        return answer is True
+    if request.kind == "retrieve":
+        return isinstance(answer, str)
+    if not isinstance(answer, list):
+        return False
+    if request.kind in _ROWS:
+        rows = all(isinstance(row, list) and tuple(map(type, row)) == _ROWS[request.kind] for row in answer)
+        return rows and all(row[0].isprintable() for row in answer)
+    return all(isinstance(each, str) and each.isprintable() for each in answer)
 
 
 def answer_headers(request: Request, answer: Any) -> dict[str, str]:

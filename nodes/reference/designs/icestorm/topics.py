@@ -33,16 +33,17 @@ def is_change(value: Any) -> bool:
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(part, str) for part in value[:2]):
         return False
     wanted = _ARGUMENTS.get(value[0])
-    return wanted is not None and tuple(map(type, value[2:])) == wanted
+    return wanted is not None and tuple(map(type, value[2:])) == wanted and all(
+        part.isprintable() for part in value if isinstance(part, str))
 
 
 def is_dump(value: Any) -> bool:
     """Whether a value that came from a peer is what ``Database.dump`` gives."""
     try:
         for name, content in value:
-            if not isinstance(name, str):
+            topic = Topic.decode(name, content)
+            if not all(each.isprintable() for each in (name, *topic.subscribers, *topic.links)):
                 return False
-            Topic.decode(name, content)
     except (ValueError, TypeError, IndexError, AttributeError):
         return False
     return isinstance(value, list)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import VIEW_WITHOUT_AGREEMENT, switched_on
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS
+from nodes.reference.option_values import choice, flag, seconds, whole
 from nodes.reference.replication.transfer import CHUNK_BYTES, TRANSFERS
 
 ACKS = ("all", "majority")
@@ -80,63 +79,35 @@ class Options:
         options = config.options
         if options.get("join") and list(config.peers)[-1] != config.node:
             raise ConfigError(f"peers: {config.node!r} is to join, so it must be the last one")
-        timeout = _seconds(options, "detection_timeout", cls.detection_timeout)
-        interval = _seconds(options, "heartbeat_interval", timeout / 5)
+        timeout = seconds(options, "detection_timeout", cls.detection_timeout)
+        interval = seconds(options, "heartbeat_interval", timeout / 5)
         if interval > timeout / 2:
             raise ConfigError(
                 f"options.heartbeat_interval: {interval} is more than half of detection_timeout ({timeout})"
             )
-        sync = _seconds(options, "sync_interval", cls.sync_interval)
+        sync = seconds(options, "sync_interval", cls.sync_interval)
         if sync > timeout / 2:
             raise ConfigError(f"options.sync_interval: {sync} is more than half of detection_timeout ({timeout})")
-        expected = _count(options, "nb_cluster_expected", len(config.peers))
+        expected = whole(options, "nb_cluster_expected", len(config.peers))
         if expected > len(config.peers):
             raise ConfigError(f"options.nb_cluster_expected: {expected}, but peers has {len(config.peers)}")
-        partitions = _choice(options, "partitions", PARTITIONS)
+        partitions = choice(options, "partitions", PARTITIONS)
         if VIEW_WITHOUT_AGREEMENT in switched_on(options):
             partitions = "unspecified"
         return cls(
-            ack=_choice(options, "ack", ACKS),
-            propagation=_choice(options, "propagation", PROPAGATIONS),
+            ack=choice(options, "ack", ACKS),
+            propagation=choice(options, "propagation", PROPAGATIONS),
             sync_interval=sync,
             partitions=partitions,
             nb_cluster_expected=expected,
             detection_timeout=timeout,
             heartbeat_interval=interval,
-            log_keep=_count(options, "log_keep", cls.log_keep),
-            log_keep_bytes=_count(options, "log_keep_bytes", cls.log_keep_bytes),
-            transfer=_choice(options, "transfer", TRANSFERS),
-            transfer_chunk=_count(options, "transfer_chunk", cls.transfer_chunk),
-            max_state=_count(options, "max_state", cls.max_state),
-            join=_flag(options, "join"),
+            log_keep=whole(options, "log_keep", cls.log_keep),
+            log_keep_bytes=whole(options, "log_keep_bytes", cls.log_keep_bytes),
+            transfer=choice(options, "transfer", TRANSFERS),
+            transfer_chunk=whole(options, "transfer_chunk", cls.transfer_chunk),
+            max_state=whole(options, "max_state", cls.max_state),
+            join=flag(options, "join"),
             secret=options.get("secret", cls.secret),
             cluster=str(options.get("cluster", cls.cluster)),
         )
-
-
-def _flag(options: Mapping[str, Any], name: str) -> bool:
-    value = options.get(name, False)
-    if not isinstance(value, bool):
-        raise ConfigError(f"options.{name}: {value!r} is neither true nor false")
-    return value
-
-
-def _choice(options: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    value = options.get(name, choices[0])
-    if value not in choices:
-        raise ConfigError(f"options.{name}: {value!r} is none of {', '.join(choices)}")
-    return str(value)
-
-
-def _seconds(options: Mapping[str, Any], name: str, default: float) -> float:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3600:
-        raise ConfigError(f"options.{name}: {value!r} is not a number of seconds between 0 and 3600")
-    return float(value)
-
-
-def _count(options: Mapping[str, Any], name: str, default: int) -> int:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"options.{name}: {value!r} is not a whole number above zero")
-    return value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker
+from nodes.reference.bugs import GENERATION_NOT_STORED, switched_on
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.messages import (
     CAUGHT_UP,
@@ -13,16 +14,22 @@ from nodes.reference.designs.qpid.messages import (
     DELETE,
     DEQUEUE,
     ENQUEUE,
+    MAX_GROUP,
     RESET,
     SNAPSHOT,
     Attach,
+    Event,
     Events,
     check_events,
+    size_of,
 )
 from nodes.reference.designs.qpid.options import LC3, LC4, LC6, LM2, MESSAGES, Options
 from nodes.reference.designs.qpid.positions import Generations, from_wire, ranges, to_wire
+from nodes.reference.designs.qpid.store_errors import StoreErrors
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, DIRTY, StoreStatus
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.messages import MAX_NUMBER
 
 
 class Backup:
@@ -38,10 +45,15 @@ class Backup:
         self._store, self._configuration, self._generations = store, configuration, generations
         self.discard = discard
         self.completed = 0
+        self.store_errors = StoreErrors(broker, engine, options, configuration)
         self._queues = engine.replicas()
         self._epochs = LM2 not in options.as_documented
         self._snapshot_number = 0
         self._new_primary = False
+        self._keeps_generation = GENERATION_NOT_STORED not in switched_on(broker.config.options)
+        self._begun: list[Event] = []
+        """What has come of a group whose other parts are to come, and how big that is."""
+        self._begun_bytes = 0
         self._handlers: dict[str, Callable[..., None]] = {
             ENQUEUE: self._enqueue, DEQUEUE: self._dequeue, RESET: self._reset, CREATE: self._create,
             DELETE: self._delete, SNAPSHOT: self._take_snapshot,
@@ -49,7 +61,8 @@ class Backup:
 
     def attach(self, generation: int) -> Attach:
         """What to tell a primary; nothing is held by whoever is going to discard it."""
-        self.completed = 0
+        self.completed = self._begun_bytes = 0
+        self._begun = []
         if self.discard:
             return Attach(generation, "", [])
         bits, told = self._options.sequence_bits, []
@@ -63,20 +76,24 @@ class Backup:
         clean = self._store.now.uuid if self._store.now.state != DIRTY else ""
         return Attach(generation, clean, told)
 
-    def apply(self, groups: Sequence[Events]) -> bool:
-        """Apply and store what the primary tells; whether this backup is caught up now.
+    def apply(self, parts: Sequence[Events]) -> bool:
+        """Apply and store what the primary tells, as far as its groups are whole; whether this backup is caught up now.
 
         Raises:
-            LinkError: an event is malformed; nothing was applied.
+            LinkError: an event is malformed, or a group is too big; nothing was applied.
+            sqlite3.Error: it can't be stored, and the broker ends.
         """
-        for group in groups:
-            check_events(group.events)
+        for part in parts:
+            check_events(part.events)
+        groups = list(self._whole(parts))
+        if not groups:
+            return False
         caught_up = False
-        with self._broker.transaction():
-            if self.discard:
-                self._empty()
-            generation = groups[-1].generation
+        if self.discard:
+            self._empty()
+        with self.store_errors.transaction(groups):
             status = self._store.now
+            generation = groups[-1].generation if self._keeps_generation else status.generation
             self._new_primary = 0 < status.generation < generation
             if (status.state, status.role, status.generation) != (DIRTY, BACKUP_STORE, generation):
                 self._store.write(state=DIRTY, role=BACKUP_STORE, generation=generation)
@@ -89,16 +106,31 @@ class Backup:
                 self.completed = max(self.completed, group.number)
         return caught_up
 
+    def _whole(self, parts: Sequence[Events]) -> Iterator[Events]:
+        for part in parts:
+            if not part.more and not self._begun:
+                yield part
+                continue
+            self._begun += part.events
+            self._begun_bytes += size_of(part.events)
+            if self._begun_bytes > MAX_GROUP:
+                raise LinkError(f"a group of events has more than {MAX_GROUP} bytes")
+            if not part.more:
+                events, self._begun, self._begun_bytes = self._begun, [], 0
+                yield part._replace(events=events)
+
     def _empty(self) -> None:
-        self._engine.load([])
-        self._configuration.clear()
-        self._generations.clear()
-        self._store.write(uuid="")
+        with self._broker.transaction():
+            self._engine.load([])
+            self._configuration.clear()
+            self._generations.clear()
+            self._store.write(state=DIRTY, role=BACKUP_STORE, uuid="")
         self._queues = self._engine.replicas()
         self.discard = False
 
     def _position(self, queue: str, told: Sequence[int]) -> int:
-        return from_wire(told, self._options.sequence_bits, self._epochs, self._queues.position(queue))
+        position = from_wire(told, self._options.sequence_bits, self._epochs, self._queues.position(queue))
+        return min(max(0, position), MAX_NUMBER)
 
     def _enqueue(self, queue: str, generation: int, told: Sequence[int], headers: dict[str, str], body: bytes) -> None:
         position = self._position(queue, told)
@@ -116,11 +148,13 @@ class Backup:
 
     def _create(self, kind: str, name: str, arguments: dict[str, str], number: int) -> None:
         if self._is_news(number):
+            self._configuration.number = max(self._configuration.number, number)
             self._put(kind, name, arguments)
 
     def _put(self, kind: str, name: str, arguments: dict[str, str]) -> None:
-        known = self._configuration.get((kind, name)) or {}
-        if kind == QUEUE and known.get(CREATED) != arguments.get(CREATED):
+        known = self._configuration.get((kind, name))
+        # Where creations are told late, messages may have come first.
+        if kind == QUEUE and known is not None and known.get(CREATED) != arguments.get(CREATED):
             self._remove(kind, name)
         self._configuration.put(kind, name, arguments)
         if kind == QUEUE:
@@ -128,6 +162,7 @@ class Backup:
 
     def _delete(self, kind: str, name: str, number: int) -> None:
         if self._is_news(number):
+            self._configuration.number = max(self._configuration.number, number)
             self._remove(kind, name)
 
     def _is_news(self, number: int) -> bool:
@@ -143,6 +178,7 @@ class Backup:
     def _take_snapshot(self, number: int, objects: Sequence[Sequence[Any]]) -> None:
         """All that exists at the primary; what is marked for propagation here and not in it is gone."""
         self._snapshot_number = 0 if LC6 in self._options.as_documented else number
+        self._configuration.number = number
         listed = {(kind, name) for kind, name, _ in objects}
         if LC3 not in self._options.as_documented and (not self._new_primary or LC4 not in self._options.as_documented):
             for key, _ in self._configuration.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nodes.reference import wire
+from nodes.reference.designs.qpid.records import KeyedRows, rows_of
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, matches
 
 QUEUE, EXCHANGE, BINDING = "queue", "exchange", "binding"
@@ -22,9 +23,22 @@ def binding_name(exchange: str, queue: str, key: str) -> str:
 
 DIRECT, FANOUT, TOPIC = "direct", "fanout", "topic"
 EXCHANGE_TYPES = (DIRECT, FANOUT, TOPIC)
-REPLICATE = "qpid.replicate"
+REPLICATE, STORE_ERRORS = "qpid.replicate", "qpid.store_errors"
 CREATED = "created"
 """What tells a queue from an earlier one of its name: which generation of primaries made it, and by which change."""
+
+
+def is_object(value: Sequence[Any]) -> bool:
+    """Whether it is kind, name and arguments of something that can exist."""
+    if list(map(type, value)) != [str, str, dict] or not all(isinstance(each, str) for each in value[2].values()):
+        return False
+    kind, name, arguments = value
+    if kind == EXCHANGE:
+        return arguments.get("type") in EXCHANGE_TYPES
+    if kind == BINDING:
+        ends = [arguments.get(end) for end in ("exchange", "queue", "key")]
+        return None not in ends and name == binding_name(*ends)
+    return bool(kind == QUEUE)
 
 
 class Mistaken(Exception):
@@ -32,19 +46,24 @@ class Mistaken(Exception):
 
 
 class Configuration:
-    """What exists, in the broker's database; written in an open transaction.
+    """What exists, in the broker's database; changed in an open transaction, at whose end ``records`` are written.
 
-    ``number`` counts changes, which are told to others as events.
+    ``number`` counts changes, which are told to others as events: that of the last one that is known here.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+        """Raises ConfigError when the database holds something else."""
         database.execute("CREATE TABLE IF NOT EXISTS qpid_objects (kind TEXT NOT NULL, name TEXT NOT NULL, "
                          "arguments BLOB NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID")
         self._objects: dict[Key, dict[str, Any]] = {
             (kind, name): wire.decode(arguments) for kind, name, arguments
-            in database.execute("SELECT kind, name, arguments FROM qpid_objects ORDER BY kind, name")
+            in rows_of(database, "qpid_objects", ("kind", "name", "arguments"), _is_row)
         }
+        self.records: KeyedRows[Key] = KeyedRows(
+            database, "DELETE FROM qpid_objects WHERE kind = ? AND name = ?",
+            "INSERT INTO qpid_objects VALUES (?, ?, ?)",
+            lambda key: [(*key, wire.encode(self._objects[key]))] if key in self._objects else (),
+        )
         self.number = 0
 
     def __contains__(self, key: Key) -> bool:
@@ -61,13 +80,12 @@ class Configuration:
     def put(self, kind: str, name: str, arguments: Mapping[str, Any]) -> None:
         """The object exists, with these arguments."""
         self._objects[kind, name] = dict(arguments)
-        self._database.execute("INSERT OR REPLACE INTO qpid_objects VALUES (?, ?, ?)",
-                               (kind, name, wire.encode(dict(arguments))))
+        self.records.changed((kind, name))
 
     def remove(self, kind: str, name: str) -> None:
         """The object exists no more."""
         self._objects.pop((kind, name), None)
-        self._database.execute("DELETE FROM qpid_objects WHERE kind = ? AND name = ?", (kind, name))
+        self.records.changed((kind, name))
 
     def bound(self, destination: str) -> Sequence[str] | None:
         """The queues that get a message for ``/exchange/NAME/KEY``; None when there is no such exchange."""
@@ -87,8 +105,16 @@ class Configuration:
 
     def clear(self) -> None:
         """Nothing exists."""
+        for key in self._objects:
+            self.records.changed(key)
         self._objects.clear()
-        self._database.execute("DELETE FROM qpid_objects")
+
+
+def _is_row(kind: Any, name: Any, arguments: Any) -> bool:
+    try:
+        return isinstance(arguments, bytes) and is_object((kind, name, wire.decode(arguments)))
+    except wire.WireError:
+        return False
 
 
 _SELECTS: Mapping[str, Callable[[str, str], bool]] = {

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from nodes.reference.api import Runtime
 from nodes.stomp import Frame, FrameLimits, Parser, ProtocolError, encode
 from nodes.timeouts import within
 
@@ -30,10 +29,18 @@ class Declined(Exception):
     """The broker has understood the request and declines it; the text is its reason."""
 
 
+class Connects(Protocol):
+    """What a client needs of the world outside."""
+
+    async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a TCP connection."""
+        ...
+
+
 class Control:
     """Asks one broker, a request at a time; connects when that is needed, and anew after each failure."""
 
-    def __init__(self, runtime: Runtime, address: tuple[str, int], login: str, passcode: str) -> None:
+    def __init__(self, runtime: Connects, address: tuple[str, int], login: str, passcode: str) -> None:
         self._runtime = runtime
         self._address = address
         self._greeting = Frame("CONNECT", {"accept-version": "1.2", "host": "/", "login": login, "passcode": passcode,
@@ -56,7 +63,7 @@ class Control:
                 answer = await self._exchange(request)
         except TimeoutError:
             raise Unanswered(f"no answer within {timeout:g} s") from None
-        except (OSError, EOFError, ProtocolError, ValueError) as error:
+        except (OSError, EOFError, ProtocolError, ValueError, RecursionError) as error:
             raise Unanswered(str(error) or type(error).__name__) from error
         if answer.get("ok") is not True:
             raise Declined(" ".join(str(answer.get("error", "no reason given")).split())[:_MAX_ERROR])

@@ -1,7 +1,8 @@
 """Requests that make and remove queues, exchanges and bindings [Replicating configuration].
 
 A client sends them to ``/management``, with ``x-request`` naming one of ``REQUESTS`` and a JSON object as body. The
-receipt has ``x-error`` when the request was not carried out, else ``x-answer`` (JSON) where it asks for something.
+receipt has ``x-error`` when the request was not carried out, else ``x-answer`` (JSON) where it asks for something, and
+``x-more`` where there is more to tell.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from nodes.reference.designs.qpid import options
 from nodes.reference.designs.qpid.configuration import (
     BINDING,
     CREATED,
@@ -19,18 +21,26 @@ from nodes.reference.designs.qpid.configuration import (
     EXCHANGE_TYPES,
     QUEUE,
     REPLICATE,
+    STORE_ERRORS,
     Configuration,
     Mistaken,
     binding_name,
 )
-from nodes.reference.designs.qpid.options import LEVELS
 
 CREATE_QUEUE, DELETE_QUEUE = "create-queue", "delete-queue"
 CREATE_EXCHANGE, DELETE_EXCHANGE = "create-exchange", "delete-exchange"
 BIND, UNBIND, LIST = "bind", "unbind", "list"
 REQUESTS = (CREATE_QUEUE, DELETE_QUEUE, CREATE_EXCHANGE, DELETE_EXCHANGE, BIND, UNBIND, LIST)
+_CHOICES = {REPLICATE: options.LEVELS, STORE_ERRORS: options.STORE_ERRORS}
 _NAME = re.compile(r"[^\s/\x00-\x1f]{1,200}")
 _KEY = re.compile(r"[^\s\x00-\x1f]{0,200}")
+MAX_OBJECTS = 8_000
+"""All of them, and as many queues that are made on demand as there are by default, fit into one frame."""
+_MAX_ARGUMENTS = 16
+_MAX_ARGUMENT_TEXT = 500
+"""Characters of an object's arguments, with their names."""
+_PAGE = 16_000
+"""Characters of a list that are told at once: a header has room for them."""
 Change = tuple[bool, str, str, dict[str, str]]
 """(whether it creates, kind, name, arguments)."""
 
@@ -40,13 +50,26 @@ def read_request(headers: Mapping[str, str], body: bytes) -> tuple[str, dict[str
     name = headers.get("x-request", "")
     if name not in REQUESTS:
         raise Mistaken(f"there is no request {name[:40]!r} (there are: {', '.join(REQUESTS)})")
+    return name, _read_texts("the body", body)
+
+
+def read_declaration(text: str) -> dict[str, str]:
+    """The arguments in ``x-declare``, a JSON object of texts; raises Mistaken when it is none."""
+    return _arguments(QUEUE, _read_texts("x-declare", text))
+
+
+def _read_texts(what: str, text: str | bytes) -> dict[str, str]:
     try:
-        said = json.loads(body or b"{}")
+        said = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        raise Mistaken("the body is not a JSON object") from None
+        raise Mistaken(f"{what} is not a JSON object") from None
     if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
-        raise Mistaken("the body is not a JSON object of texts")
-    return name, said
+        raise Mistaken(f"{what} is not a JSON object of texts")
+    try:
+        "".join((*said, *said.values())).encode()
+    except UnicodeEncodeError:
+        raise Mistaken(f"{what} holds half a character (a lone surrogate)") from None
+    return said
 
 
 def changes_of(request: str, said: Mapping[str, str], configuration: Configuration) -> list[Change]:
@@ -55,6 +78,8 @@ def changes_of(request: str, said: Mapping[str, str], configuration: Configurati
     Raises:
         Mistaken: it can't be carried out: what it names is not there, or is there with other arguments.
     """
+    if request in (CREATE_QUEUE, CREATE_EXCHANGE, BIND) and sum(1 for _ in configuration.items()) >= MAX_OBJECTS:
+        raise Mistaken(f"there are {MAX_OBJECTS} queues, exchanges and bindings: delete some first")
     if request in (CREATE_QUEUE, CREATE_EXCHANGE):
         return _create(QUEUE if request == CREATE_QUEUE else EXCHANGE, said, configuration)
     if request in (DELETE_QUEUE, DELETE_EXCHANGE):
@@ -69,18 +94,29 @@ def changes_of(request: str, said: Mapping[str, str], configuration: Configurati
 
 def _create(kind: str, said: Mapping[str, str], configuration: Configuration) -> list[Change]:
     name = _named(said, kind)
-    arguments = {key: value for key, value in said.items() if key != kind}
+    arguments = _arguments(kind, said)
     if kind == EXCHANGE:
         arguments.setdefault("type", DIRECT)
         if arguments["type"] not in EXCHANGE_TYPES:
             raise Mistaken(f"type {arguments['type']!r} is none of {', '.join(EXCHANGE_TYPES)}")
-    if arguments.get(REPLICATE, LEVELS[0]) not in LEVELS:
-        raise Mistaken(f"{REPLICATE} {arguments[REPLICATE]!r} is none of {', '.join(LEVELS)}")
     there = configuration.get((kind, name))
     if there is None:
         return [(True, kind, name, arguments)]
     alike = {key: value for key, value in there.items() if key != CREATED} == arguments
     raise Mistaken(f"{kind}-exists" if alike else f"{kind} {name} exists with other arguments")
+
+
+def _arguments(kind: str, said: Mapping[str, str]) -> dict[str, str]:
+    arguments = {key: value for key, value in said.items() if key != kind}
+    if len(arguments) > _MAX_ARGUMENTS or sum(len(key) + len(value) for key, value in arguments.items()
+                                              ) > _MAX_ARGUMENT_TEXT:
+        raise Mistaken(f"arguments are at most {_MAX_ARGUMENTS}, with {_MAX_ARGUMENT_TEXT} characters in all")
+    if CREATED in arguments:
+        raise Mistaken(f"{CREATED}: is no argument; brokers tell by it a queue from an earlier one of its name")
+    for argument, choices in _CHOICES.items():
+        if arguments.get(argument, choices[0]) not in choices:
+            raise Mistaken(f"{argument} {arguments[argument]!r} is none of {', '.join(choices)}")
+    return arguments
 
 
 def _bind(request: str, said: Mapping[str, str], configuration: Configuration) -> list[Change]:
@@ -108,7 +144,19 @@ def _named(said: Mapping[str, str], what: str) -> str:
     return name
 
 
-def listing(configuration: Configuration, kind: str = "") -> str:
-    """All objects, or those of a kind, as JSON."""
-    return json.dumps([[what, name, dict(arguments)] for (what, name), arguments in configuration.items()
-                       if kind in ("", what)])
+def listing(configuration: Configuration, said: Mapping[str, str]) -> dict[str, str]:
+    """All objects, or those of a ``kind`` or of a ``name``, in order: headers of the answer. Where a long list goes on,
+    ``x-more`` is what the next request has to say as ``after``."""
+    found: list[str] = []
+    size, last = 0, ""
+    for (kind, name), arguments in sorted(configuration.items()):
+        place = f"{kind} {name}"
+        if place <= said.get("after", "") or said.get("kind", kind) != kind or said.get("name", name) != name:
+            continue
+        one = json.dumps([kind, name, dict(arguments)])
+        size += len(one)
+        if found and size > _PAGE:
+            return {"x-answer": f"[{', '.join(found)}]", "x-more": last}
+        found.append(one)
+        last = place
+    return {"x-answer": f"[{', '.join(found)}]"}

@@ -6,10 +6,13 @@ wrapped around; without the epoch where LM2 is left as documented (then it is al
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
+from nodes.reference.designs.qpid.configuration import is_object
+from nodes.reference.engine.shapes import are_headers
 from nodes.reference.replication.links import LinkError
-from nodes.reference.replication.messages import MessageCodec
+from nodes.reference.replication.messages import MAX_NUMBER, MessageCodec
 
 
 class Hello(NamedTuple):
@@ -42,8 +45,13 @@ class Refuse(NamedTuple):
     reason: str
 
 
+Event = list[Any]
+"""Its name, one of ``_SHAPES``, and what belongs to that."""
+
+
 class Events(NamedTuple):
-    """One group of events, which take effect together; ``number`` counts groups on this link from 1.
+    """A group of events, which take effect together, or a part of it, behind which there is ``more``; ``number`` counts
+    groups on this link from 1.
 
     Each event is a list: ``enqueue`` queue generation position headers body; ``dequeue`` queue position; ``reset``
     queue position generations; ``create`` kind name arguments number; ``delete`` kind name number; ``snapshot`` number
@@ -52,11 +60,12 @@ class Events(NamedTuple):
 
     number: int
     generation: int
-    events: list[list[Any]]
+    events: list[Event]
+    more: bool
 
 
 class Completed(NamedTuple):
-    """All groups up to this number are applied and stored at the backup, so many of them since it last said so."""
+    """All groups up to this number are applied and stored at the backup, so many whole ones since it last said so."""
 
     number: int
     groups: int
@@ -86,10 +95,49 @@ ENQUEUE, DEQUEUE, RESET, CREATE, DELETE = "enqueue", "dequeue", "reset", "create
 SNAPSHOT, CAUGHT_UP = "snapshot", "caught-up"
 MAX_HELD = 1 << 22
 """Messages that a backup may say it holds, more than any broker does."""
-_SHAPES: dict[str, tuple[type, ...]] = {
-    ENQUEUE: (str, int, list, dict, bytes), DEQUEUE: (str, list), RESET: (str, list, list),
-    CREATE: (str, str, dict, int), DELETE: (str, str, int), SNAPSHOT: (int, list), CAUGHT_UP: (),
-}  # fmt: skip
+
+
+PART = 256 << 10
+"""Bytes, about, of one part of a group."""
+MAX_GROUP = 1 << 28
+"""Bytes, about, of a group that a backup takes, which must hold all its parts at once; a primary makes no such."""
+_FEW_BYTES = 40
+
+
+def size_of(events: list[Event]) -> int:
+    """Bytes, about, of events in a frame."""
+    return sum(map(_size, events))
+
+
+def _size(event: Event) -> int:
+    name = event[0]
+    if name == ENQUEUE:
+        headers = sum(len(key) + len(value) for key, value in event[4].items())
+        return _FEW_BYTES + len(event[1]) + headers + len(event[5])
+    return _FEW_BYTES + len(event[1]) if name == DEQUEUE else _weight(event)
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, str):
+        return _FEW_BYTES + len(value)
+    if isinstance(value, list):
+        return _FEW_BYTES + sum(map(_weight, value))
+    if isinstance(value, dict):
+        return _FEW_BYTES + sum(_weight(key) + _weight(each) for key, each in value.items())
+    return _FEW_BYTES
+
+
+def parts_of(events: list[Event]) -> Iterator[tuple[list[Event], bool]]:
+    """A group in parts that fit into frames, each with whether there is more; an empty group is one part."""
+    part: list[Event] = []
+    size = 0
+    for event in events:
+        size += _size(event)
+        if part and size > PART:
+            yield part, True
+            part, size = [], _size(event)
+        part.append(event)
+    yield part, False
 
 
 def check_events(events: list[Any]) -> None:
@@ -102,33 +150,53 @@ def check_events(events: list[Any]) -> None:
         if not (isinstance(event, list) and event and isinstance(event[0], str)):
             raise LinkError("an event is malformed")
         name, *parts = event
-        if tuple(map(type, parts)) != _SHAPES.get(name):
-            raise LinkError(f"an event {name[:20]!r} is malformed")
-        if not all(map(_well_formed, (part for part in parts if isinstance(part, (list, dict))))):
+        shape = _SHAPES.get(name)
+        fine = shape is not None and len(parts) == len(shape) and all(
+            fits(part) for fits, part in zip(shape, parts, strict=True))
+        if not fine or (name == CREATE and not is_object(parts[:3])):
             raise LinkError(f"an event {name[:20]!r} is malformed")
 
 
-def _well_formed(part: list[Any] | dict[str, Any]) -> bool:
-    """Whether a position, a list of generations or of objects, or headers or arguments, hold what they should."""
-    if isinstance(part, dict):
-        return all(isinstance(value, str) for value in part.values())
-    if all(type(each) is int for each in part):
-        return len(part) in (0, 2)
-    return all(
-        isinstance(each, list) and list(map(type, each)) in ([int, int], [str, str, dict])
-        and (len(each) == 2 or _well_formed(each[2])) for each in part
-    )
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, bytes)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_NUMBER
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_pair, value))
+
+
+def _is_arguments(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, list) and is_object(each) for each in value)
+
+
+_SHAPES: dict[str, tuple[Callable[[Any], bool], ...]] = {
+    ENQUEUE: (_is_text, _is_number, _is_pair, are_headers, _is_bytes), DEQUEUE: (_is_text, _is_pair),
+    RESET: (_is_text, _is_pair, _are_pairs), CREATE: (_is_text, _is_text, _is_arguments, _is_number),
+    DELETE: (_is_text, _is_text, _is_number), SNAPSHOT: (_is_number, _are_objects), CAUGHT_UP: (),
+}  # fmt: skip
 
 
 def check_attach(message: Attach) -> None:
     """See that the queues that a backup tells of have the parts that they should; raises LinkError."""
     for queue in message.queues:
         fine = isinstance(queue, list) and list(map(type, queue)) == [str, str, list, list, list]
-        if not fine or not _pair(queue[3]) or not all(_pair(each) for part in (queue[2], queue[4]) for each in part):
+        if not (fine and _is_pair(queue[3]) and _are_pairs(queue[2]) and _are_pairs(queue[4])):
             raise LinkError("what a backup tells of a queue is malformed")
     if sum(count for queue in message.queues for _, count in queue[4]) > MAX_HELD:
         raise LinkError(f"a backup tells of more than {MAX_HELD} messages")
-
-
-def _pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(each) is int and each >= 0 for each in value)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nodes.reference.api import Runtime
-from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
@@ -20,6 +20,8 @@ _PATIENCE = 5
 """Leases for which a broker that was just started waits for the first grant."""
 _MOST = 1 << 16
 """Bytes of a manager's frame."""
+_ROUNDING = 1.001
+"""Times are floats."""
 
 
 class ManagerPermission:
@@ -29,6 +31,7 @@ class ManagerPermission:
                  changed: Callable[[], None]) -> None:
         self._runtime, self._node, self._address, self._lease = runtime, node, address, lease
         self._handshake = Handshake(PROTOCOL, cluster, node, secret, runtime.random)
+        self._complaints = Complaints(runtime, "no word of the manager")
         self._changed = changed
         self._patience = runtime.now() + _PATIENCE * lease
         self._until = -math.inf
@@ -74,7 +77,16 @@ class ManagerPermission:
             self._wanted = wanted
             self._version += 1
             self._recorded[self._version] = wanted
-        return self._known is not None and set(wanted) <= set(self._known)
+        # A version that was asked for since may be taken later, and hold until the next one is.
+        return self._known is not None and all(set(wanted) <= set(names) for names in self._recorded.values())
+
+    def missing(self, excluded: Sequence[str]) -> None:
+        """Have taken back what is recorded of others; who else is missing is recorded when something is to be confirmed
+        without them. A primary that dies before that leaves backups which may be promoted."""
+        if not self._version:
+            self.recorded(excluded)  # an earlier primary's record is to be replaced, and who is in it is not known here
+        elif not set(self._wanted) <= set(excluded):
+            self.recorded([name for name in self._wanted if name in excluded])
 
     async def _ask_forever(self) -> None:
         while True:
@@ -85,16 +97,19 @@ class ManagerPermission:
                     await self._ask(reader, writer)
                 finally:
                     writer.transport.abort()
-            except (OSError, TimeoutError, LinkError, asyncio.IncompleteReadError):
+            except LinkError as error:
+                self._complaints.tell("manager", str(error))
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 pass  # it is not there, or stands still: the lease runs out
             await asyncio.sleep(self._lease / 8)
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with within(2 * self._lease):
             await self._handshake.dial(reader, writer, f"{self._node}.manager")
+        self._complaints.forget("manager")
         parser = FrameParser(_MOST)
         while True:
-            writer.write(encode_frame(["renew", self._runtime.now(), self._version, list(self._wanted)]))
+            writer.write(encode_frame(["renew", self._runtime.now(), self.term, self._version, list(self._wanted)]))
             async with within(2 * self._lease):
                 answers: list[Any] = []
                 while not answers:
@@ -113,6 +128,8 @@ class ManagerPermission:
         kind, sent, seconds, term, version = answer
         if kind != "granted":
             raise LinkError(f"a manager's answer is {kind[:20]!r}")
+        if not (sent <= self._runtime.now() and seconds <= self._lease * _ROUNDING):
+            raise LinkError("a manager grants more than a lease from when it was asked")
         if self.term not in (0, term):
             return
         self._until = max(self._until, sent + seconds)

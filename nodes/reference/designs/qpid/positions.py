@@ -10,35 +10,46 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nodes.reference.designs.qpid.records import KeyedRows, rows_of
 
 Generation = tuple[int, int]
 """(generation, position of the first message that it numbered)."""
 
 
 class Generations:
-    """For each queue its generations, oldest first; kept in the broker's database, written in an open transaction."""
+    """For each queue its generations, oldest first, in the broker's database; changed in an open transaction, at whose
+    end ``records`` are written."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+        """Raises ConfigError when the database holds something else."""
         database.execute("CREATE TABLE IF NOT EXISTS qpid_generations (queue TEXT NOT NULL, generation INTEGER NOT "
                          "NULL, first INTEGER NOT NULL, PRIMARY KEY (queue, generation)) WITHOUT ROWID")
         self._of: dict[str, list[Generation]] = {}
-        for queue, generation, first in database.execute(
-            "SELECT queue, generation, first FROM qpid_generations ORDER BY queue, generation"
-        ):
+        columns = ("queue", "generation", "first")
+        for queue, generation, first in rows_of(database, "qpid_generations", columns, _is_row):
             self._of.setdefault(queue, []).append((generation, first))
+        self.records: KeyedRows[tuple[str]] = KeyedRows(
+            database, "DELETE FROM qpid_generations WHERE queue = ?",
+            "INSERT OR REPLACE INTO qpid_generations VALUES (?, ?, ?)",
+            lambda key: [(*key, *each) for each in self._of.get(key[0], ())],
+        )
 
     def of(self, queue: str) -> Sequence[Generation]:
         """The generations that numbered messages of a queue."""
         return self._of.get(queue, ())
+
+    def items(self) -> Iterable[tuple[str, Sequence[Generation]]]:
+        """Every queue with its generations."""
+        return list(self._of.items())
 
     def note(self, queue: str, generation: int, position: int) -> None:
         """A message was numbered by this generation; the first one of it is remembered."""
         known = self._of.setdefault(queue, [])
         if not known or known[-1][0] != generation:
             known.append((generation, position))
-            self._database.execute("INSERT OR REPLACE INTO qpid_generations VALUES (?, ?, ?)",
-                                   (queue, generation, position))
+            self.records.changed((queue,))
 
     def replace(self, queue: str, generations: Iterable[Generation]) -> None:
         """The queue was numbered by these."""
@@ -49,12 +60,17 @@ class Generations:
     def forget(self, queue: str) -> None:
         """The queue is gone."""
         self._of.pop(queue, None)
-        self._database.execute("DELETE FROM qpid_generations WHERE queue = ?", (queue,))
+        self.records.changed((queue,))
 
     def clear(self) -> None:
         """All queues are gone."""
+        for queue in self._of:
+            self.records.changed((queue,))
         self._of.clear()
-        self._database.execute("DELETE FROM qpid_generations")
+
+
+def _is_row(queue: Any, generation: Any, first: Any) -> bool:
+    return isinstance(queue, str) and all(type(each) is int and each >= 0 for each in (generation, first))
 
 
 def until(generations: Sequence[Generation], position: int) -> list[Generation]:

@@ -8,38 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from nodes.reference.api import Broker, Closed, Command, Done, Effect, Refused
-from nodes.reference.bugs import COMPLETED_BEFORE_SIGNAL, DEQUEUE_NOT_SENT, switched_on
+from nodes.reference.bugs import COMPLETED_BEFORE_SIGNAL, DEQUEUE_NOT_SENT, EXCLUSION_NOT_NOTED, switched_on
+from nodes.reference.designs.qpid.browsing import Browser, Browsing
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, Mistaken
-from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_request
+from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_declaration, read_request
 from nodes.reference.designs.qpid.messages import (
-    CAUGHT_UP,
     CREATE,
     DELETE,
     DEQUEUE,
     ENQUEUE,
-    RESET,
-    SNAPSHOT,
     Attach,
-    Events,
+    Event,
     Message,
+    size_of,
 )
-from nodes.reference.designs.qpid.options import LC2C, LC6, LM1, LM2, LM3, LM4, LM5, MESSAGES, NONE, Options
-from nodes.reference.designs.qpid.positions import Generations, agreement, from_wire, to_wire, until
-from nodes.reference.designs.qpid.states import CATCHUP, READY
+from nodes.reference.designs.qpid.options import LC2A, LC2C, LM4, LM5, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.engine.model import PLAIN
+from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX
 from nodes.reference.engine.model import Message as Held
 
-_CHUNK = 64 << 10
-"""Bytes, about, of messages in one group while a backup catches up."""
-_WINDOW = 8
-"""Such groups that may be under way."""
+_GROUP = 1 << 20
+"""Bytes, about, after which what other commands did is a group of its own."""
 _SETTLING = ("ack", "nack")
 _CHANGELESS = ("open", "subscribe", "begin")
 """Commands that change nothing which backups have."""
@@ -56,26 +52,9 @@ class Permission(Protocol):
         """Whether whoever promotes knows that these backups may lack what is confirmed from now on."""
         ...
 
-
-@dataclass(eq=False)
-class Browser:
-    """A backup that browses this primary's queues.
-
-    ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, behind what was there
-    when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it is caught up.
-    """
-
-    name: str
-    until: float
-    state: str = CATCHUP
-    number: int = -1
-    live: bool = False
-    counts: bool = True
-    under_way: int = 0
-    caught_up_at: int = -1
-    held: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+    def missing(self, excluded: Sequence[str]) -> None:
+        """These backups would lack what was confirmed from now on, if anything was."""
+        ...
 
 
 class Primary:
@@ -86,27 +65,31 @@ class Primary:
 
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
                  generations: Generations, generation: int, expected: Sequence[str],
-                 send: Callable[[str, Message], None], permission: Permission | None) -> None:
+                 send: Callable[[str, Message], None], cut: Callable[[str, str], None],
+                 permission: Permission | None) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._configuration, self._generations, self.generation = configuration, generations, generation
-        self._send, self._permission = send, permission
+        self._permission = permission
+        self._browsing = Browsing(broker, engine, options, configuration, generations, generation, send, cut)
         self._bugs = switched_on(broker.config.options)
         self._documented = options.as_documented
         self.peers = tuple(expected)
         deadline = broker.runtime.now() + options.catchup_timeout
-        self.expected: dict[str, float] = {} if LM5 in self._documented else dict.fromkeys(expected, deadline)
-        self.browsers: dict[str, Browser] = {}
+        if not options.disaster_counted:
+            expected = [name for name in expected if name not in options.disaster]
+        self.expected = dict.fromkeys(expected, deadline)
         self.accepting = True
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
-        self._events: list[list[Any]] = []
-        self._later: list[list[Any]] = []
-        """Changes of the configuration that are told at the next tick, asynchronously (LC2c as documented)."""
-        self._number = 0
+        self._events: list[Event] = []
+        self._later: list[Event] = []
+        """Changes of the configuration that are told at the next tick, asynchronously (LC2 as documented)."""
+        self._deleting = ""
+        """The queue that is being deleted with all that is in it."""
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
         self._held: dict[str, int] = {}
         """Connection -> the last group for which effects on it wait; ``_released`` is the last that is complete."""
-        self._released = 0
+        self._released, self._moved = 0, 0.0
         self._task: asyncio.Task[None] | None = None
 
     # From promotion to the end.
@@ -121,9 +104,9 @@ class Primary:
         """Serve no longer; what was not completed stays so."""
         self._engine.tap(None)
         self._waiting.clear()
-        for task in (self._task, *(browser.task for browser in self.browsers.values())):
-            if task is not None:
-                task.cancel()
+        self._browsing.stop()
+        if self._task is not None:
+            self._task.cancel()
 
     def submit(self, command: Command) -> None:
         """Carry out with whatever else comes in this turn of the event loop."""
@@ -132,8 +115,8 @@ class Primary:
 
     def idle(self) -> bool:
         """Whether everything is completed."""
-        return not self._waiting and not self._commands and all(
-            browser.number >= self._number for browser in self.browsers.values() if browser.counts)
+        return not self._waiting and not self._commands and (
+            self._browsing.completed_by_all() >= self._browsing.number)
 
     def tick(self) -> None:
         """Give up backups that took too long, and release what nothing holds any more."""
@@ -143,19 +126,26 @@ class Primary:
         for name in [name for name, deadline in self.expected.items() if deadline <= now]:
             del self.expected[name]
             self._broker.runtime.log("backup not awaited any longer", backup=name)
-        for browser in self.browsers.values():
-            if browser.counts and browser.state == CATCHUP and browser.until <= now:
-                browser.counts = False
-                self._broker.runtime.log("backup given up", backup=browser.name, why="it does not catch up")
-        if not self.expected and self._permission is not None:
-            self._permission.recorded(self.excluded)
+        self._browsing.give_up()
+        if not self._awaits_backups and self._permission is not None:
+            self._permission.missing(self.excluded)
         self.release()
 
     @property
     def excluded(self) -> list[str]:
-        """The configured backups that may lack what is confirmed now."""
-        counting = {name for name, browser in self.browsers.items() if browser.counts and browser.state == READY}
-        return sorted(name for name in self.peers if name not in counting)
+        """The configured backups that may lack what is confirmed now, as far as this primary heeds it."""
+        if EXCLUSION_NOT_NOTED in self._bugs:
+            return []
+        counting = self._browsing.ready()
+        if LM5 in self._documented:
+            counting.update(self.expected)
+        # Whoever is for disaster recovery is promoted by a person, who has been told what that may lack.
+        return sorted(name for name in self.peers if name not in counting and name not in self._options.disaster)
+
+    @property
+    def _awaits_backups(self) -> bool:
+        """Whether completions wait for backups to attach; as the document leaves it they do not (LM5)."""
+        return bool(self.expected) and LM5 not in self._documented
 
     async def _run(self) -> None:
         while True:
@@ -169,23 +159,30 @@ class Primary:
             return
         effects: list[Effect] = []
         early: list[Effect] = []
+        groups: list[list[Event]] = [[]]
+        size = 0
         with self._broker.transaction():
             for command in commands:
-                before = len(self._events)
                 came = self._apply(command)
-                if self._is_complete(command, len(self._events) > before):
+                changed, self._events = self._events, []
+                if self._is_complete(command, bool(changed)):
                     early += came
                 else:
                     effects += came
-                    self._held[command.conn] = self._number + 1
-            events, self._events = self._events, []
+                    self._held[command.conn] = self._browsing.number + 1
+                groups[-1] += changed
+                size += size_of(changed)
+                if size > _GROUP:
+                    groups.append([])
+                    size = 0
+            # Backups store it while this broker does; what comes of it waits for both.
+            for group in groups:
+                self._next(group)
         if early:
             self._broker.release(early)
-        if LC2C in self._documented:
-            self._later += [event for event in events if event[0] in (CREATE, DELETE)]
-            events = [event for event in events if event[0] not in (CREATE, DELETE)]
-        self._next(events)
-        self._waiting.append((self._number, effects))
+        if not self._waiting:
+            self._moved = self._broker.runtime.now()
+        self._waiting.append((self._browsing.number, effects))
         self.release()
 
     def _is_complete(self, command: Command, changed: bool) -> bool:
@@ -198,16 +195,22 @@ class Primary:
             return False
         return self._permission is None or self._permission.holds()
 
-    def _next(self, events: list[list[Any]]) -> None:
+    def _next(self, events: list[Event]) -> None:
         """Tell the backups what belongs together."""
         if events:
-            self._number += 1
-            self._tell(self._number, events)
+            self._browsing.tell(events)
 
     def _apply(self, command: Command) -> list[Effect]:
         if command.kind == "request":
             return self._manage(command)
-        reason = _unsupported(command)
+        try:
+            reason = _unsupported(command)
+            declared = _declared(command)
+            if declared is not None and (QUEUE, declared[0]) not in self._configuration:
+                self._engine.declare_queue(declared[0])
+                self._make_on_demand(*declared)
+        except (Mistaken, CommandError) as mistake:
+            reason = str(mistake)
         if reason is None:
             return self._engine.apply(command)
         receipt = command.args.get("receipt")
@@ -222,7 +225,7 @@ class Primary:
         try:
             request, said = read_request(command.args["headers"], command.args["body"])
             if request == LIST:
-                headers["x-answer"] = listing(self._configuration, said.get("kind", ""))
+                headers = listing(self._configuration, said)
             else:
                 for change in changes_of(request, said, self._configuration):
                     self._change(*change)
@@ -233,20 +236,28 @@ class Primary:
         return [replace(effect, headers=headers) if isinstance(effect, Done) else effect for effect in done]
 
     def _change(self, creates: bool, kind: str, name: str, arguments: dict[str, str]) -> None:
+        events = self._later if LC2C in self._documented else self._events
         if creates:
             if kind == QUEUE:
                 self._engine.declare_queue(name)
-            self._create(kind, name, arguments)
+            self._create(kind, name, arguments, events)
             return
         level = self._options.level(name, self._configuration.get((kind, name)) or {})
         if kind == QUEUE:
             if name in self._engine.positions():
+                self._deleting = name
                 self._engine.delete_queue(name)
+                self._deleting = ""
             self._generations.forget(name)
         self._configuration.remove(kind, name)
-        self._configuration.number += 1
         if level != NONE:
-            self._events.append([DELETE, kind, name, self._configuration.number])
+            self._configuration.number += 1
+            events.append([DELETE, kind, name, self._configuration.number])
+
+    def _make_on_demand(self, queue: str, declared: Mapping[str, str]) -> None:
+        """A client sends to a queue that is not there, or subscribes to it [LC2, case a]."""
+        events = self._later if LC2A in self._documented else self._events
+        self._create(QUEUE, queue, dict(declared), events)
 
     # What happens to queues.
 
@@ -256,193 +267,94 @@ class Primary:
         if queue.kind != PLAIN:
             return
         if (QUEUE, queue.name) not in self._configuration:
-            self._create(QUEUE, queue.name, {})
+            self._make_on_demand(queue.name, {})
         self._generations.note(queue.name, self.generation, message.sequence)
         if self._level(queue.name) == MESSAGES:
             headers, body = self._engine.content(message)
-            position = self._wire(message.sequence)
+            position = self._browsing.wire(message.sequence)
             self._events.append([ENQUEUE, queue.name, self.generation, position, dict(headers), body])
 
     def dequeued(self, message: Held) -> None:
         """A message left its queue."""
         queue = message.queue
-        if queue.kind == PLAIN and self._level(queue.name) == MESSAGES and DEQUEUE_NOT_SENT not in self._bugs:
-            self._events.append([DEQUEUE, queue.name, self._wire(message.sequence)])
+        if queue.kind != PLAIN or queue.name == self._deleting or DEQUEUE_NOT_SENT in self._bugs:
+            return
+        if self._level(queue.name) == MESSAGES:
+            self._events.append([DEQUEUE, queue.name, self._browsing.wire(message.sequence)])
 
     def _level(self, queue: str) -> str:
         return self._options.level(queue, self._configuration.get((QUEUE, queue)) or {})
 
-    def _create(self, kind: str, name: str, arguments: dict[str, str]) -> None:
-        self._configuration.number += 1
+    def _create(self, kind: str, name: str, arguments: dict[str, str], events: list[Event]) -> None:
+        told = self._options.level(name, arguments) != NONE
+        self._configuration.number += told
         if kind == QUEUE:
             arguments = {**arguments, CREATED: f"{self.generation}.{self._configuration.number}"}
         self._configuration.put(kind, name, arguments)
-        if self._options.level(name, arguments) != NONE:
-            self._events.append([CREATE, kind, name, arguments, self._configuration.number])
-
-    def _wire(self, position: int) -> list[int]:
-        return to_wire(position, self._options.sequence_bits, LM2 not in self._documented)
+        if told:
+            events.append([CREATE, kind, name, arguments, self._configuration.number])
 
     # Completion.
+
+    @property
+    def held_for(self) -> float:
+        """Seconds since something was completed last, while something waits for that; else 0."""
+        return self._broker.runtime.now() - self._moved if self._waiting else 0.0
 
     def release(self) -> None:
         """Let clients have what all browsers have completed."""
         if not self._waiting or not self._may_complete():
             return
-        done = self._number
-        if COMPLETED_BEFORE_SIGNAL not in self._bugs:
-            done = min([done, *(browser.number for browser in self.browsers.values() if browser.counts)])
+        early = COMPLETED_BEFORE_SIGNAL in self._bugs
+        done = self._browsing.number if early else self._browsing.completed_by_all()
         effects: list[Effect] = []
         while self._waiting and self._waiting[0][0] <= done:
             self._released, came = self._waiting.popleft()
+            self._moved = self._broker.runtime.now()
             effects += came
         if not self._waiting:
             self._held.clear()
         self._broker.release(effects)
 
     def _may_complete(self) -> bool:
-        if self.expected:
+        if self._awaits_backups:
             return False
         return self._permission is None or (self._permission.holds() and self._permission.recorded(self.excluded))
 
     def completed(self, name: str, number: int, groups: int) -> None:
         """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
-        browser = self.browsers.get(name)
-        if browser is None:
-            return
-        browser.number = max(browser.number, number)
-        browser.under_way = max(0, browser.under_way - groups)
-        browser.moved.set()
-        if browser.state == CATCHUP and browser.caught_up_at >= 0 and browser.number >= browser.caught_up_at:
-            browser.state, browser.counts = READY, True
-            self._broker.runtime.log("backup ready", backup=name)
+        self._browsing.completed(name, number, groups)
         self.release()
 
     # Backups come and go.
 
+    @property
+    def browsers(self) -> Mapping[str, Browser]:
+        """The backups that are attached."""
+        return self._browsing.browsers
+
     def attached(self, name: str, message: Attach) -> None:
         """A backup begins to browse all queues."""
-        self.detached(name)
         self.expected.pop(name, None)
-        browser = self.browsers[name] = Browser(name, self._broker.runtime.now() + self._options.catchup_timeout)
-        self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
-        first, behind = self._differences(message)
-        self._send(name, Events(0, self.generation, first))
-        browser.under_way += 1
-        browser.task = self._broker.runtime.spawn(self._catch_up(browser, self._number, behind), f"browser of {name}")
+        self._browsing.attached(name, message)
 
     def detached(self, name: str) -> None:
         """The backup is gone."""
-        browser = self.browsers.pop(name, None)
-        if browser is None:
-            return
-        if browser.task is not None:
-            browser.task.cancel()
-        self._broker.runtime.log("backup gone", backup=name)
-        self.release()
+        if name in self.browsers:
+            self._browsing.detached(name)
+            self.release()
 
-    def _differences(self, message: Attach) -> tuple[list[list[Any]], dict[str, int]]:
-        """What makes a backup's queues equal to this broker's, but for what it lacks at their ends; and from where on
-        that is: position of the last message that it has, by queue."""
-        objects = [(kind, name, dict(arguments)) for (kind, name), arguments in self._configuration.items()
-                   if self._options.level(name, arguments) != NONE]
-        events: list[list[Any]] = [[SNAPSHOT, self._configuration.number, [list(each) for each in objects]]]
-        told = {queue[0]: queue for queue in message.queues}
-        behind: dict[str, int] = {}
-        positions = self._engine.positions()
-        held = self._engine.held()
-        for kind, name, _ in objects:
-            if kind != QUEUE or self._level(name) != MESSAGES:
-                continue
-            ours, last = held.get(name, set()), positions.get(name, 0)
-            created = (self._configuration.get((kind, name)) or {}).get(CREATED, "")
-            same = name in told and told[name][1] == created
-            _, _, generations, at, pieces = told[name] if same else [name, created, [], [0, 0], []]
-            theirs = from_wire(at, self._options.sequence_bits, LM2 not in self._documented, last)
-            having = {position for first, count in pieces for position in range(first, first + count)}
-            if LM1 in self._documented:
-                behind[name] = max(0, theirs)
-                events += [[DEQUEUE, name, self._wire(each)] for each in sorted(having - ours) if each <= last]
-                continue
-            agreed = agreement(self._generations.of(name), last, [(g, f) for g, f in generations], theirs)
-            lacking = [position for position in ours if position <= agreed and position not in having]
-            if lacking:
-                agreed = min(lacking) - 1  # it is told of them again, and of all that came after
-            if theirs > agreed:
-                kept = [list(each) for each in until(self._generations.of(name), agreed)]
-                events.append([RESET, name, self._wire(agreed), kept])
-            events += [[DEQUEUE, name, self._wire(each)] for each in sorted(having - ours) if each <= agreed]
-            behind[name] = agreed
-        return events, behind
 
-    async def _catch_up(self, browser: Browser, number: int, behind: dict[str, int]) -> None:
-        """Send what a backup lacks, then what has happened meanwhile."""
-        for group in self._pieces(behind):
-            while browser.under_way >= _WINDOW:
-                browser.moved.clear()
-                await browser.moved.wait()
-            self._send_group(browser, 0, group)
-            await asyncio.sleep(0)
-        self._send_group(browser, number, [])
-        while browser.held:
-            for held_number, events in browser.held[:_WINDOW]:
-                self._send_group(browser, held_number, events)
-                number = held_number
-            del browser.held[:_WINDOW]
-            while browser.under_way >= _WINDOW:
-                browser.moved.clear()
-                await browser.moved.wait()
-        browser.live, browser.caught_up_at = True, number
-        self._send_group(browser, number, [[CAUGHT_UP]])
+def _declared(command: Command) -> tuple[str, dict[str, str]] | None:
+    """The queue that a command is about, which exists from then on, and with which arguments it is made.
 
-    def _pieces(self, behind: dict[str, int]) -> Iterator[list[list[Any]]]:
-        events: list[list[Any]] = []
-        size = 0
-        for queue, position in behind.items():
-            last = self._engine.positions().get(queue, 0)
-            for held in self._engine.browse(queue):
-                if not position < held.sequence <= last:
-                    continue
-                generation = self._numbered_by(queue, held.sequence)
-                events.append([ENQUEUE, queue, generation, self._wire(held.sequence), dict(held.headers), held.body])
-                size += len(held.body)
-                if size >= _CHUNK:
-                    yield events
-                    events, size = [], 0
-            if last > position:
-                # Messages at the end may be gone already; the count goes on behind them all the same.
-                kept = [list(each) for each in until(self._generations.of(queue), last)]
-                events.append([RESET, queue, self._wire(last), kept])
-        if events:
-            yield events
-
-    def _numbered_by(self, queue: str, position: int) -> int:
-        return max((generation for generation, first in self._generations.of(queue) if first <= position), default=0)
-
-    def _tell(self, number: int, events: list[list[Any]]) -> None:
-        for browser in self.browsers.values():
-            if browser.live:
-                self._send_group(browser, number, events)
-            elif LC6 in self._documented:
-                # The query's answer was on its way already, and events are only told from then on.
-                browser.held.append((number, [event for event in events if event[0] != DELETE]))
-            else:
-                browser.held.append((number, events))
-
-    def _send_group(self, browser: Browser, number: int, events: list[list[Any]]) -> None:
-        browser.under_way += 1
-        if LM3 not in self._documented:
-            self._send(browser.name, Events(number, self.generation, events))
-            return
-        # Each queue has a browser of its own, and nothing tells what belonged together.
-        queues: dict[str, list[list[Any]]] = {}
-        for event in events:
-            queues.setdefault(str(event[1]) if len(event) > 1 else "", []).append(event)
-        *others, last = queues.values() or [[]]
-        for group in others:
-            self._send(browser.name, Events(0, self.generation, group))
-            browser.under_way += 1
-        self._send(browser.name, Events(number, self.generation, last))
+    Raises:
+        Mistaken: its arguments make no sense.
+    """
+    destination, text = str(command.args.get("destination", "")), command.args.get("declare")
+    if not destination.startswith(QUEUE_PREFIX) or (text is None and command.kind != "subscribe"):
+        return None
+    return destination.removeprefix(QUEUE_PREFIX), read_declaration(text or "")
 
 
 def _unsupported(command: Command) -> str | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nodes.reference.designs.qpid.records import KeyedRows, rows_of
+
 EMPTY, CLEAN, DIRTY = "empty", "clean", "dirty"
 PRIMARY_STORE, BACKUP_STORE = "primary", "backup"
+MAX_UUID = 64
+"""Characters of an identifier."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +29,34 @@ class Status:
         return {"state": self.state, "role": self.role, "generation": self.generation, "uuid": self.uuid}
 
 
+def first_start(stores: Iterable[Mapping[str, Any] | None]) -> bool:
+    """Whether all brokers describe stores that are empty, or clean with one identifier (None: one says nothing): then
+    any of them may be primary."""
+    found = {("", "") if store is None else (store["state"], store["uuid"]) for store in stores}
+    return len(found) == 1 and next(iter(found))[0] in (EMPTY, CLEAN)
+
+
+def _is_row(number: Any, state: Any, role: Any, generation: Any, uuid: Any) -> bool:
+    known = number == 0 and state in (EMPTY, CLEAN, DIRTY) and role in (PRIMARY_STORE, BACKUP_STORE)
+    return known and type(generation) is int and generation >= 0 and isinstance(uuid, str)
+
+
 class StoreStatus:
-    """The status in the broker's database; written in an open transaction."""
+    """The status in the broker's database; changed in an open transaction, at whose end ``records`` are written."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+        """Raises ConfigError when the database holds something else."""
         database.execute("CREATE TABLE IF NOT EXISTS qpid_store (id INTEGER PRIMARY KEY, state TEXT NOT NULL, "
                          "role TEXT NOT NULL, generation INTEGER NOT NULL, uuid TEXT NOT NULL)")
-        row = database.execute("SELECT state, role, generation, uuid FROM qpid_store WHERE id = 0").fetchone()
-        self.now = Status(*row) if row else Status()
+        found = [Status(*row) for _, *row in
+                 rows_of(database, "qpid_store", ("id", "state", "role", "generation", "uuid"), _is_row)]
+        self.now = found[0] if found else Status()
+        self.records: KeyedRows[tuple[int]] = KeyedRows(
+            database, "DELETE FROM qpid_store WHERE id = ?", "INSERT INTO qpid_store VALUES (?, ?, ?, ?, ?)",
+            lambda key: [(*key, self.now.state, self.now.role, self.now.generation, self.now.uuid)],
+        )
 
     def write(self, **changes: Any) -> None:
         """Change some of it."""
-        self.now = status = replace(self.now, **changes)
-        self._database.execute("INSERT OR REPLACE INTO qpid_store VALUES (0, ?, ?, ?, ?)",
-                               (status.state, status.role, status.generation, status.uuid))
+        self.now = replace(self.now, **changes)
+        self.records.changed((0,))

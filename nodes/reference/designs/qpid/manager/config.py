@@ -10,10 +10,11 @@ from typing import Any
 from nodes.reference.api import ConfigError
 from nodes.reference.config import read_json
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
+from nodes.reference.option_values import movable_address
 from nodes.reference.trust import demand_secret
 
 MAX_MEMBERS = 64
-_TEXTS = ("node", "data", "login", "passcode", "cluster", "secret", "pid_file", "log")
+_TEXTS = ("node", "data", "login", "passcode", "cluster", "secret", "pid_file", "log", "virtual_address")
 _ADDRESSES = ("listen", "broker")
 _NEEDED = ("node", "data", "members", "listen", "broker")
 _KNOWN = (*_TEXTS, *_ADDRESSES, "members", "command", "options")
@@ -26,7 +27,8 @@ class ManagerConfig:
     ``members`` are all managers, this one included, in order: name -> (host, port) of its links. ``listen`` is where
     its own broker asks whether it may go on, ``broker`` that broker's listener for clients, with ``login`` and
     ``passcode``. ``command`` starts the broker; ``pid_file`` names its process, and its output goes to ``log``.
-    ``cluster`` and ``secret`` are shared by all managers and brokers.
+    ``cluster`` and ``secret`` are shared by all managers and brokers. ``virtual_address`` is the IPv4 address that
+    moves with the primary; empty: none.
     """
 
     node: str
@@ -41,6 +43,7 @@ class ManagerConfig:
     command: Sequence[str] = ()
     pid_file: str = ""
     log: str = ""
+    virtual_address: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -68,11 +71,13 @@ def parse_manager_config(content: Any) -> ManagerConfig:
         if name in settings and not (isinstance(settings[name], str) and settings[name].isprintable()):
             raise ConfigError(f"{name}: is not a text of printable characters")
     for name in _ADDRESSES:
-        settings[name] = _address(name, settings[name])
+        settings[name] = read_address(name, settings[name])
     settings["members"] = _members(settings["members"], settings["node"])
     command = settings.get("command", [])
-    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+    if not isinstance(command, list) or not all(isinstance(word, str) and _is_plain(word) for word in command):
         raise ConfigError("command: is not a list of words")
+    if settings.get("virtual_address"):
+        settings["virtual_address"] = movable_address("virtual_address", settings["virtual_address"])
     options = settings.get("options", {})
     if not isinstance(options, dict):
         raise ConfigError("options: is not an object")
@@ -91,10 +96,21 @@ def _members(value: Any, node: str) -> dict[str, tuple[str, int]]:
         raise ConfigError(f"members: there are {len(value)}, more than {MAX_MEMBERS}")
     if node not in value:
         raise ConfigError(f"members: {node!r}, this node, is missing")
-    return {name: _address(f"members.{name}", address) for name, address in value.items()}
+    for name in value:
+        if not name or not name.isprintable():
+            raise ConfigError(f"members: {name!r:.60} is not a name of printable characters")
+    return {name: read_address(f"members.{name}", address) for name, address in value.items()}
 
 
-def _address(name: str, value: Any) -> tuple[str, int]:
+def read_address(name: str, value: Any) -> tuple[str, int]:
+    """Host and port of a decoded ``[host, port]``; raises ConfigError, which names the setting, for anything else."""
     if not isinstance(value, list) or [type(part) for part in value] != [str, int] or not 0 < value[1] < 65536:
         raise ConfigError(f"{name}: is not [host, port]")
+    if not value[0].isprintable():
+        raise ConfigError(f"{name}: {value[0]!r:.60} is no host")
     return value[0], value[1]
+
+
+def _is_plain(word: str) -> bool:
+    """Whether a program can be given the word."""
+    return "\0" not in word and word == word.encode(errors="ignore").decode()

@@ -23,7 +23,7 @@ from nodes.reference.designs.qpid.manager.messages import Ask, Beat, Echo, Messa
 from nodes.reference.designs.qpid.manager.note import Note, decoded_note, latest
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.record import Record, Store
-from nodes.reference.designs.qpid.manager.report import STOPPED, Report, candidates, may_bootstrap
+from nodes.reference.designs.qpid.manager.report import STOPPED, Report, candidates, may_bootstrap, successors
 
 FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
 
@@ -72,6 +72,8 @@ class Coordinator:
         self._predecessor: tuple[int, str] | None = None
         self._pending_since = 0.0
         self._avoided: dict[str, float] = {}
+        self._declined = 0
+        """The last term in which the primary that was chosen refused."""
         self._told = ""
 
     @property
@@ -239,7 +241,8 @@ class Coordinator:
             if report is not None and report.finished < record.term and now <= self._pending_since + too_long:
                 self._clear(now)
                 return
-            if report is not None and report.declined == record.term:
+            if report is not None and report.declined == record.term > self._declined:
+                self._declined = record.term  # it says so until there is another decision: it is avoided once for that
                 self._avoided[record.primary] = now + _AVOIDED * self._options.lease
         chosen = self._choose(now, reports)
         if chosen:
@@ -248,7 +251,8 @@ class Coordinator:
     def _choose(self, now: float, reports: Mapping[str, Report]) -> str:
         members = self._membership.members
         fresh = may_bootstrap(reports, members, self.record.ballot)
-        able = ([name for name in members if reports[name].state != STOPPED] if fresh
+        able = (successors(reports, members, self.record.primary) if self._options.cold
+                else [name for name in members if reports[name].state != STOPPED] if fresh
                 else candidates(reports, members, self._latest_note().names))  # fmt: skip
         chosen = next((name for name in able if now >= self._avoided.get(name, now)), "")
         told = "" if chosen else f"no member may be primary: {'all have refused' if able else 'none is eligible'}"

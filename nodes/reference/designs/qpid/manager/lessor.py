@@ -1,10 +1,10 @@
 """Where a node's broker asks its manager whether it may go on.
 
-Frames as on links between brokers (``replication/links.py``), after a handshake. ``["renew", sent, version, excluded]``
-is answered by ``["granted", sent, seconds, term, version]``: the broker may go on until ``seconds`` after ``sent``, by
-its own clock, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may not.
-``excluded`` are the backups that a primary is about to confirm without, ``version`` counts its changes of that list;
-the answer says which version a majority of managers has taken.
+Frames as on links between brokers (``replication/links.py``), after a handshake. ``["renew", sent, term, version,
+excluded]`` is answered by ``["granted", sent, seconds, term, version]``: the broker may go on until ``seconds`` after
+``sent``, by its own clock, as the primary of ``term``, or as a backup where that is 0. There is no answer while it may
+not. ``excluded`` are the backups that the primary of the ``term`` that is told is about to confirm without, ``version``
+counts its changes of that list; the answer says which version a majority of managers has taken.
 ``["leaving"]``: it ends because the whole cluster is shut down in order.
 """
 
@@ -16,13 +16,21 @@ from typing import Any
 from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.manager.note import is_list_of_names
 from nodes.reference.designs.qpid.manager.services import Services
-from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.reference.replication.links import (
+    Complaints,
+    FrameParser,
+    Handshake,
+    LinkError,
+    Strangers,
+    encode_frame,
+)
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-qpid-manager/1"
 MAX_CONNECTIONS = 16
 """Of which one is the broker's."""
 _MAX_FRAME = 4096
+_MAX_UNSENT = 1 << 20
 _HANDSHAKE_SECONDS = 2.0
 _CHUNK = 1 << 16
 
@@ -40,6 +48,7 @@ class Lessor:
         self._runtime, self._services, self._address, self._node = runtime, services, address, node
         self._handshake = Handshake(PROTOCOL, cluster, manager_name(node), secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
+        self._strangers = Strangers()
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
 
@@ -51,17 +60,20 @@ class Lessor:
         """Listen no more, and close all connections."""
         if self._server is not None:
             self._server.close()
+        self._strangers.cut()
         for writer in self._writers:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._writers) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._writers[writer] = None
         try:
-            async with within(_HANDSHAKE_SECONDS):
-                await self._handshake.accept(reader, writer, [self._node])
+            with self._strangers.waiting(writer):
+                async with within(_HANDSHAKE_SECONDS):
+                    await self._handshake.accept(reader, writer, [self._node])
+            if len(self._writers) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._writers))  # the broker's own is the newest
+                del self._writers[oldest]
+                oldest.transport.abort()
+            self._writers[writer] = None
             self._complaints.forget(self._node)
             parser = FrameParser(_MAX_FRAME)
             while data := await reader.read(_CHUNK):
@@ -72,13 +84,17 @@ class Lessor:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # it will ask again
         finally:
-            del self._writers[writer]
+            self._writers.pop(writer, None)
             writer.transport.abort()
 
     def _take(self, frame: Any, writer: asyncio.StreamWriter) -> None:
+        if writer.transport.get_write_buffer_size() > _MAX_UNSENT:
+            raise LinkError("whoever asks whether it may go on does not read the answers")
         match frame:
-            case ["renew", float(sent), int(version), excluded] if version >= 0 and is_list_of_names(excluded):
-                granted = self._services.grant(version, excluded)
+            case ["renew", float(sent), int(term), int(version), excluded] if (
+                term >= 0 and version >= 0 and is_list_of_names(excluded)
+            ):
+                granted = self._services.grant(term, version, excluded)
                 if granted is not None:
                     writer.write(encode_frame(["granted", sent, *granted]))
             case ["leaving"]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nodes.reference.api import Runtime
 from nodes.reference.designs.qpid.control import Control
+from nodes.reference.designs.qpid.manager.addresses import Addresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
 from nodes.reference.designs.qpid.manager.coordinator import Coordinator
 from nodes.reference.designs.qpid.manager.lessor import Lessor
@@ -19,6 +20,7 @@ from nodes.reference.designs.qpid.manager.programs import Programs
 from nodes.reference.designs.qpid.manager.record import DATABASE, Store
 from nodes.reference.designs.qpid.manager.report import Report, decoded
 from nodes.reference.designs.qpid.manager.services import Services
+from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.replication.links import LinkError, Links
 
 _LATE = 2
@@ -28,8 +30,13 @@ _LATE = 2
 class Manager:
     """The manager of one node."""
 
-    def __init__(self, config: ManagerConfig, runtime: Runtime, programs: Programs) -> None:
-        """Raises ConfigError when the configuration, or the data, can't be used."""
+    def __init__(self, config: ManagerConfig, runtime: Runtime, programs: Programs,
+                 addresses: Addresses | None = None) -> None:
+        """Raises ConfigError when the configuration, or the data, can't be used.
+
+        Args:
+            addresses: what moves the virtual address; needed where the configuration has one.
+        """
         self._runtime, self._node = runtime, config.node
         self.options = options = ManagerOptions.from_options(config.options)
         self._store = Store(runtime.open_database(DATABASE))
@@ -42,6 +49,9 @@ class Manager:
         self._lessor = Lessor(runtime, self.services, config.listen, config.node, config.cluster, config.secret)
         self._links = Links(runtime, self, config.node, config.members, f"{config.cluster} managers", options.lease,
                             options.heartbeat, config.secret)  # fmt: skip
+        self._address: VirtualAddress | None = None
+        if config.virtual_address and addresses is not None:
+            self._address = VirtualAddress(runtime, addresses, config.virtual_address, options.lease)
         self._reports: dict[str, Report] = {}
         self._quorum = False
         self._ticked = runtime.now()
@@ -58,6 +68,9 @@ class Manager:
         await self._lessor.start()
         working = [self._runtime.spawn(self.services.supervise(), "supervise"),
                    self._runtime.spawn(self.services.converse(), "converse")]  # fmt: skip
+        if self._address is not None:
+            self._address.clean()
+            working.append(self._runtime.spawn(self._keep(self._address), "virtual address"))
         try:
             while True:
                 self._tick()
@@ -67,6 +80,8 @@ class Manager:
                 task.cancel()
             await asyncio.wait(working)
             await self.services.stop()
+            if self._address is not None:
+                self._address.release("the manager ends")
             self._lessor.stop()
             await self._links.stop()
             self._runtime.log("stopped")
@@ -87,8 +102,19 @@ class Manager:
             self._quorum = quorum
             self._runtime.log("quorum" if quorum else "no quorum", alive=",".join(self.alive()))
 
+    async def _keep(self, address: VirtualAddress) -> None:
+        """Have the virtual address as long as this node's broker is primary, until this is cancelled."""
+        while True:
+            until = self.services.primary_until()
+            address.keep(until)
+            left = until - self._runtime.now()
+            pause = self.options.heartbeat / 2
+            await asyncio.sleep(min(pause, left) if left > 0 else pause)
+
     def _changed(self) -> None:
-        """This node's broker has ended, or refused: nobody has to wait for the next heartbeat to know."""
+        """This node's broker has ended, is primary, or refused: nobody has to wait for the next heartbeat to know."""
+        if self._address is not None:
+            self._address.keep(self.services.primary_until())
         self.coordinator.react()
         self.beat()
 

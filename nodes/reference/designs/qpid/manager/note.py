@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from nodes.reference.replication.links import LinkError
 
 MOST_NAMES = 64
+_LONGEST = 300
 
 
 class Note(NamedTuple):
@@ -36,8 +37,9 @@ def decoded_note(value: Any) -> Note:
 
 
 def is_list_of_names(value: Any) -> bool:
-    """Whether it is a list of not too many texts."""
-    return isinstance(value, list) and len(value) <= MOST_NAMES and all(isinstance(name, str) for name in value)
+    """Whether it is a list of not too many texts, which are not too long."""
+    return isinstance(value, list) and len(value) <= MOST_NAMES and all(
+        isinstance(name, str) and len(name) <= _LONGEST for name in value)
 
 
 def latest(notes: Iterable[Note]) -> Note:

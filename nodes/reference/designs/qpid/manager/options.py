@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.reference.api import ConfigError
+from nodes.reference.designs.qpid.options import COLD, STANDBYS
+from nodes.reference.option_values import choice, seconds
 
 CLOCK_MARGIN = 1.25
 """How much longer than a lease lasts it is taken to last elsewhere: the rates of two clocks may differ by a fifth."""
@@ -15,9 +16,11 @@ CLOCK_MARGIN = 1.25
 @dataclass(frozen=True)
 class ManagerOptions:
     """Times are in seconds. ``lease``: for how long a broker may go on after a majority of managers has last heard its
-    own; also how long a manager may be silent before others count it as gone."""
+    own; also how long a manager may be silent before others count it as gone. ``cold``: no broker runs but the
+    primary's; another is started from the store that it has left."""
 
     lease: float = 1.0
+    cold: bool = False
 
     @property
     def heartbeat(self) -> float:
@@ -51,7 +54,5 @@ class ManagerOptions:
         Raises:
             ConfigError: a value is of the wrong type or out of range.
         """
-        lease = options.get("manager_lease", cls.lease)
-        if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 0.05 <= lease <= 3600:
-            raise ConfigError(f"options.manager_lease: {lease!r} is not a number of seconds between 0.05 and 3600")
-        return cls(float(lease))
+        return cls(seconds(options, "manager_lease", cls.lease, least=0.05),
+                   choice(options, "standby", STANDBYS) == COLD)

@@ -96,9 +96,9 @@ class Processes:
             raise ProgramError(f"the {name}, process {pid}, outlived SIGKILL")
 
     def _gone(self, name: str, pid: int) -> bool:
-        """Whether the whole process group has ended."""
+        """Whether the whole process group has ended; whoever is to reap an orphan may take a while."""
         self._reap(name)
-        return not _signal(pid, 0)
+        return not _signal(pid, 0) or not any(_lives_in(pid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
 
     def _leader(self, name: str) -> tuple[int, str] | None:
         """Pid and start time of the process that the file names, if that lives."""
@@ -114,6 +114,15 @@ class Processes:
         child = self._children.get(name)
         if child is not None and child.poll() is not None:
             del self._children[name]
+
+
+def _lives_in(group: int, stat: Path) -> bool:
+    """Whether a process of this group still runs."""
+    try:
+        state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return False
+    return int(its_group) == group and state not in "ZXx"
 
 
 def _signal(group: int, number: int) -> bool:

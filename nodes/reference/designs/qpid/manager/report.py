@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nodes.reference.replication.links import LinkError
+from nodes.reference.replication.messages import MAX_NUMBER
 
 READY, STOPPED = "ready", "stopped"
 EMPTY, CLEAN = "empty", "clean"
@@ -40,12 +41,13 @@ class Report:
         return asdict(self)
 
 
+_MAX_TEXT = 100
 _TYPES = {each.name: type(each.default) for each in fields(Report)}
 
 
 def decoded(value: Mapping[str, Any]) -> Report:
     """The report in a heartbeat; raises LinkError when it is none."""
-    if {name: type(each) for name, each in value.items()} != _TYPES:
+    if {name: type(each) for name, each in value.items()} != _TYPES or not all(map(_can_be_told, value.values())):
         raise LinkError("a report is malformed")
     return Report(**value)
 
@@ -58,9 +60,16 @@ def of_status(status: Mapping[str, Any], ballot: int, promoted: int, finished: i
     found: dict[str, Any] = {name: status.get(name) for name in ("state", "eligible", "generation")}
     found |= {"store": store.get("state"), "uuid": store.get("uuid") or "", "forced": status.get("forced", False)}
     for name, value in found.items():
-        if type(value) is not _TYPES[name]:
+        if type(value) is not _TYPES[name] or not _can_be_told(value):
             raise ValueError(f"the broker's status has no {name}")
     return Report(up=True, ballot=ballot, promoted=promoted, finished=finished, **found)
+
+
+def _can_be_told(value: Any) -> bool:
+    """Whether it is no more than others can be told in a heartbeat."""
+    if isinstance(value, str):
+        return len(value) <= _MAX_TEXT and value.isprintable()
+    return bool(0 <= value <= MAX_NUMBER)
 
 
 def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot: int) -> bool:
@@ -76,6 +85,12 @@ def may_bootstrap(reports: Mapping[str, Report], members: Sequence[str], ballot:
     stores = {(report.store, report.uuid) for report in known}
     return {store for store, _ in stores} == {EMPTY} or (len(stores) == 1 and known[0].store == CLEAN
                                                          and known[0].uuid != "")  # fmt: skip
+
+
+def successors(reports: Mapping[str, Report], order: Sequence[str], last: str) -> list[str]:
+    """Whose broker may be started from the store that the last primary's has left: another node's first."""
+    able = [name for name in order if name in reports]
+    return sorted(able, key=lambda name: (name == last, order.index(name)))
 
 
 def candidates(reports: Mapping[str, Report], order: Sequence[str], excluded: Collection[str]) -> list[str]:

@@ -49,6 +49,9 @@ class Services:
         self._bootstrap = False
         self._lacking: tuple[str, ...] = ()
         self._promoting = False
+        self._serving = ("", 0)
+        """Which process has said that it is primary, promoted in which term."""
+        self._let_until = NEVER
         self._declined = 0
         self._left = False
         self._report = Report()
@@ -69,6 +72,12 @@ class Services:
         """Whether a majority of managers has lately heard this one."""
         return self._membership.quorum_since(now) + self._options.lease >= now
 
+    def primary_until(self) -> float:
+        """Until when this node's broker, which says that it is primary, was let go on as such; NEVER if it was not."""
+        term = self.promoted
+        right = term and self._serving == (self._process, term) and self._is_primary_of(term)
+        return self._let_until if right else NEVER
+
     def clear(self, term: int, bootstrap: bool, lacking: Sequence[str]) -> None:
         """The coordinator lets this node's broker be promoted in that term (``Beat``)."""
         if term != self._cleared:
@@ -76,11 +85,13 @@ class Services:
             self._wake.set()
         self._bootstrap, self._lacking = bootstrap, tuple(lacking)
 
-    def grant(self, version: int, excluded: Sequence[str]) -> tuple[float, int, int] | None:
+    def grant(self, told: int, version: int, excluded: Sequence[str]) -> tuple[float, int, int] | None:
         """For how many seconds from now the broker may go on, as the primary of which term (0: as a backup), and which
         version of its note a majority has taken. None: it may not go on.
 
         Args:
+            told: the term of which it is primary, by its own word. Another one's is that of an earlier process, whose
+                last words may arrive late: its note is not this one's.
             version: of the note that it wants taken, 0 for none.
             excluded: the backups that it is about to confirm without.
         """
@@ -94,8 +105,9 @@ class Services:
             return None
         if term:
             self._answers.backed(now)
+            self._let_until = since + self._options.lease
         self._stamp = max(self._stamp, since)
-        return seconds, term, self._note(term, version, excluded) if term else 0
+        return seconds, term, self._note(term, version, excluded) if term and told == term else 0
 
     def _note(self, term: int, version: int, excluded: Sequence[str]) -> int:
         """Have a primary's note taken; the newest version that a majority has."""
@@ -136,6 +148,11 @@ class Services:
         except ProgramError as error:
             self._runtime.log("broker does not end", level="error", error=str(error))
 
+    def _is_wanted(self) -> bool:
+        """Whether this node's broker is to be promoted now."""
+        term = self._cleared
+        return term > self._store.record.finished and self._is_primary_of(term)
+
     def _is_primary_of(self, term: int) -> bool:
         record = self._store.record
         return (record.term, record.primary) == (term, self._membership.node)
@@ -151,6 +168,7 @@ class Services:
                 self._runtime.log("broker ended", process=self._process, term=self.promoted)
                 self._start_at = now + BACK_OFF
             self._process, self._seen_at, self._asked_at, self._stamp = process, now, None, NEVER
+            self._let_until = NEVER
             self._report = Report()
             self._control.close()
         if self._store.record.process not in ("", process):
@@ -166,6 +184,8 @@ class Services:
         options, term = self._options, self.promoted
         if term and not self._is_primary_of(term):
             return f"{self._store.record.primary} is primary"
+        if self._options.cold and not term and not self._is_wanted() and now > self._began + options.lease:
+            return "it is not to be primary"
         if self._report.state == _PRIMARY and not term:
             return "it is primary without having been promoted by a manager"
         if self._asked_at is None and now > self._seen_at + options.start_limit:
@@ -183,6 +203,8 @@ class Services:
 
     async def _start_if_due(self, now: float) -> None:
         if self._left or self._promoting or now < self._start_at or not self.has_quorum(now):
+            return
+        if self._options.cold and not self._is_wanted():
             return
         try:
             await self._programs.start(BROKER)
@@ -212,6 +234,8 @@ class Services:
             report = Report()
         if process == self._process:
             self._report = report
+            if report.up:
+                self._serving = (process, self.promoted) if report.state == _PRIMARY else ("", 0)
 
     async def _promote_if_due(self) -> None:
         now, record, term = self._runtime.now(), self._store.record, self._cleared
@@ -224,7 +248,10 @@ class Services:
         if record.process:
             return  # primary of an earlier term, which has to end first
         if not self._process or not self._report.up or self._stamp == NEVER:
-            if now > self._cleared_at + _UNABLE * self._options.lease:
+            # A cold one may have a long store to read.
+            limit = self._options.start_limit if self._options.cold and self._process else _UNABLE * self._options.lease
+            if now > self._cleared_at + limit:
+                self._declined = term
                 self._refuse(term, "the broker does not answer, or has not asked whether it may go on")
             return
         # What it was granted as a backup must not reach beyond what the majority that backs this term grants.
@@ -249,6 +276,8 @@ class Services:
             await self._end()
         else:
             self._runtime.log("primary started", term=term, bootstrap=request["bootstrap"])
+            self._serving = (self._process, term)
+            self._changed()
         finally:
             self._promoting = False
 

@@ -1,0 +1,103 @@
+"""Order of what durable connections have sent: as their client accepted it, across kills and reconnections."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers import kernels
+from checkers.api import RunCheck
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Bools, Int64s
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.text import amount
+from stormproof.vocabulary import TRANSFERS
+
+NEW_CONNECTION = "new connection"
+"""Word in the error of a delivery before which its consumer had lost its connection."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Messages that were accepted before another one of their client was sent to the same queue, and whose first
+    delivery came after the first one of that.
+
+    A client is a thread: whoever plays it after a kill goes on with its repository. Each queue is taken from by one
+    consumer at a time, which holds one message at most; when a consumer's connection is lost, what it held comes late
+    without anybody's fault. So of a queue's late messages as many are excused as connections were lost before.
+    """
+    messages = run.messages
+    threads = int(run.test.get("concurrency") or 0) or 1 << 31
+    seen = np.flatnonzero((messages.sent >= 0) & (messages.deliveries > 0))
+    first = messages.delivered[messages.start[seen]]
+    client = (messages.value[seen] >> PAIR_SHIFT) % threads
+    late: list[tuple[int, int]] = []
+    for queue in np.unique(messages.key[seen]).tolist():
+        here = messages.key[seen] == queue
+        found: list[tuple[int, int]] = []
+        for each in np.unique(client[here]).tolist():
+            mine = here & (client == each)
+            found += _late(run, seen[mine], first[mine])
+        losses = np.sort(_losses(run, queue))
+        excused = 0
+        for message, witness in sorted(found, key=lambda pair: int(messages.delivered[messages.start[pair[0]]])):
+            row = int(messages.delivered[messages.start[message]])
+            if excused < int(np.searchsorted(losses, row, side="right")):
+                excused += 1
+            else:
+                late.append((message, witness))
+    figures = {"judged": len(seen)}
+    if not late:
+        return CheckOutcome(VALID, 0, "every client's messages came in the order in which it had accepted them", (),
+                            figures)
+    examples = tuple(_anomaly(run, message, witness) for message, witness in late[:MAX_EXAMPLES])
+    text = f"{amount(len(late), 'message')} came after one that its client had accepted later"
+    return CheckOutcome(INVALID, len(late), text, examples, figures)
+
+
+def _late(run: Run, mine: Int64s, first: Int64s) -> list[tuple[int, int]]:
+    """Of one client's messages in one queue, given with their first deliveries, those that came late, each with the
+    one that shows it: the earliest delivered of those that were sent when it had been accepted already."""
+    h, messages = run.history, run.messages
+    order = np.argsort(messages.sent[mine], kind="stable")
+    mine, first = mine[order], first[order]
+    sent = messages.sent[mine]
+    accepted = np.where(messages.state[mine] == kernels.ACKED, h.partner[sent], h.rows)
+    # The earliest delivery among those sent at or after a place, and whose it is.
+    earliest = np.minimum.accumulate(first[::-1])[::-1]
+    found = []
+    for place in range(len(mine)):
+        later = int(np.searchsorted(sent, accepted[place], side="right"))
+        if later < len(mine) and earliest[later] < first[place]:
+            witness = later + int(np.argmin(first[later:]))
+            found.append((int(mine[place]), int(mine[witness])))
+    return found
+
+
+def _losses(run: Run, queue: int) -> Int64s:
+    """Rows up to which a consumer of the queue had lost its connection."""
+    h = run.history
+    takes: Bools = ((h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)) & (h.key == queue)
+    failed = (h.kind == vocabulary.FAIL) & ~run.empty
+    lost = takes & ((h.kind == vocabulary.INFO) | failed | h.error.rows_containing(NEW_CONNECTION))
+    return np.flatnonzero(lost)
+
+
+def _anomaly(run: Run, message: int, witness: int) -> Anomaly:
+    messages = run.messages
+    row, other = (int(messages.delivered[messages.start[each]]) for each in (message, witness))
+    ops = run.rows_of(int(messages.sent[message]), int(messages.sent[witness]), other, row)
+    return Anomaly("transferred-late", ops, int(messages.key[message]), messages.name(message),
+                   {"came_after": messages.name(witness)})
+
+
+CHECK = RunCheck(
+    name="transfer-order",
+    guarantee="what a durable connection has accepted arrives in the order of acceptance",
+    anomaly="transfer-order",
+    decides=True,
+    subjects=(TRANSFERS,),
+    one="message came after one that its client had accepted later",
+    more="messages came after ones that their clients had accepted later",
+    function=check,
+)

@@ -1,0 +1,62 @@
+"""Duplicates that nobody was told of: copies of a message without the mark that says that they may not be the first."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from checkers import kernels_delivery
+from checkers.api import RunCheck
+from checkers.checks.repeats import BUFFERED
+from checkers.run import Run
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import TRANSFERS
+
+_MARK = re.compile(r"\bsent again (\d{1,9})\b")
+
+
+def check(run: Run) -> CheckOutcome:
+    """Deliveries of a copy after the receipt of that copy's ACK, and second confirmed ACKs of one copy.
+
+    Copies are told apart by their marks: what was sent first has none, what was sent again names the connection in
+    which that was. Two copies with different marks are a duplicate that the receiver was told of.
+    """
+    h, messages = run.history, run.messages
+    marks = [_MARK.search(name) for name in h.error.names]
+    number = np.asarray([*(int(mark[1]) if mark else 0 for mark in marks), 0], dtype=np.int64)
+    rows = messages.delivered
+    mark, message = number[h.error.codes[rows]], messages.of_row[rows].astype(np.int64)
+    order = np.lexsort((rows, mark, message))
+    rows, mark, message = rows[order], mark[order], message[order]
+    begins = np.flatnonzero(np.diff(message, prepend=-1) | (np.diff(mark, prepend=-1) != 0))
+    start = np.append(begins, len(rows)).astype(np.int64)
+    words = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
+    codes, shown_by = kernels_delivery.judge_deliveries(h.kind, h.partner, start, rows, words[h.error.codes[rows]])
+    forbidden = np.flatnonzero(codes >= kernels_delivery.ACKED_TWICE)
+    copies = np.bincount(message[begins], minlength=1) if len(begins) else np.zeros(1, dtype=np.int64)
+    figures = {"told": int(np.count_nonzero(copies > 1))}
+    if not len(forbidden):
+        text = f"no copy of a message came twice; of {amount(figures['told'], 'message')} several copies came, all told"
+        return CheckOutcome(VALID, 0, text, (), figures)
+    examples = []
+    for place in forbidden[:MAX_EXAMPLES].tolist():
+        row, witness = int(rows[place]), int(shown_by[place])
+        each = int(message[place])
+        examples.append(Anomaly("untold-duplicate", run.rows_of(witness, row), int(messages.key[each]),
+                                messages.name(each), {"mark": int(mark[place]), "faults": run.faults_at(row)}))
+    text = f"{amount(len(forbidden), 'delivery', 'deliveries')} of a copy that had been acknowledged before"
+    return CheckOutcome(INVALID, len(forbidden), text, tuple(examples), figures)
+
+
+CHECK = RunCheck(
+    name="untold-duplicate",
+    guarantee="a message that comes twice says so",
+    anomaly="untold-duplicate",
+    decides=True,
+    subjects=(TRANSFERS,),
+    one="duplicate came without a mark that tells it",
+    more="duplicates came without a mark that tells them",
+    function=check,
+)

@@ -1,0 +1,86 @@
+"""Load on a cluster that is measured: connections, a backlog, producers that go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from nodes.systems.reference.cluster import ReferenceCluster
+from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+
+BODY = b"x" * 500
+BROKEN = (ConnectionBroken, NotSent, Rejected)
+"""What becomes of a send where the connection does not outlive its broker."""
+_LOADERS, _WINDOW = 4, 250
+_LOAD = 8
+
+
+async def connected(cluster: ReferenceCluster) -> StompConnection:
+    """A connection that finds whoever serves, again and again."""
+    settings = Settings(cluster.login, cluster.passcode, reliable=cluster.reliable_connections, heartbeat=0.3,
+                        same_replica=0.1)  # fmt: skip
+    connection = StompConnection(cluster.client_addresses(), settings)
+    await connection.open(30)
+    return connection
+
+
+async def send(connection: StompConnection, body: bytes = BODY) -> None:
+    """One confirmed message."""
+    await connection.request("SEND", {"destination": "/queue/q0"}, body, 60.0)
+
+
+async def fill(cluster: ReferenceCluster, backlog: int) -> None:
+    """So many confirmed messages, several on the way at a time."""
+    async def loader() -> None:
+        connection, left = await connected(cluster), backlog // _LOADERS
+        while left > 0:
+            sends = (send(connection) for _ in range(min(left, _WINDOW)))
+            failures = [each for each in await asyncio.gather(*sends, return_exceptions=True) if each is not None]
+            left -= min(left, _WINDOW) - len(failures)
+            if failures:
+                if not isinstance(failures[0], BROKEN):
+                    raise failures[0]
+                await connection.abort()  # there was a failover
+                connection = await connected(cluster)
+        await connection.close()
+
+    await asyncio.gather(*(loader() for _ in range(_LOADERS)))
+
+
+@asynccontextmanager
+async def producers(cluster: ReferenceCluster) -> AsyncIterator[list[float]]:
+    """Producers that go on for as long as the context: the times of their confirmations."""
+    confirmed: list[float] = []
+    load = [asyncio.create_task(_go_on(cluster, confirmed)) for _ in range(_LOAD)]
+    try:
+        yield confirmed
+    finally:
+        for task in load:
+            task.cancel()
+        await asyncio.wait(load)
+
+
+async def _go_on(cluster: ReferenceCluster, confirmed: list[float]) -> None:
+    loop = asyncio.get_running_loop()
+    connection = await connected(cluster)
+    try:
+        with contextlib.suppress(ConnectionBroken):
+            while True:
+                await send(connection)
+                confirmed.append(loop.time())
+    finally:
+        await connection.abort()
+
+
+def rates(confirmed: Sequence[float], began: float, ended: float) -> dict[str, float]:
+    """Of confirmations at these times: ``rate`` a second between two times, ``before`` in the two seconds before, and
+    ``gap``, the longest time without one."""
+    during = [began, *(time for time in confirmed if began <= time <= ended), ended]
+    return {
+        "rate": (len(during) - 2) / (ended - began),
+        "before": sum(began - 2 <= time < began for time in confirmed) / 2,
+        "gap": max(later - earlier for earlier, later in itertools.pairwise(during)),
+    }

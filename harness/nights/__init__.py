@@ -1,0 +1,1 @@
+"""Nights: a matrix of tests from one file, run unattended."""

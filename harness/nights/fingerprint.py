@@ -1,0 +1,101 @@
+"""What kind of failure a run is: known by what was violated and how, never by seed or counts.
+
+Which faults were in force, and whether somebody else had just begun to lead, tells defects apart no better: of the
+switchable bugs nearly all bite when the leader changes (docs/nights.md has the figures).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.check import INVALID
+from stormproof.errors import UsageError
+from stormproof.run_folder import read_run, read_verdict
+
+SEVERITY = ("phantom", "tx-phantom", "lost", "atomic", "exactly-once", "metadata", "duplicated", "order")
+"""Checks in this order tell what a failure is about; others come after them, by name."""
+_NO_MATTER = ("bug",)
+"""A switched-on bug stands for code that nobody knows to be wrong."""
+
+@dataclass(frozen=True)
+class Features:
+    """What a failed run is known by: ``check`` is the gravest that decides, ``kind`` its commonest anomaly, ``others``
+    are the further checks that were violated, ``settings`` the modes that the test chose."""
+
+    system: str
+    subject: str
+    settings: tuple[str, ...]
+    check: str
+    kind: str
+    others: tuple[str, ...]
+
+
+def features_of(run_dir: Path) -> Features | None:
+    """Of a stored run; None when it did not fail.
+
+    Raises:
+        HistoryError: it can't be read.
+    """
+    run, verdict = read_run(run_dir), read_verdict(run_dir)
+    failed = [check for check in verdict["checks"] if check["decides"] and check["verdict"] == INVALID]
+    if verdict["verdict"] != INVALID or not failed:
+        return None
+    ranked = sorted(failed, key=lambda check: (_rank(check["check"]), check["check"]))
+    first = ranked[0]
+    test = run["test"]
+    kinds = Counter(str(each.get("kind")) for each in first["anomalies"])
+    kind = kinds.most_common(1)[0][0] if kinds else ""
+    return Features(str(test["system"]), str(test["workload"]), _settings(test), first["check"], kind,
+                    tuple(sorted(check["check"] for check in ranked[1:])))
+
+
+def _rank(check: str) -> int:
+    return SEVERITY.index(check) if check in SEVERITY else len(SEVERITY)
+
+
+def _settings(test: Mapping[str, Any]) -> tuple[str, ...]:
+    """The modes that the test chose: options of the system that name a way to work, where they are not the default."""
+    try:
+        declared = SYSTEMS.load(str(test["system"])).options
+    except UsageError:  # of a plug-in that is not here
+        return ()
+    given = test["options"]
+    return tuple(sorted(f"{option.name}={given[option.name]}" for option in declared
+                        if isinstance(option.default, (str, bool)) and option.name not in _NO_MATTER
+                        and option.name in given and given[option.name] != option.default))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """``code`` is for machines, ``words`` for people."""
+
+    code: str
+    words: str
+
+
+def fingerprint_of(run_dir: Path) -> Fingerprint | None:
+    """Of a stored run; None when it did not fail. Raises HistoryError when it can't be read."""
+    features = features_of(run_dir)
+    if features is None:
+        return None
+    settings = f" ({', '.join(features.settings)})" if features.settings else ""
+    others = f", with {' and '.join(features.others)}" if features.others else ""
+    words = f"{features.system} {features.subject}{settings}: {features.check} ({features.kind}){others}"
+    return Fingerprint(_code(words), words)
+
+
+def broken_fingerprint(system: str, workload: str, reason: str) -> Fingerprint:
+    """Of a run that the harness could not bring to its end: by the words of the reason."""
+    words = f"{system} {workload}: broken: {re.sub('[0-9]+', '#', ' '.join(reason.split()))[:120]}"
+    return Fingerprint(_code(words), words)
+
+
+def _code(words: str) -> str:
+    return hashlib.sha256(words.encode()).hexdigest()[:10]

@@ -1,0 +1,208 @@
+"""A night from its file to its exit status: simulated cells fill the cores, real ones run one after the other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from checkers.spark import SparkWarmup
+from harness.backends.catalog import BACKENDS
+from harness.nights.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
+from harness.nights.plan_file import Cell, Plan
+from harness.nights.record import COMPLETE, SPENT, Night, Result
+from harness.outcomes import BROKEN
+from harness.repeat import failure_of
+from harness.run import RunResult, run_test
+from harness.sim.campaign import Case, SeedResult, keep_run, run_seed
+from harness.sim.pool import Workers, worker_pool
+from stormproof.contracts.check import INVALID
+from stormproof.errors import HistoryError, StormproofError
+from stormproof.run_folder import Lock
+
+_AROUND = 20.0
+"""Seconds that a run on real nodes takes besides its load, about: to begin none that the budget has no room for."""
+
+Task = tuple[Cell, int]
+
+
+@dataclass
+class Budget:
+    """Seconds that a night may take; None: as long as it needs."""
+
+    seconds: float | None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    @property
+    def used(self) -> float:
+        """Seconds since it was made."""
+        return self.clock() - self._began
+
+    def has(self, seconds: float = 0.0) -> bool:
+        """Whether so much is left."""
+        return self.seconds is None or self.used + seconds < self.seconds
+
+
+def rounds(cells: Sequence[Cell], done: set[tuple[str, int]]) -> Iterator[tuple[list[Task], list[Task]]]:
+    """What there is to do, so that every cell gets a turn before any gets another: in each round one seed of each,
+    first of those that are simulated, then of the others."""
+    for number in range(max((len(cell.seeds) for cell in cells), default=0)):
+        tasks = [(cell, cell.seeds[number]) for cell in cells
+                 if number < len(cell.seeds) and (cell.name, cell.seeds[number]) not in done]
+        simulated = [task for task in tasks if BACKENDS.load(task[0].backend).in_process]
+        yield simulated, [task for task in tasks if task not in simulated]
+
+
+class Run:
+    """Runs what is left of a night."""
+
+    def __init__(self, night: Night, plan: Plan, store: Path, budget: Budget, jobs: int | None,
+                 tell: Callable[[str], None]) -> None:
+        self._night, self._plan, self._store, self._budget = night, plan, store, budget
+        self._jobs = jobs or os.cpu_count() or 1
+        self._tell = tell
+        self._total = sum(len(cell.seeds) for cell in plan.cells)
+        self._spark: SparkWarmup | None = None
+
+    def whole(self, confirm: int) -> None:
+        """Run what is left, then each new kind of failure ``confirm`` times again.
+
+        Raises:
+            StormproofError: the store can't be written. KeyboardInterrupt: Ctrl-C; what has ended is kept.
+        """
+        with Lock(self._night.folder):
+            try:
+                with worker_pool(self._jobs) as (workers, scratch):
+                    for simulated, real in rounds(self._plan.cells, self._night.done):
+                        self._simulate(simulated, workers, scratch)
+                        self._run_real(real)
+                    complete = len(self._night.done) >= self._total
+                    if confirm:
+                        self._confirm(confirm, scratch)
+                self._night.spend(self._budget.used)
+            except BaseException:
+                try:
+                    self._night.spend(self._budget.used)
+                except StormproofError as error:
+                    print(f"stormproof: {error}", file=sys.stderr)
+                raise
+            finally:
+                if self._spark is not None:
+                    self._spark.abandon()
+            self._night.end(COMPLETE if complete else SPENT)
+
+    def _simulate(self, tasks: Sequence[Task], workers: Workers, scratch: Path) -> None:
+        def left() -> Iterator[tuple[Any, ...]]:
+            for cell, seed in tasks:
+                if not self._budget.has():
+                    return
+                yield case_of(cell), seed, self._store, scratch
+
+        cells = {id_of(case_of(cell), seed): cell for cell, seed in tasks}
+        for result in workers.each(run_seed, left()):
+            self._note_simulated(cells[id_of(result.case, result.seed)], result)
+
+    def _note_simulated(self, cell: Cell, found: SeedResult) -> None:
+        try:
+            kept = keep_run(found, self._store)
+        except OSError as error:
+            raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); make room, then the same "
+                                  "command goes on with the night") from error
+        self._note(cell, found.seed, found.verdict, found.sentence, found.seconds, found.command, kept.run_dir)
+
+    def _run_real(self, tasks: Sequence[Task]) -> None:
+        for cell, seed in tasks:
+            if not self._budget.has(cell.time_limit + _AROUND):
+                continue
+            began = time.monotonic()
+            result, reason = self._try(cell, seed)
+            seconds = time.monotonic() - began
+            if result is None:
+                self._note(cell, seed, BROKEN, reason, seconds, "", None)
+            else:
+                verdict = failure_of(result)
+                self._note(cell, seed, verdict, result.verdict["sentence"], seconds, result.command, result.run_dir)
+
+    def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
+        """A run on real nodes, or why it broke: which ends no night."""
+        if self._spark is None:
+            self._spark = SparkWarmup()
+        try:
+            return run_test(cell.test(seed), "named by the night", self._store, quiet=True, spark=self._spark), ""
+        except StormproofError as error:
+            return None, str(error)
+
+    def _note(self, cell: Cell, seed: int, verdict: str, sentence: str, seconds: float, command: str,
+              run_dir: Path | None) -> None:
+        print_of: Fingerprint | None = None
+        if verdict == BROKEN:
+            print_of = broken_fingerprint(cell.system, cell.workload, sentence)
+        elif verdict == INVALID and run_dir is not None:
+            print_of = self._fingerprint(run_dir)
+        self._night.add(Result(
+            cell.name, seed, verdict, sentence, round(seconds, 3), command, run_dir.name if run_dir else "",
+            print_of.code if print_of else "", print_of.words if print_of else "",
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        ))  # fmt: skip
+        place = f"{len(self._night.results)} of {self._total}"
+        wanted = " (as expected)" if verdict == INVALID == cell.expected else ""
+        self._tell(f"{place}: {verdict}{wanted}: {cell.name}, seed {seed}: {sentence}")
+
+    def _fingerprint(self, run_dir: Path) -> Fingerprint | None:
+        from harness.coverage import note_log_events
+
+        note_log_events(run_dir)
+        try:
+            return fingerprint_of(run_dir)
+        except HistoryError as error:
+            return broken_fingerprint("", "", str(error))
+
+    def _confirm(self, times: int, scratch: Path) -> None:
+        cells = {cell.name: cell for cell in self._plan.cells}
+        examples: dict[str, Result] = {}
+        for result in self._night.results:
+            cell = cells.get(result.cell)
+            if result.fingerprint and cell is not None and cell.expected != INVALID:
+                examples.setdefault(result.fingerprint, result)
+        for code, result in examples.items():
+            if code in self._night.confirmed:
+                continue
+            cell, again = cells[result.cell], 0
+            if not self._budget.has(times * (cell.time_limit + _AROUND)):
+                continue
+            for _ in range(times):
+                again += self._fails_so(cell, result, scratch)
+            self._night.confirm(code, again, times)
+            self._tell(f"again: {again} of {times}: {result.words}")
+
+    def _fails_so(self, cell: Cell, result: Result, scratch: Path) -> bool:
+        """Whether a run fails in the same way once more."""
+        if BACKENDS.load(cell.backend).in_process:
+            found = run_seed(case_of(cell), result.seed, self._store, scratch)
+            run_dir, verdict, reason = found.run_dir, found.verdict, found.sentence
+        else:
+            made, reason = self._try(cell, result.seed)
+            run_dir, verdict = (made.run_dir, failure_of(made)) if made else (None, BROKEN)
+        if verdict == BROKEN:
+            return broken_fingerprint(cell.system, cell.workload, reason).code == result.fingerprint
+        found_print = self._fingerprint(run_dir) if verdict == INVALID and run_dir is not None else None
+        return found_print is not None and found_print.code == result.fingerprint
+
+
+def case_of(cell: Cell) -> Case:
+    """The campaign of a cell that is simulated."""
+    return Case(cell.system, cell.workload, cell.nemesis, cell.nodes, cell.time_limit, cell.rate, dict(cell.settings))
+
+
+def id_of(case: Case, seed: int) -> tuple[Any, ...]:
+    """What tells a simulated run from others of its round."""
+    return case.system, case.workload, case.nemesis, case.nodes, case.time_limit, case.rate, \
+        tuple(sorted(case.settings.items())), seed

@@ -1,0 +1,112 @@
+"""Crashes that only a person mends: of all nodes at once, or of the one that serves. Healing starts what has ended, and
+is then what an operator does by the system's own manual (``Cluster.recover``).
+
+Evidence: every program of the targets has ended; after the heal the machine is in another boot, or other processes run,
+somebody serves, and the ledger tells what was done by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from nemesis.facts import PRIMARY, await_state
+from nemesis.families import kind_option
+from nemesis.machine import Power
+from nemesis.process import plan_nodes, told
+from stormproof.contracts.backend import DEAD, KILL, POWER, RUNNING, ProcessState
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import ENDS_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.history.undo import POWER as UNDO_POWER
+from stormproof.history.undo import START
+from stormproof.timeout_scale import timeout_scale
+
+KINDS = ("power", "kill", PRIMARY)
+_RECOVERY_SECONDS = 15.0
+"""For an operator to have the system serve again: other faults, which may keep it from that, wait for their heal."""
+
+States = dict[str, dict[str, ProcessState]]
+"""Machine -> program -> how it is."""
+
+
+class Crash(Fault):
+    """Takes down all nodes, or the one that serves, with all their programs; an operator recovers the system."""
+
+    name = "crash"
+    conflict_group = "process"
+    kind_undo: ClassVar[Mapping[str, str]] = {"power": UNDO_POWER, "kill": START, PRIMARY: START}
+    kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"power": (POWER,), "kill": (KILL,), PRIMARY: (KILL,)}
+    effects = frozenset({ENDS_PROCESS})
+    kinds = KINDS
+    options = (kind_option("crash", KINDS),)
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """All nodes, whatever ``max_down`` says, or the master, if one more may go down."""
+        if kind == PRIMARY:
+            return plan_nodes(kind, facts, rng)
+        if not facts.eligible():
+            raise Infeasible("no node is running")
+        return FaultPlan(kind, facts.nodes)
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Take them down."""
+        before = await _states(cluster, plan)
+        if plan.kind == "power":
+            evidence = await Power().inject(cluster, plan)
+        else:
+            await asyncio.gather(*(_end(cluster, node) for node in plan.targets))
+            evidence = Evidence()
+        after = await _states(cluster, plan)
+        ran = [(node, name) for node in before for name, state in before[node].items() if state.state == RUNNING]
+        confirmed = bool(ran) and all(state.state == DEAD for found in after.values() for state in found.values())
+        return Evidence({**evidence.found, "before": _told(before), "after": _told(after)}, confirmed)
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """Start what has ended, and recover the system."""
+        if plan.kind == "power":
+            found = dict((await Power().heal(cluster, plan, injected)).found)
+        else:
+            await asyncio.gather(*(_start(cluster, node) for node in plan.targets))
+            found = {}
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        repair = await cluster.recover(recovery_seconds(cluster))
+        seconds = round(loop.time() - began, 3)
+        after = await _states(cluster, plan)
+        serves = await cluster.primary()
+        killed = {(node, name): state for node, programs in injected.found.get("before", {}).items()
+                  for name, state in programs.items()}  # fmt: skip
+        new = all(state.state == RUNNING and killed.get((node, name)) != told(state)
+                  for node, programs in after.items() for name, state in programs.items())  # fmt: skip
+        return Evidence({**found, "after": _told(after), "serves": serves, "recovered_s": seconds}, new, repair)
+
+
+def recovery_seconds(cluster: Cluster) -> float:
+    """For how long an operator may try to have the system serve again, in seconds."""
+    return _RECOVERY_SECONDS * timeout_scale(cluster.backend)
+
+
+async def _end(cluster: Cluster, node: str) -> None:
+    """End all programs of a node, those first that would start others again."""
+    for program in reversed(cluster.programs(node)):
+        await cluster.backend.kill(node, program)
+        await await_state(cluster.backend, node, program, DEAD)
+
+
+async def _start(cluster: Cluster, node: str) -> None:
+    if any(state.state == DEAD for state in (await _of(cluster, node)).values()):
+        await cluster.start_node(node)
+
+
+async def _states(cluster: Cluster, plan: FaultPlan) -> States:
+    return {node: await _of(cluster, node) for node in plan.targets}
+
+
+async def _of(cluster: Cluster, node: str) -> dict[str, ProcessState]:
+    return {program: await cluster.backend.process(node, program) for program in cluster.programs(node)}
+
+
+def _told(states: States) -> dict[str, dict[str, Any]]:
+    return {node: {program: told(state) for program, state in found.items()} for node, found in states.items()}

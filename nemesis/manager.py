@@ -1,0 +1,165 @@
+"""Faults of managers: the programs beside the nodes' own that start and end these, and say who serves.
+
+``manager`` hits one of them, apart from what it looks after; ``quorum`` most of them, so that every node's own program
+has to end. Both are for systems of which a program has the role ``MANAGER``. Evidence is that of the fault that the
+managers suffer; for ``quorum`` also that what they look after has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from nemesis.crash import recovery_seconds
+from nemesis.facts import ONE, PRIMARY, aim_option
+from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
+from nemesis.partition import CUT, Partition
+from nemesis.process import Kill, Pause, ended, plan_nodes, told
+from stormproof.contracts.backend import KILL, LINKS, PAUSE, RUNNING, Link, ProcessState
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import MAY_END_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.system import MANAGER, System
+from stormproof.contracts.topology import endpoint
+from stormproof.errors import UsageError
+from stormproof.history.undo import NETWORK, RESUME, START
+from stormproof.test import Test
+from stormproof.timeout_scale import timeout_scale
+
+KINDS = ("kill", "pause", "cut")
+PATIENCE = 6.0
+"""Seconds for which managers stay away beyond the fault's time, until what they look after has ended."""
+_POLL = 0.05
+
+
+class _ManagerFault(Fault):
+    """What both families share: a manager is killed, paused, or cut off, as the kind says."""
+
+    conflict_group = "process"
+    kind_undo: ClassVar[Mapping[str, str]] = {"kill": START, "pause": RESUME, "cut": NETWORK}
+    kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"kill": (KILL,), "pause": (PAUSE,), "cut": (LINKS,)}
+    effects = frozenset({MAY_END_PROCESS})
+    kinds = KINDS
+
+    def __init__(self) -> None:
+        self._by_kind: Mapping[str, Fault] = {"kill": Kill(), "pause": Pause(), "cut": Partition(self.name)}
+
+    def check(self, test: Test, system: System) -> None:
+        """There must be managers."""
+        if MANAGER not in system.program_roles(test):
+            raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, runs no program with the role "
+                             f"{MANAGER!r} on its nodes; leave {self.name} out")
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Hit the managers as the kind says."""
+        return await self._by_kind[plan.kind].inject(cluster, plan)
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """Undo that."""
+        return await self._by_kind[plan.kind].heal(cluster, plan, injected)
+
+
+class Manager(_ManagerFault):
+    """Hits one manager, apart from the program that it looks after; ``cut``: they can't hear each other."""
+
+    name = "manager"
+    options = (kind_option("manager", KINDS), aim_option("manager", "whose manager is hit", ANY_KIND), MAX_DOWN)
+
+    def aim(self, options: Mapping[str, Any]) -> str:
+        """Whose manager it is to be."""
+        wanted = str(options.get("manager_target", ANY_KIND))
+        return PRIMARY if wanted == ANY_KIND else wanted  # which of the two is for `plan` to draw
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """Choose a node whose manager runs, if one more may go down; raises Infeasible where none is chosen."""
+        wanted = str(facts.options.get("manager_target", ANY_KIND))
+        aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
+        found = plan_nodes(aim, replace(facts, nodes=_managed(facts)), rng)
+        program, (node,) = facts.program_roles[MANAGER], found.targets
+        if program not in facts.running.get(node, (program,)):
+            raise Infeasible(f"{node}: its {program} is not running")
+        cut = frozenset(_links(facts, node, node)) if kind == "cut" else frozenset()
+        return FaultPlan(kind, found.targets, cut, found.note, program=program)
+
+
+class Quorum(_ManagerFault):
+    """Takes most managers away; ``cut``: from each other and from the rest. An operator goes on from there."""
+
+    name = "quorum"
+    options = (kind_option("quorum", KINDS),)
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """Choose a majority, whatever ``max_down`` says.
+
+        Raises:
+            Infeasible: fewer managers run, or nothing that they look after.
+        """
+        program = facts.program_roles[MANAGER]
+        managed = _managed(facts)
+        running = [node for node in managed if program in facts.running.get(node, (program,))]
+        needed = len(managed) // 2 + 1
+        if len(running) < needed:
+            raise Infeasible(f"only {len(running)} of {len(managed)} managers run")
+        if not any(set(facts.running.get(node, ())) - {program} for node in managed):
+            raise Infeasible("nothing runs that managers look after")
+        chosen = rng.sample(running, needed)
+        targets = tuple(node for node in facts.nodes if node in chosen)
+        cut = frozenset(link for a in facts.nodes for b in facts.nodes if a != b and {a, b} & set(targets)
+                        for link in _links(facts, a, b))  # fmt: skip
+        return FaultPlan(kind, targets, cut if kind == "cut" else frozenset(), program=program)
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Take the managers away; whether that was enough shows when it is healed."""
+        before = await _looked_after(cluster)
+        evidence = await super().inject(cluster, plan)
+        # Where another fault had cut some of the links before, it is enough that they are cut.
+        away = evidence.confirmed or (plan.kind == "cut" and all(
+            after == CUT for _, after in evidence.found["probe"].values()))  # fmt: skip
+        return Evidence({**evidence.found, "away": away, "looked after": _as_evidence(before)})
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """Once what ran has ended, let the managers come back, and have an operator recover the system."""
+        before = {node: ProcessState(**state) for node, state in injected.found.get("looked after", {}).items()
+                  if state["state"] == RUNNING}  # fmt: skip
+        after = await _await_end(cluster, before)
+        done = await super().heal(cluster, plan, injected)
+        repair = await cluster.recover(recovery_seconds(cluster))
+        over = [node for node, state in after.items() if ended(before[node], state)]
+        found = {**done.found, "ended": over, "serves": await cluster.primary()}
+        return Evidence(found, bool(injected.found.get("away")) and bool(over) and len(over) == len(before), repair)
+
+
+def _managed(facts: ClusterFacts) -> tuple[str, ...]:
+    """The nodes that have a manager."""
+    return tuple(node for node in facts.nodes if facts.program_roles[MANAGER] in facts.programs.get(node, ()))
+
+
+def _links(facts: ClusterFacts, source: str, target: str) -> list[Link]:
+    """The links from one machine to another, or to itself, on all networks."""
+    networks = [name for name in facts.topology.networks if {source, target} <= set(facts.topology.on(name))]
+    return [(source, target), *((endpoint(source, name), endpoint(target, name)) for name in networks)]
+
+
+async def _looked_after(cluster: Cluster) -> dict[str, ProcessState]:
+    """The first program of each node that has a manager."""
+    manager = cluster.program_roles()[MANAGER]
+    nodes = [node for node in cluster.node_names if manager in cluster.programs(node)]
+    states = await asyncio.gather(*(cluster.backend.process(node, cluster.programs(node)[0]) for node in nodes))
+    return dict(zip(nodes, states, strict=True))
+
+
+async def _await_end(cluster: Cluster, before: Mapping[str, ProcessState]) -> dict[str, ProcessState]:
+    """Wait until all these processes have ended, or patience has; how the programs are then."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE * timeout_scale(cluster.backend)
+    while True:
+        now = await _looked_after(cluster)
+        if loop.time() >= deadline or all(ended(state, now[node]) for node, state in before.items()):
+            return {node: now[node] for node in before}
+        await asyncio.sleep(_POLL)
+
+
+def _as_evidence(states: Mapping[str, ProcessState]) -> dict[str, dict[str, Any]]:
+    return {node: told(state) for node, state in states.items()}

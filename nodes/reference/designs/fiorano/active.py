@@ -1,0 +1,179 @@
+"""The serving side: carries out commands, has them stored here and at the standby, releases what is safe.
+
+[Working of Fiorano Replicated High Availability: "the Active Server replicates its data store and state to the Passive
+Server".] What one transaction changed is one change-set. While this server is alone its effects go out as soon as it is
+on disk and the lock is held; with a standby, as soon as that has it on disk, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.designs.fiorano.lock import Lock
+from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Message, Page, Stored
+from nodes.reference.designs.fiorano.repository import Repository
+from nodes.reference.designs.fiorano.tables import Tables
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.store import Changes as Noted
+
+_WINDOW = 16
+"""Pages that may be on their way."""
+
+
+@dataclass(eq=False)
+class Standing:
+    """What is known of the standby that is being synchronised, or is synchronised: ``stored`` up to which change-set.
+
+    ``complete``: it was sent everything, so nothing is confirmed without it any more.
+    """
+
+    sync: int
+    stored: int = -1
+    complete: bool = False
+    under_way: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class ActiveSide:
+    """Serves clients from when it is made until ``stop``.
+
+    Args:
+        send: sends a message over the HA channel.
+        above: an epoch that a standby may have; what only this server has is confirmed in a later one.
+        fencing: whether the lock is looked at before anything is confirmed.
+    """
+
+    def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
+                 send: Callable[[Message], None], above: int, fencing: bool) -> None:
+        self._broker, self._engine, self._repository, self._tables = broker, engine, repository, tables
+        self._lock, self._send, self._fencing = lock, send, fencing
+        self.above = above
+        self.standing: Standing | None = None
+        self._commands: list[Command] = []
+        self._wake = asyncio.Event()
+        self._waiting: deque[tuple[int, list[Effect]]] = deque()
+        self._noted = engine.changes = Noted()
+        self._task = broker.runtime.spawn(self._run(), "fiorano commit")
+
+    def stop(self) -> None:
+        """Serve no longer; what was not confirmed stays so."""
+        self.part()
+        self._engine.changes = None
+        self._waiting.clear()
+        self._commands.clear()
+        self._task.cancel()
+
+    def submit(self, command: Command) -> None:
+        """Carry out with whatever else comes in this turn of the event loop."""
+        self._commands.append(command)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self.commit()
+
+    def commit(self) -> None:
+        """Carry out what waits, in one transaction."""
+        commands, self._commands = self._commands, []
+        if not commands:
+            return
+        effects: list[Effect] = []
+        runtime, repository = self._broker.runtime, self._repository
+        with self._broker.transaction():
+            for command in commands:
+                effects += self._engine.apply(command)
+            repository.write(counter=repository.stamp.counter + 1, changed=runtime.time_of_day())
+        self._waiting.append((repository.stamp.counter, effects))
+        self._tell([[name, rows, removed] for name, rows, removed in self._noted.drain()])
+        self.release()
+
+    def adopt_epoch(self) -> None:
+        """What is changed and confirmed from now on is of the lock's present epoch."""
+        if self._lock.epoch > self._repository.stamp.epoch:
+            with self._broker.transaction():
+                self._repository.write(epoch=self._lock.epoch)
+            if self.shares:
+                self._tell([])
+        self.release()
+
+    def _tell(self, tables: list[list[object]]) -> None:
+        standing, stamp = self.standing, self._repository.stamp
+        if standing is None:
+            return
+        if standing.complete:
+            self.above = max(self.above, stamp.epoch)
+        self._send(Changes(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
+
+    # What may be confirmed.
+
+    @property
+    def shares(self) -> bool:
+        """Whether a standby has everything, so that nothing is confirmed without it."""
+        return self.standing is not None and self.standing.complete
+
+    def may_go_alone(self) -> bool:
+        """Whether what only this server has may be confirmed now."""
+        if not self._fencing:
+            return True
+        return self._lock.holds() and self._lock.epoch > self.above and self._repository.stamp.epoch == self._lock.epoch
+
+    def release(self) -> None:
+        """Let clients have what is safe."""
+        standing, safe = self.standing, -1
+        if standing is not None and standing.complete:
+            safe = standing.stored
+        elif self.may_go_alone():
+            safe = self._repository.stamp.counter
+        effects: list[Effect] = []
+        while self._waiting and self._waiting[0][0] <= safe:
+            effects += self._waiting.popleft()[1]
+        if effects:
+            self._broker.release(effects)
+
+    # The standby.
+
+    def synchronise(self, sync: int) -> None:
+        """Begin to bring the standby up to date, while clients are served."""
+        self.part()
+        standing = self.standing = Standing(sync)
+        stamp = self._repository.stamp
+        self._send(Begin(sync, stamp.epoch, stamp.counter))
+        standing.task = self._broker.runtime.spawn(self._copy(standing), "synchronisation")
+
+    def part(self) -> None:
+        """The channel is broken, or the standby is none any more."""
+        standing, self.standing = self.standing, None
+        if standing is not None and standing.task is not None:
+            standing.task.cancel()
+
+    def stored(self, message: Stored) -> bool:
+        """What the standby has; whether it has everything now."""
+        standing = self.standing
+        if standing is None or message.sync != standing.sync:
+            return False
+        standing.stored = max(standing.stored, message.counter)
+        standing.under_way = max(0, standing.under_way - message.frames)
+        standing.moved.set()
+        self.release()
+        return standing.complete and message.whole
+
+    async def _copy(self, standing: Standing) -> None:
+        for table, rows in self._tables.pages():
+            self._send(Page(standing.sync, table, rows))
+            standing.under_way += 1
+            while standing.under_way >= _WINDOW:
+                standing.moved.clear()
+                await standing.moved.wait()
+            # Clients are served between any two pages.
+            await asyncio.sleep(0)
+        stamp = self._repository.stamp
+        self._send(Complete(standing.sync, stamp.epoch, stamp.counter))
+        standing.complete = True
+        self.above = max(self.above, stamp.epoch)

@@ -1,0 +1,162 @@
+"""The configuration of a server: the HA layer as the document names it, and what is ours [Terminology]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference.api import Config, ConfigError
+from nodes.reference.designs.fiorano.repository import COUNTER, STAMPS
+from nodes.reference.option_values import Options as Values
+from nodes.reference.option_values import choice, seconds
+
+REPLICATED_MODE, SHARED_MODE = MODES = ("replicated", "shared")
+DATABASE = "database"
+LIMITATIONS = (DATABASE,)
+"""What can be left as the document leaves it."""
+
+_LAYER: Mapping[str, type] = {
+    "Primary": bool, "Lockfile": str, "BackupHAIPAddress": str, "BackupHAPort": int, "GatewayServerIPAddress": str,
+    "GatewayServerPort": int,
+}  # fmt: skip
+_WORDS = {bool: "true or false", str: "a text", int: "a port (1 to 65535)"}
+
+
+@dataclass(frozen=True)
+class HALayer:
+    """The HA layer configuration, which both modes need.
+
+    ``primary``: whether this server runs with the primary profile. ``lockfile`` is the file on the gateway machine;
+    ``backup`` is where the other server's HA channel is, ``gateway`` where the gateway is: host, port.
+    """
+
+    primary: bool
+    lockfile: str
+    backup: tuple[str, int]
+    gateway: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the two servers work together. Times are in seconds.
+
+    ``mode``: two databases, one of them replicated to the other, or one shared database. ``lease`` is that of the
+    lock, ``heartbeat`` the time between signs of life on the HA channel; four that are missing are a broken channel.
+    ``start_alone``: serve without having met the other server. ``lock``: without it every server acts as if it held
+    the lock. ``fencing``: the lock's epochs count, and whether the lease still runs is looked at before anything is
+    confirmed; without it the lock is as plain as the document's. ``stamps``: what tells which repository is newer.
+    ``database`` is where the shared database's service is, ``database_timeout`` after how long without an answer it
+    counts as out of reach. ``as_documented``: limitations that are left as in the document.
+    """
+
+    layer: HALayer
+    peer: str
+    mode: str = REPLICATED_MODE
+    lease: float = 1.0
+    heartbeat: float = 0.25
+    start_alone: bool = False
+    lock: bool = True
+    fencing: bool = True
+    stamps: str = COUNTER
+    database: tuple[str, int] | None = None
+    database_timeout: float = 1.0
+    as_documented: frozenset[str] = frozenset()
+    cluster: str = "fiorano"
+    secret: str = ""
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a sign of life after which the HA channel is broken."""
+        return 4 * self.heartbeat
+
+    @property
+    def channel(self) -> str:
+        """What both servers call their cluster, so that one of the other mode is refused."""
+        return f"{self.cluster}, {self.mode} mode"
+
+    @classmethod
+    def from_config(cls, config: Config) -> Options:
+        """Read ``config.options``; defaults for what is ours where nothing is set.
+
+        Raises:
+            ConfigError: a parameter of the HA layer is missing or unknown, a value can't be used, or ``peers`` are not
+                two servers.
+        """
+        options = config.options
+        layer = read_layer(options)
+        peer = _peer(config, layer)
+        mode = choice(options, "mode", MODES)
+        database = _address(options.get("database"))
+        if mode == SHARED_MODE and database is None:
+            raise ConfigError("options.database: is missing; mode shared needs [host, port] of the database's service")
+        return cls(
+            layer, peer, mode,
+            lease=seconds(options, "lease", cls.lease),
+            heartbeat=seconds(options, "heartbeat", cls.heartbeat),
+            start_alone=switch(options, "start_alone", cls.start_alone),
+            lock=switch(options, "lock", cls.lock),
+            fencing=switch(options, "fencing", cls.fencing),
+            stamps=choice(options, "stamps", STAMPS),
+            database=database,
+            database_timeout=seconds(options, "database_timeout", cls.database_timeout),
+            as_documented=read_limitations(options.get("as_documented", "")),
+            cluster=str(options.get("cluster", cls.cluster)),
+            secret=str(options.get("secret", cls.secret)),
+        )  # fmt: skip
+
+
+def read_layer(options: Values) -> HALayer:
+    """The HA layer's parameters, all of which are needed.
+
+    Raises:
+        ConfigError: one is missing, is unknown (it begins with a capital, as theirs do), or can't be used.
+    """
+    for name in options:
+        if name[:1].isupper() and name not in _LAYER:
+            raise ConfigError(f"options.{name}: the HA layer has no such parameter (it has: {', '.join(_LAYER)})")
+    for name, kind in _LAYER.items():
+        if name not in options:
+            raise ConfigError(f"options.{name}: is missing; the HA layer needs it in both modes")
+        value = options[name]
+        port = type(value) is int and 0 < value < 65536
+        if type(value) is not kind or value == "" or (kind is int and not port):
+            raise ConfigError(f"options.{name}: {value!r} is not {_WORDS[kind]}")
+    return HALayer(options["Primary"], options["Lockfile"], (options["BackupHAIPAddress"], options["BackupHAPort"]),
+                   (options["GatewayServerIPAddress"], options["GatewayServerPort"]))
+
+
+def read_limitations(text: Any) -> frozenset[str]:
+    """Names of limitations joined by commas; raises ConfigError for one that there is not."""
+    names = frozenset(filter(None, str(text).split(",")))
+    for name in sorted(names):
+        if name not in LIMITATIONS:
+            raise ConfigError(f"options.as_documented: {name!r} is none of {', '.join(LIMITATIONS)}")
+    return names
+
+
+def switch(options: Values, name: str, default: bool) -> bool:
+    """True or false; raises ConfigError."""
+    value = options.get(name, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"options.{name}: {value!r} is neither true nor false")
+    return value
+
+
+def _peer(config: Config, layer: HALayer) -> str:
+    """The name of the other server, whose address is the HA layer's."""
+    others = [name for name in config.peers if name != config.node]
+    if config.node not in config.peers or len(others) != 1:
+        raise ConfigError(f"peers: are not {config.node!r}, this server, and one other; design fiorano is a pair")
+    if tuple(config.peers[others[0]]) != layer.backup:
+        host, port = layer.backup
+        raise ConfigError(f"peers.{others[0]}: is not at {host}:{port}, which BackupHAIPAddress and BackupHAPort say")
+    return others[0]
+
+
+def _address(value: Any) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or [type(part) for part in value] != [str, int] or not 0 < value[1] < 65536:
+        raise ConfigError("options.database: is not [host, port]")
+    return value[0], value[1]

@@ -1,0 +1,125 @@
+"""The design ``fiorano``: one server of an enterprise server, its HA channel and its clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from nodes.reference.api import Admission, Broker, Command, Config, ConfigError
+from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
+from nodes.reference.designs.fiorano.messages import Hello, Message, Stored, pack, unpack
+from nodes.reference.designs.fiorano.pair import Pair
+from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
+from nodes.reference.designs.fiorano.shared import SharedPair
+from nodes.reference.designs.fiorano.standby import Sent
+from nodes.reference.designs.fiorano.states import SERVING
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.replication.links import Links
+
+
+class Fiorano:
+    """A server of an active-passive pair. Options: ``nodes.reference.designs.fiorano.configuration.Options``."""
+
+    has_topic_manager = False
+    has_services = False
+
+    def __init__(self, broker: Broker) -> None:
+        if not isinstance(broker.engine, StoreEngine):
+            raise TypeError("design fiorano needs an engine whose changed rows can be noted")
+        config = broker.config
+        self._broker, self._runtime, self._name = broker, broker.runtime, config.node
+        self._options = options = Options.from_config(config)
+        self._links = Links(self._runtime, self, self._name, config.peers, options.channel, silence=options.silence,
+                            retry=options.heartbeat / 2, secret=options.secret)
+        mode = SharedPair if options.mode == SHARED_MODE else Pair
+        self._server: Server = mode(broker, broker.engine, options, self._send)
+        self._ticker: asyncio.Task[None] | None = None
+
+    @staticmethod
+    def in_memory(config: Config) -> bool:
+        """In mode shared the database is elsewhere, and the server's own a working copy."""
+        return config.options.get("mode") == SHARED_MODE
+
+    async def start(self) -> None:
+        """Open the HA channel, seek the lock.
+
+        Raises:
+            ConfigError: the address of the HA channel can't be listened on.
+        """
+        try:
+            await self._links.start()
+        except OSError as error:
+            host, port = self._broker.config.peers[self._name]
+            raise ConfigError(
+                f"peers.{self._name}: can't listen on {host}:{port} ({error.strerror or error})") from error
+        self._server.start()
+        self._ticker = self._runtime.spawn(self._tick_forever(), "fiorano timers")
+
+    async def stop(self) -> None:
+        """End; the other server sees that the channel is gone."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._server.stop()
+        await self._links.stop()
+
+    def admission(self) -> Admission:
+        """Clients are let in by the server that serves; the other one says where that is, if it knows."""
+        server = self._server
+        if server.serves:
+            return Admission(True)
+        serves = server.peer is not None and server.peer.state in SERVING
+        return Admission(False, NOT_SERVING,
+                         self._broker.config.client_addresses.get(self._options.peer) if serves else None)
+
+    def submit(self, command: Command) -> None:
+        """Have it carried out where this server serves."""
+        self._server.submit(command)
+
+    def status(self) -> dict[str, Any]:
+        """What a person needs to see."""
+        server = self._server
+        view = [self._name] if server.peer is None else sorted((self._name, self._options.peer))
+        return {"role": server.state, "serving": server.serves, "epoch": server.stamp.epoch, "view": view,
+                "mode": self._options.mode, "primary": self._options.layer.primary, **server.status()}
+
+    async def _tick_forever(self) -> None:
+        options = self._options
+        last = self._runtime.now()
+        while True:
+            await asyncio.sleep(options.heartbeat)
+            now = self._runtime.now()
+            stood_still, last = now - last - options.heartbeat, now
+            if stood_still > options.silence / 2:
+                self._runtime.log("stood still", seconds=round(stood_still, 3))
+                self._links.forgive(stood_still)
+            self._links.cut_silent()
+            self._server.tick()
+
+    # The HA channel.
+
+    def link_up(self, peer: str) -> None:
+        """Say how things stand here."""
+        self._server.link_up()
+
+    def link_down(self, peer: str) -> None:
+        """The channel is broken."""
+        self._server.link_down()
+
+    def frames(self, peer: str, frames: Sequence[Any]) -> None:
+        """What the other server says; raises LinkError for anything else."""
+        sent: list[Sent] = []
+        for message in map(unpack, frames):
+            if isinstance(message, Hello | Stored):
+                self._server.take_sent(sent)
+                sent = []
+            if isinstance(message, Hello):
+                self._server.take_hello(message)
+            elif isinstance(message, Stored):
+                self._server.take_stored(message)
+            else:
+                sent.append(message)
+        self._server.take_sent(sent)
+
+    def _send(self, message: Message) -> None:
+        self._links.send(self._options.peer, pack(message))

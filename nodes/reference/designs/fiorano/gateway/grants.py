@@ -1,0 +1,86 @@
+"""Who holds the lock: a lease with an epoch, given only to somebody who knows how far the epochs have come.
+
+A server goes on alone with what it has, so it may only do that when nobody else has served since it was up to date. It
+asks for the lock with the epoch in which it was: if the gateway's has moved on since, somebody else had it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MARGIN = 1.25
+"""The gateway's lease is longer than the holder's by this factor: so much may the rates of their clocks differ."""
+ANY = -1
+"""As ``low``: whatever the epoch is, as with a plain lock on a file."""
+
+
+ALONE = -1
+"""As ``other``: nobody speaks for the other server."""
+
+
+class Record(NamedTuple):
+    """What the lock file says: the epoch, and who holds it, or held it last (nobody: empty)."""
+
+    epoch: int = 0
+    holder: str = ""
+
+
+class Take(NamedTuple):
+    """A request for the lock.
+
+    ``low`` is the epoch in which the asker was up to date. A later one is as good if the asker itself may have been
+    granted it without knowing (up to ``own``), or the other server, which has said that it knows nothing of it
+    (up to ``other``; ALONE where the asker is not in touch with it). ``new`` is the epoch that the asker proposes.
+    """
+
+    low: int
+    own: int
+    other: int
+    new: int
+
+
+class Grants:
+    """The lock. Times are the gateway's monotonic seconds; ``record`` is what the lock file says."""
+
+    def __init__(self, record: Record, lease: float, now: float) -> None:
+        self.record = record
+        self._lease = lease
+        # Whoever held it when the gateway went away may still believe so.
+        self._until = now + lease * MARGIN
+
+    def is_taken(self, name: str, now: float) -> bool:
+        """Whether somebody other than ``name`` may believe that it holds the lock."""
+        return now < self._until and self.record.holder != name
+
+    def fits(self, name: str, take: Take) -> bool:
+        """Whether nobody can have served between ``take.low`` and now; and the proposal is an epoch that is new."""
+        epoch = self.record.epoch
+        if take.new <= epoch:
+            return (epoch, self.record.holder) == (take.new, name)  # the answer was lost
+        if take.low in (ANY, epoch):
+            return True
+        if take.low > epoch:  # the lock file was lost: two servers that are in touch may begin a new one
+            return take.other != ALONE
+        return epoch <= (take.own if self.record.holder == name else take.other)
+
+    def grant(self, name: str, epoch: int, now: float) -> None:
+        """The lock is that server's from now on; what the file says has been written."""
+        self.record = Record(epoch, name)
+        self._until = now + self._lease * MARGIN
+
+    def renew(self, name: str, epoch: int, now: float) -> bool:
+        """Whether the holder of that epoch still is it; its lease begins anew."""
+        if self.record != (epoch, name):
+            return False
+        self._until = now + self._lease * MARGIN
+        return True
+
+    def release(self, name: str, epoch: int, now: float) -> None:
+        """The holder has let go: nobody needs to wait for its lease."""
+        if self.record == (epoch, name):
+            self._until = now
+
+    def lose(self, now: float) -> None:
+        """The lock file is gone: nobody holds the lock, but whoever did may believe so for a while."""
+        self.record = Record(self.record.epoch)
+        self._until = max(self._until, now + self._lease * MARGIN)

@@ -1,0 +1,22 @@
+"""What a server and the gateway say to each other, on a connection that begins as a link between brokers does.
+
+Requests are lists: what is asked, a number that the answer repeats, and arguments.
+
+* ``take NUMBER LOW OWN OTHER NEW``: the lock, as epoch ``NEW`` (``grants.Take``). Answers: ``granted NUMBER NEW``;
+  ``held NUMBER EPOCH`` (another server may believe that it holds the lock); ``stale NUMBER EPOCH`` (somebody has held
+  it since ``LOW``, or ``NEW`` is not new); ``refused NUMBER REASON`` (the lock file can't be written).
+* ``renew NUMBER EPOCH``: the lease anew. Answers: ``granted NUMBER EPOCH``; ``lost NUMBER EPOCH``.
+* ``release NUMBER EPOCH``: nobody has to wait for the end of the lease. Answer: ``released NUMBER``.
+
+A server counts its lease from when it *sent* the request that was granted.
+"""
+
+from __future__ import annotations
+
+PROTOCOL = "stormproof-gateway/1"
+SERVICE = "gateway"
+"""The gateway's name in the handshake."""
+TAKE, RENEW, RELEASE = "take", "renew", "release"
+GRANTED, HELD, STALE, LOST, RELEASED, REFUSED = "granted", "held", "stale", "lost", "released", "refused"
+MAX_FRAME = 4096
+"""Bytes of a request or an answer; whoever sends more speaks another protocol."""

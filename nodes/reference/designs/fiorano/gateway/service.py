@@ -1,0 +1,162 @@
+"""The gateway itself: requests of the two servers, done one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nodes.reference.api import ConfigError, Runtime
+from nodes.reference.designs.fiorano.gateway.config import GatewayConfig
+from nodes.reference.designs.fiorano.gateway.grants import Grants, Record, Take
+from nodes.reference.designs.fiorano.gateway.lockfile import LockFile, decoded, encoded
+from nodes.reference.designs.fiorano.gateway.protocol import (
+    GRANTED,
+    HELD,
+    LOST,
+    MAX_FRAME,
+    PROTOCOL,
+    REFUSED,
+    RELEASE,
+    RELEASED,
+    RENEW,
+    SERVICE,
+    STALE,
+    TAKE,
+)
+from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
+from nodes.timeouts import within
+
+MAX_CONNECTIONS = 64
+_HANDSHAKE_SECONDS = 2.0
+_CHUNK = 1 << 16
+_LOOKS = 5
+"""How often in a lease the gateway looks whether the lock file still is there."""
+
+
+class Gateway:
+    """Grants the lock to the servers that its configuration names."""
+
+    def __init__(self, config: GatewayConfig, runtime: Runtime, file: LockFile) -> None:
+        self._config, self._runtime, self._file = config, runtime, file
+        self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
+        self._complaints = Complaints(runtime, "connection refused")
+        self._grants = Grants(Record(), config.lease, runtime.now())
+        self._written: bytes | None = None
+        """What the lock file should hold; None: nothing."""
+        self._turn = asyncio.Lock()
+        self._writers: dict[asyncio.StreamWriter, None] = {}
+
+    async def run(self) -> None:
+        """Serve until the task is cancelled.
+
+        Raises:
+            ConfigError: the lock file can't be read or written. OSError: the gateway can't listen.
+        """
+        await self._begin()
+        server = await self._runtime.serve(self._serve, self._config.host, self._config.port)
+        record = self._grants.record
+        self._runtime.log("listening", epoch=record.epoch, holder=record.holder or "-")
+        try:
+            while True:
+                await asyncio.sleep(self._config.lease / _LOOKS)
+                async with self._turn:
+                    await self._look()
+        finally:
+            server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+
+    async def _begin(self) -> None:
+        name = self._config.lockfile
+        try:
+            content = await self._file.read()
+            record = decoded(content) if content is not None else None
+            if content is not None and record is None:
+                self._runtime.log("lock file damaged: it counts as a new one", level="error", file=name)
+            elif content is None:
+                self._runtime.log("lock file is new", file=name)
+            record = record or Record()
+            self._grants = Grants(record, self._config.lease, self._runtime.now())
+            self._written = encoded(record)
+            await self._file.write(self._written)
+        except OSError as error:
+            raise ConfigError(f"Lockfile: {name} can't be used ({error.strerror or error}); choose a file that can be "
+                              "read and written") from error
+
+    async def _look(self) -> None:
+        """See whether the lock file is as it was left: a lock on a file that is gone is no lock."""
+        try:
+            found = await self._file.read()
+        except OSError:
+            return  # it can't be read now, and may still be there
+        if found == self._written or self._written is None:
+            return
+        self._runtime.log("lock file is gone" if not found else "lock file was changed by somebody else",
+                          level="error", epoch=self._grants.record.epoch, holder=self._grants.record.holder or "-")
+        self._written = None
+        self._grants.lose(self._runtime.now())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._writers) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._writers[writer] = None
+        try:
+            async with within(_HANDSHAKE_SECONDS):
+                server = await self._handshake.accept(reader, writer, self._config.servers)
+            self._complaints.forget(server)
+            parser = FrameParser(MAX_FRAME)
+            while data := await reader.read(_CHUNK):
+                for request in parser.feed(data):
+                    async with self._turn:
+                        answer = await self._answer(server, request)
+                    writer.write(encode_frame(answer))
+        except LinkError as error:
+            self._complaints.tell("", str(error))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # it will ask again
+        finally:
+            del self._writers[writer]
+            writer.transport.abort()
+
+    async def _answer(self, server: str, request: Any) -> list[Any]:
+        now = self._runtime.now()
+        if not isinstance(request, list) or any(isinstance(part, bool) for part in request):
+            raise LinkError("a request is malformed")
+        match request:
+            case ["take", int(number), int(low), int(own), int(other), int(new)] if new > 0:
+                await self._look()
+                return await self._take(server, number, Take(low, own, other, new))
+            case ["renew", int(number), int(epoch)]:
+                await self._look()
+                renewed = self._grants.renew(server, epoch, now)
+                return [GRANTED, number, epoch] if renewed else [LOST, number, self._grants.record.epoch]
+            case ["release", int(number), int(epoch)]:
+                if self._grants.record == (epoch, server):
+                    self._runtime.log("lock released", epoch=epoch, holder=server)
+                self._grants.release(server, epoch, now)
+                return [RELEASED, number]
+        raise LinkError(f"a request is none of {TAKE}, {RENEW}, {RELEASE}")
+
+    async def _take(self, server: str, number: int, take: Take) -> list[Any]:
+        grants, now = self._grants, self._runtime.now()
+        if grants.is_taken(server, now):
+            return [HELD, number, grants.record.epoch]
+        if not grants.fits(server, take):
+            self._complaints.tell(server, "the lock was held since its repository was up to date", level="info",
+                                  epoch=grants.record.epoch, repository=take.low)
+            return [STALE, number, grants.record.epoch]
+        content = encoded(Record(take.new, server))
+        if content != self._written:
+            try:
+                await self._file.write(content)
+            except OSError as error:
+                reason = f"the lock file can't be written ({error.strerror or error})"
+                self._complaints.tell(server, reason, level="error")
+                return [REFUSED, number, reason]
+            self._complaints.forget(server)
+            self._runtime.log("lock granted", epoch=take.new, holder=server)
+        self._written = content
+        # Counted from now, which is later than when the holder sent its request.
+        grants.grant(server, take.new, self._runtime.now())
+        return [GRANTED, number, take.new]

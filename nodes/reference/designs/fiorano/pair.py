@@ -1,0 +1,156 @@
+"""Mode replicated: two databases, and what a server does in each of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from nodes.reference.api import Broker, Command
+from nodes.reference.designs.fiorano.active import ActiveSide
+from nodes.reference.designs.fiorano.configuration import Options
+from nodes.reference.designs.fiorano.gateway.grants import ALONE
+from nodes.reference.designs.fiorano.lock import NoLock, Wish
+from nodes.reference.designs.fiorano.messages import Message, Stored
+from nodes.reference.designs.fiorano.repository import Repository, Stamp, is_newer
+from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
+from nodes.reference.designs.fiorano.standby import Sent, Standby
+from nodes.reference.designs.fiorano.states import (
+    ACTIVE_TRANSITION,
+    PASSIVE,
+    PASSIVE_TRANSITION,
+    SERVING,
+    STANDALONE,
+    WAITING,
+)
+from nodes.reference.designs.fiorano.tables import Tables
+from nodes.reference.designs.fiorano.transitions import (
+    MET,
+    NEWER,
+    OLDER,
+    REPLICATED,
+    START_ALONE,
+    SYNCED,
+    WHOLE,
+    Transition,
+)
+from nodes.reference.engine.engine import StoreEngine
+
+
+class Pair(Server):
+    """One server of a replicated pair."""
+
+    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, send: Callable[[Message], None]) -> None:
+        self._engine = engine
+        self._repository = Repository(broker.database)
+        self._tables = Tables(broker.database)
+        self._standby = Standby(broker, self._repository, self._tables, send)
+        self._active: ActiveSide | None = None
+        self._met = self._synced = False
+        self._above = 0
+        stamp = self._repository.stamp
+        self._syncs = 0
+        super().__init__(broker, options, REPLICATED, WAITING, max(stamp.asked, stamp.epoch), send)
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients are let in."""
+        return self._active is not None
+
+    @property
+    def stamp(self) -> Stamp:
+        """How far the repository is."""
+        return self._repository.stamp
+
+    def stop(self) -> None:
+        """End."""
+        super().stop()
+        if self._active is not None:
+            self._active.stop()
+
+    def submit(self, command: Command) -> None:
+        """Carry it out, if this server serves."""
+        if self._active is not None:
+            self._active.submit(command)
+
+    def link_down(self) -> None:
+        """The channel is broken; the epoch of the server that was active is refused before the lock is sought."""
+        self._standby.refuse()
+        if self._active is not None:
+            self._active.part()
+        super().link_down()
+
+    def take_sent(self, messages: Sequence[Sent]) -> None:
+        """What the active server replicates; raises LinkError when it is malformed."""
+        if self.state in (PASSIVE_TRANSITION, PASSIVE) and self._standby.apply(messages):
+            self._synced = True
+            self.decide()
+
+    def take_stored(self, message: Stored) -> None:
+        """What the standby has."""
+        if self._active is not None and self._active.stored(message) and not self._synced:
+            self._synced = True
+            self.decide()
+
+    def _note_asked(self, epoch: int) -> None:
+        with self._broker.transaction():
+            self._repository.write(asked=epoch)
+
+    def _facts(self) -> Mapping[str, bool]:
+        options, mine, peer = self._options, self.stamp, self.peer
+        primary = options.layer.primary
+        facts = {
+            WHOLE: mine.whole,
+            # Without epochs, nothing tells that nobody has served meanwhile.
+            MET: self._met and options.lock and options.fencing,
+            START_ALONE: options.start_alone,
+            SYNCED: self._synced,
+        }
+        if peer is not None:
+            other = Stamp(peer.whole, peer.epoch, peer.counter, peer.changed, peer.asked)
+            facts[NEWER] = is_newer(mine, other, primary, options.stamps)
+            facts[OLDER] = is_newer(other, mine, not primary, options.stamps)
+        return facts
+
+    def _wish(self) -> Wish:
+        mine, peer = self.stamp, self.peer
+        if peer is not None and self.state == WAITING:
+            return Wish(max(mine.epoch, peer.epoch), max(peer.asked, 0))
+        # A standby may be up to date in an epoch up to this one: what it does not get is of a later one.
+        alone = self._active is not None and not self._active.shares
+        return Wish(mine.epoch, ALONE, self._shared_epoch() if alone else 0)
+
+    def _shared_epoch(self) -> int:
+        return max(self._above, self._active.above if self._active is not None else 0)
+
+    def _entered(self, line: Transition) -> None:
+        self._met = self._met or line.to != WAITING
+        self._synced = self._synced and line.to not in (WAITING, STANDALONE, ACTIVE_TRANSITION)
+        if line.to == WAITING:
+            self._standby.refuse()
+        if line.to in SERVING and self._active is None:
+            self._begin_serving()
+        elif line.to not in SERVING and self._active is not None:
+            self._above = self._shared_epoch()
+            self._active.stop()
+            self._active = None
+            self._broker.drop_clients(NOT_SERVING)
+        self._tell_state()
+        if line.to == ACTIVE_TRANSITION and self._active is not None:
+            self._syncs += 1
+            self._active.synchronise(self._syncs)
+
+    def _begin_serving(self) -> None:
+        if self._standby.stale:
+            self._engine.reload()
+            self._standby.stale = False
+        if isinstance(self.lock, NoLock):
+            self.lock.want(Wish(self.stamp.epoch, ALONE))
+        options = self._options
+        self._active = ActiveSide(self._broker, self._engine, self._repository, self._tables, self.lock, self._send,
+                                  self._above, options.lock and options.fencing)
+        self._active.adopt_epoch()
+        self._broker.began_serving()
+
+    def _decided(self) -> None:
+        if self._active is not None and self.lock.holds():
+            self.lock.use()
+            self._active.adopt_epoch()

@@ -1,0 +1,171 @@
+"""What a server of either mode is made of: its state, what it knows of the other one, the lock, and the table."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nodes.reference.api import Broker, Command
+from nodes.reference.designs.fiorano.configuration import Options
+from nodes.reference.designs.fiorano.lock import GatewayLock, NoLock, Wish
+from nodes.reference.designs.fiorano.messages import Hello, Message, Stored
+from nodes.reference.designs.fiorano.repository import Stamp
+from nodes.reference.designs.fiorano.standby import Sent
+from nodes.reference.designs.fiorano.states import DEAD
+from nodes.reference.designs.fiorano.transitions import Transition, View, next_step, wants_lock
+from nodes.reference.replication.links import LinkError
+
+NOT_SERVING = "this server does not serve now"
+
+
+class Server(ABC):
+    """A server in one mode, whose ``table`` decides; ``first`` is the state that it starts in.
+
+    ``asked`` is the highest epoch of the lock that this server has ever asked for, ``send`` sends a message over the
+    HA channel. A mode says what is true (``_facts``), what it wants of the lock (``_wish``), and does what entering a
+    state means (``_entered``).
+    """
+
+    def __init__(self, broker: Broker, options: Options, table: Sequence[Transition], first: str, asked: int,
+                 send: Callable[[Message], None]) -> None:
+        self._broker, self._options, self._table, self._send = broker, options, table, send
+        self._runtime = broker.runtime
+        self.state, self.before = first, DEAD
+        self.peer: Hello | None = None
+        """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
+        self._linked = self._deciding = False
+        self.lock: GatewayLock | NoLock
+        if options.lock:
+            self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide)
+        else:
+            self.lock = NoLock(asked, self._note_asked)
+
+    # A mode.
+
+    @property
+    @abstractmethod
+    def serves(self) -> bool:
+        """Whether clients are let in."""
+
+    @property
+    @abstractmethod
+    def stamp(self) -> Stamp:
+        """How far the repository is."""
+
+    @abstractmethod
+    def submit(self, command: Command) -> None:
+        """Carry it out, if this server serves; dropped otherwise (then clients are being dropped, too)."""
+
+    @abstractmethod
+    def _facts(self) -> Mapping[str, bool]:
+        """The words of ``transitions.py`` that are true now."""
+
+    @abstractmethod
+    def _wish(self) -> Wish:
+        """What this server wants of the lock, while it wants it."""
+
+    @abstractmethod
+    def _entered(self, line: Transition) -> None:
+        """The state has changed by this line; nobody has been told yet."""
+
+    @abstractmethod
+    def _decided(self) -> None:
+        """No line holds any more, and the lock knows what is wanted of it."""
+
+    @abstractmethod
+    def _note_asked(self, epoch: int) -> None:
+        """This epoch of the lock is going to be asked for."""
+
+    def take_sent(self, messages: Sequence[Sent]) -> None:
+        """What the active server replicates; raises LinkError when it is malformed."""
+
+    def take_stored(self, message: Stored) -> None:
+        """What the standby has."""
+
+    # From start to stop.
+
+    def start(self) -> None:
+        """Enter the first state."""
+        stamp = self.stamp
+        self._runtime.log("state", present=self.state, previous=DEAD, epoch=stamp.epoch, counter=stamp.counter,
+                          whole=stamp.whole)
+        self.lock.start()
+        self.decide()
+
+    def stop(self) -> None:
+        """End; nobody is told, the other server sees the channel break."""
+        self.lock.stop()
+
+    def tick(self) -> None:
+        """Look at the lease, tell the other server that this one lives."""
+        self.lock.tick()
+        self.decide()
+        self.greet()
+
+    # The channel.
+
+    def link_up(self) -> None:
+        """The channel carries; it is established when the other server has said how it is."""
+        self._linked = True
+        self.greet()
+
+    def link_down(self) -> None:
+        """The channel is broken: what comes on it no longer counts."""
+        self._linked, self.peer = False, None
+        self.decide()
+
+    def greet(self) -> None:
+        """Broadcast the present and the previous state, and how far the repository is."""
+        if self._linked:
+            stamp = self.stamp
+            self._send(Hello(self.state, self.before, self._options.layer.primary, stamp.whole, stamp.epoch,
+                             stamp.counter, stamp.changed, self.lock.settled))
+
+    def take_hello(self, hello: Hello) -> None:
+        """How things stand at the other server."""
+        if hello.primary == self._options.layer.primary:
+            said = "true" if hello.primary else "false"
+            raise LinkError(f"Primary is {said} on both servers; it must be true on one of them")
+        self.peer = hello
+        self.decide()
+
+    # What follows.
+
+    def view(self) -> View:
+        """How things stand."""
+        lock = self.lock.holds() if self._options.fencing else self.lock.looked_at()
+        facts = frozenset(name for name, fact in self._facts().items() if fact)
+        if self.peer is None:
+            return View(self.state, False, lock=lock, facts=facts)
+        return View(self.state, True, self.peer.state, self.peer.before, lock, facts)
+
+    def decide(self) -> None:
+        """Change the state by the table for as long as a line holds, and seek or keep or release the lock."""
+        if self._deciding:
+            return  # what entering a state brings about is seen by whoever enters it
+        self._deciding = True
+        try:
+            while (line := next_step(self._table, self.view())) is not None:
+                self.before, self.state = self.state, line.to
+                self._entered(line)
+        finally:
+            self._deciding = False
+        self.lock.want(self._wish() if wants_lock(self._table, self.view()) else None)
+        self._decided()
+
+    def _tell_state(self) -> None:
+        """One line in the log, and a broadcast."""
+        stamp, peer = self.stamp, self.peer
+        self._runtime.log("state", present=self.state, previous=self.before, epoch=stamp.epoch, counter=stamp.counter,
+                          whole=stamp.whole, lock=self.lock.holds(), peer=peer.state if peer is not None else DEAD)
+        self.greet()
+
+    def status(self) -> dict[str, Any]:
+        """What a person needs to see."""
+        stamp, peer = self.stamp, self.peer
+        return {
+            "state": self.state, "previous": self.before, "lock": self.lock.holds(), "lock epoch": self.lock.epoch,
+            "channel": peer is not None, "peer": peer.state if peer is not None else DEAD, "whole": stamp.whole,
+            "repository": [stamp.epoch, stamp.counter],
+        }  # fmt: skip

@@ -1,0 +1,232 @@
+"""Mode shared: one database, which a service on another machine keeps; only the active server changes it.
+
+[Working of Fiorano Shared High Availability.] The engine's own database is a working copy in memory. A commit is
+confirmed when the service has it on disk, in the epoch of the lock; older epochs are refused there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.designs.fiorano.configuration import DATABASE, Options
+from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
+from nodes.reference.designs.fiorano.lock import Wish
+from nodes.reference.designs.fiorano.messages import Message
+from nodes.reference.designs.fiorano.repository import Stamp
+from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
+from nodes.reference.designs.fiorano.states import ACTIVATING, ACTIVE, PASSIVE
+from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SHARED, Transition
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.storage.client import StorageClient
+from nodes.reference.storage.protocol import FencedError, StorageError
+from nodes.reference.storage.shared_state import SharedState
+
+_LOOKS = 4
+"""How often in a lease the database is asked whether it is there."""
+
+
+class SharedPair(Server):
+    """One server of two that share a database."""
+
+    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, send: Callable[[Message], None]) -> None:
+        assert options.database is not None
+        self._engine = engine
+        self._client = StorageClient(broker.runtime, broker.config.node, options.database, options.cluster,
+                                     options.secret, options.database_timeout)
+        self._store = SharedState(self._client, engine, broker.transaction)
+        self._reachable = self._activated = False
+        self._epoch = self._above = self._commits = 0
+        self._commands: list[Command] = []
+        self._wake = asyncio.Event()
+        self._waiting: deque[tuple[asyncio.Task[None] | None, list[Effect]]] = deque()
+        self._activation: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        super().__init__(broker, options, SHARED, PASSIVE, 0, send)
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients are let in."""
+        return self.state == ACTIVE
+
+    @property
+    def stamp(self) -> Stamp:
+        """There is one repository: the epoch is that in which this server held it last."""
+        return Stamp(epoch=self._epoch, counter=self._commits)
+
+    def start(self) -> None:
+        """Look for the database, and for the lock."""
+        super().start()
+        self._tasks = [self._runtime.spawn(self._look_forever(), "database"),
+                       self._runtime.spawn(self._commit_forever(), "fiorano commit")]  # fmt: skip
+
+    def stop(self) -> None:
+        """End."""
+        super().stop()
+        self._let_go()
+        for task in self._tasks:
+            task.cancel()
+        self._client.close()
+
+    def submit(self, command: Command) -> None:
+        """Carry it out, if this server serves."""
+        if self.serves:
+            self._commands.append(command)
+            self._wake.set()
+
+    def _note_asked(self, epoch: int) -> None:
+        """The gateway keeps the epoch, and the database refuses older ones: nothing has to be kept here."""
+
+    def _facts(self) -> Mapping[str, bool]:
+        return {REACHABLE: self._reachable or self._goes_on_without, ACTIVATED: self._activated}
+
+    @property
+    def _goes_on_without(self) -> bool:
+        """As documented: the active server does not care whether it reaches the database."""
+        return DATABASE in self._options.as_documented and self.state == ACTIVE
+
+    def _wish(self) -> Wish:
+        return Wish(ANY, ALONE, self._above)
+
+    def _entered(self, line: Transition) -> None:
+        if line.to == ACTIVE:
+            self._tell_state()
+            self._broker.began_serving()
+            return
+        if line.to == PASSIVE:
+            self._let_go()
+            if self.before == ACTIVE:
+                self._broker.drop_clients(NOT_SERVING)
+        self._tell_state()
+
+    def _decided(self) -> None:
+        if self.state == ACTIVATING and self._activation is None and self.lock.epoch > self._above:
+            self._activation = self._runtime.spawn(self._activate(self.lock.epoch), "activation")
+
+    def _let_go(self) -> None:
+        """Hold the database no longer: memory may be ahead of it."""
+        activation, self._activation = self._activation, None
+        if activation is not None and activation is not asyncio.current_task():
+            activation.cancel()
+        self._activated = False
+        self._store.let_go()
+        self._commands.clear()
+        self._waiting.clear()
+
+    # The database.
+
+    async def _look_forever(self) -> None:
+        while True:
+            try:
+                if self.state == ACTIVE and self._store.epoch:
+                    await self._store.renew()
+                else:
+                    await self._client.state()
+            except StorageError as error:
+                self._failed(error)
+            else:
+                await self._reached()
+            await asyncio.sleep(self._options.lease / _LOOKS)
+
+    async def _reached(self) -> None:
+        if not self._reachable:
+            self._reachable = True
+            self._runtime.log("database in reach")
+            self.decide()
+        if self.state == ACTIVE and not self._store.epoch:
+            await self._resume()
+
+    def _failed(self, error: StorageError) -> None:
+        """A request to the database was refused, or not answered."""
+        if isinstance(error, FencedError):
+            self._above = max(self._above, error.epoch)
+            if self.state == PASSIVE:
+                return
+            self._runtime.log("database refused an older epoch", level="error", epoch=self._epoch, newer=error.epoch)
+            if self._options.fencing:
+                self._reachable = False  # until it is asked again: what this server holds is worth nothing
+        elif self._reachable:
+            self._reachable = False
+            self._runtime.log("database out of reach", level="error", reason=str(error))
+        self.decide()
+
+    async def _activate(self, epoch: int) -> None:
+        """Claim the database, and load all that it holds."""
+        try:
+            await self._store.take_over(epoch)
+        except StorageError as error:
+            self._activation = None
+            self._failed(error)
+            return
+        self._activation = None
+        self._epoch, self._commits, self._activated = epoch, 0, True
+        self._runtime.log("database claimed", epoch=epoch)
+        self.decide()
+
+    async def _resume(self) -> None:
+        """Write to the database again, as if nothing had been missed meanwhile: what the document warns of."""
+        self._above = max(self._above, self.lock.epoch, self._epoch)
+        try:
+            newest = (await self._client.state()).epoch
+            await self._store.go_on(newest + 1)
+        except StorageError:
+            return  # the next look tells
+        self._epoch = newest + 1
+        self._runtime.log("database resumed", level="warning", epoch=self._epoch)
+
+    # Commands.
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self.serves and self._commands:
+                self._commit()
+
+    def _commit(self) -> None:
+        commands, self._commands = self._commands, []
+        effects: list[Effect] = []
+        with self._broker.transaction():
+            for command in commands:
+                effects += self._engine.apply(command)
+        self._commits += 1
+        task = None
+        if self._store.epoch:
+            task = self._store.commit()
+            task.add_done_callback(self._committed)
+        self._waiting.append((task, effects))
+        self._release()
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # of commits that nobody waits for any more, nobody will ask
+        self._release()
+
+    def _release(self) -> None:
+        """Let clients have what the database has, in order."""
+        effects: list[Effect] = []
+        failure: StorageError | None = None
+        while self._waiting and ((task := self._waiting[0][0]) is None or task.done()):
+            if task is None or task.cancelled():
+                failed: BaseException | None = StorageError("the database is not held")
+            else:
+                failed = task.exception()
+            if failed is not None:
+                if not isinstance(failed, StorageError):
+                    raise failed
+                failure = failed
+                if not self._confirms_without(failed):
+                    break
+            effects += self._waiting.popleft()[1]
+        if effects:
+            self._broker.release(effects)
+        if failure is not None and self.state == ACTIVE:
+            self._failed(failure)
+
+    def _confirms_without(self, failure: StorageError) -> bool:
+        """Whether clients are told all the same, as the document leaves it."""
+        if isinstance(failure, FencedError):
+            return not self._options.fencing
+        return self._goes_on_without

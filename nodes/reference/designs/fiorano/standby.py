@@ -1,0 +1,97 @@
+"""The passive side: writes what the active server sends to a database of its own, and says what is on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from nodes.reference.api import Broker
+from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Page, Stored, check_tables
+from nodes.reference.designs.fiorano.repository import Repository
+from nodes.reference.designs.fiorano.tables import Tables
+from nodes.reference.replication.links import LinkError
+
+Sent = Begin | Page | Changes | Complete
+
+
+class Standby:
+    """A repository that follows the active server; ``send`` tells it what is stored.
+
+    ``following`` is the number of the synchronisation whose changes are taken, 0 for none: then nothing is taken from
+    anybody. ``stale``: others than the engine have written, so it has to be loaded before it is used.
+    """
+
+    def __init__(self, broker: Broker, repository: Repository, tables: Tables, send: Callable[[Stored], None]) -> None:
+        self._broker, self._repository, self._tables, self._send = broker, repository, tables, send
+        self.following = 0
+        self.stale = False
+
+    def refuse(self) -> None:
+        """Take nothing more from the server that was active: its epoch is over here."""
+        self.following = 0
+
+    def apply(self, messages: Sequence[Sent]) -> bool:
+        """Write what was sent, in one transaction; whether a synchronisation is complete now.
+
+        Raises:
+            LinkError: something is malformed, or something before it is missing.
+        """
+        if not self.following and not any(isinstance(message, Begin) for message in messages):
+            return False
+        for message in messages:
+            self._check(message)
+        mistake: LinkError | None = None
+        completed = False
+        done = 0
+        with self._broker.transaction():
+            for message in messages:
+                try:
+                    completed |= self._take(message)
+                except LinkError as error:
+                    mistake = error  # nothing of this one was written, and what came before it is as it should be
+                    break
+                done += 1
+        if mistake is not None:
+            raise mistake
+        stamp = self._repository.stamp
+        self._send(Stored(self.following, stamp.counter, done, stamp.whole))
+        return completed
+
+    def _take(self, message: Sent) -> bool:
+        repository, stamp = self._repository, self._repository.stamp
+        self.stale = True
+        if isinstance(message, Begin):
+            self.following = message.sync
+            self._tables.stage()
+            repository.write(whole=False, epoch=message.epoch, counter=message.counter)
+            self._broker.runtime.log("synchronisation begins", epoch=message.epoch, counter=message.counter)
+            return False
+        if message.sync != self.following:
+            return False
+        if isinstance(message, Page):
+            self._demand(not stamp.whole, "a page comes after the synchronisation is complete")
+            self._tables.write(message.table, message.rows, (), staged=True)
+            return False
+        if isinstance(message, Changes):
+            self._demand(message.counter in (stamp.counter, stamp.counter + 1), "a change-set is missing")
+            for name, rows, removed in message.tables:
+                self._tables.write(name, rows, removed, staged=not stamp.whole)
+            repository.write(epoch=message.epoch, counter=message.counter, changed=message.changed)
+            return False
+        self._demand(not stamp.whole and message.counter == stamp.counter, "the end of a synchronisation is malformed")
+        self._tables.replace()
+        repository.write(whole=True, epoch=message.epoch)
+        self._broker.runtime.log("synchronisation complete", epoch=message.epoch, counter=message.counter)
+        return True
+
+    def _check(self, message: Sent) -> None:
+        if isinstance(message, Page):
+            self._tables.check(message.table, message.rows)
+        elif isinstance(message, Changes):
+            check_tables(message.tables)
+            for name, rows, _ in message.tables:
+                self._tables.check(name, rows)
+
+    @staticmethod
+    def _demand(right: bool, mistake: str) -> None:
+        if not right:
+            raise LinkError(mistake)

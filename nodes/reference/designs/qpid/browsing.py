@@ -1,0 +1,280 @@
+"""The backups that browse a primary's queues: what each is told, and how far each is [Replicating browsers].
+
+A backup that attaches is told what makes its queues equal to the primary's, then what it lacks, while what happens
+meanwhile waits for it; from then on it is told what happens when it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nodes.reference.api import Broker
+from nodes.reference.bugs import (
+    CATCH_UP_MISSES_CHANGES,
+    DEAD_BACKUP_HOLDS,
+    DEQUEUES_NOT_RESENT,
+    PROMOTED_IN_CATCHUP,
+    RESET_NOT_SENT,
+    switched_on,
+)
+from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
+from nodes.reference.designs.qpid.messages import (
+    CAUGHT_UP,
+    DELETE,
+    DEQUEUE,
+    ENQUEUE,
+    RESET,
+    SNAPSHOT,
+    Attach,
+    Event,
+    Events,
+    Message,
+    parts_of,
+    size_of,
+)
+from nodes.reference.designs.qpid.options import LC6, LM1, LM2, LM3, MESSAGES, NONE, Options
+from nodes.reference.designs.qpid.positions import Generations, agreement, from_wire, to_wire, until
+from nodes.reference.designs.qpid.queue_browsers import QueueBrowsers
+from nodes.reference.designs.qpid.states import CATCHUP, READY
+from nodes.reference.engine.engine import StoreEngine
+
+_WINDOW = 8
+"""Groups that may be under way while a backup catches up."""
+
+
+@dataclass(eq=False)
+class Browser:
+    """A backup that browses this primary's queues.
+
+    ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, of ``held_bytes`` in
+    all, behind what was there when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it
+    is caught up; never where it is ``optional``. ``queues`` is there where each queue has a browser of its own (LM3 as
+    documented).
+    """
+
+    name: str
+    until: float
+    optional: bool
+    state: str = CATCHUP
+    number: int = -1
+    live: bool = False
+    counts: bool = True
+    under_way: int = 0
+    caught_up_at: int = -1
+    held: deque[tuple[int, list[Event]]] = field(default_factory=deque)
+    held_bytes: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    queues: QueueBrowsers | None = None
+
+
+class Browsing:
+    """All backups that are attached to the primary of this ``generation``, by name; ``number`` is the last group.
+
+    ``send`` hands a message to a backup, ``cut`` ends the connection with it, with a reason.
+    """
+
+    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, configuration: Configuration,
+                 generations: Generations, generation: int, send: Callable[[str, Message], None],
+                 cut: Callable[[str, str], None]) -> None:
+        self._broker, self._engine, self._options = broker, engine, options
+        self._configuration, self._generations, self._generation = configuration, generations, generation
+        self._send, self._cut = send, cut
+        self._documented = options.as_documented
+        self._bugs = switched_on(broker.config.options)
+        self.browsers: dict[str, Browser] = {}
+        self._gone: list[Browser] = []
+        """Those that are away and count all the same, by a bug."""
+        self.number = 0
+
+    def stop(self) -> None:
+        """Send nothing any more."""
+        for browser in self.browsers.values():
+            if browser.task is not None:
+                browser.task.cancel()
+
+    def wire(self, position: int) -> list[int]:
+        """A position as backups are told it."""
+        return to_wire(position, self._options.sequence_bits, LM2 not in self._documented)
+
+    # How far they are.
+
+    def completed_by_all(self) -> int:
+        """The last group that all backups which count have completed."""
+        counting = [browser for browser in (*self.browsers.values(), *self._gone) if browser.counts]
+        return min([self.number, *(browser.number for browser in counting)])
+
+    def ready(self) -> set[str]:
+        """The backups that have everything that is confirmed."""
+        enough = (READY, CATCHUP) if PROMOTED_IN_CATCHUP in self._bugs else (READY,)
+        return {name for name, browser in self.browsers.items() if browser.counts and browser.state in enough}
+
+    def give_up(self) -> None:
+        """Completions wait no longer for backups that took too long to catch up."""
+        now = self._broker.runtime.now()
+        for browser in self.browsers.values():
+            if browser.counts and browser.state == CATCHUP and browser.until <= now:
+                browser.counts = False
+                self._broker.runtime.log("backup given up", backup=browser.name, why="it does not catch up")
+
+    def completed(self, name: str, number: int, groups: int) -> None:
+        """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
+        browser = self.browsers.get(name)
+        if browser is None:
+            return
+        if browser.queues is not None:
+            number = max(number, browser.queues.answered(groups))
+        browser.number = max(browser.number, number)
+        browser.under_way = max(0, browser.under_way - groups)
+        browser.moved.set()
+        if browser.state == CATCHUP and browser.caught_up_at >= 0 and browser.number >= browser.caught_up_at:
+            browser.state, browser.counts = READY, not browser.optional
+            self._broker.runtime.log("backup ready", backup=name)
+
+    # What they are told.
+
+    def tell(self, events: list[Event]) -> None:
+        """Tell all backups what belongs together, as the next group."""
+        self.number += 1
+        size = size_of(events)
+        for browser in list(self.browsers.values()):
+            told = events
+            if LC6 in self._documented and not self._is_subscribed(browser):
+                told = [event for event in events if event[0] != DELETE]
+            if not browser.live:
+                self._hold(browser, told if CATCH_UP_MISSES_CHANGES not in self._bugs else [], size)
+            elif browser.queues is not None:
+                browser.queues.tell(self.number, told)
+            else:
+                self._send_group(browser, self.number, told)
+
+    def _is_subscribed(self, browser: Browser) -> bool:
+        """Whether a backup hears of deletions, where it asks for events apart from its query (LC6 as documented): when
+        it has what the query found, and its request has come, a beat after the query."""
+        asked = browser.until - self._options.catchup_timeout
+        return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self._options.beat
+
+    def _hold(self, browser: Browser, events: list[Event], size: int) -> None:
+        browser.held.append((self.number, events))
+        browser.held_bytes += size
+        if browser.held_bytes > self._options.catchup_backlog:
+            # It attaches again, with what it has by then, and what was held is among what it lacks.
+            self._cut(browser.name, "more happens than a backup that catches up takes")
+
+    def _send_group(self, browser: Browser, number: int, events: list[Event]) -> None:
+        browser.under_way += 1
+        for part, more in parts_of(events):
+            self._send(browser.name, Events(number, self._generation, part, more))
+
+    # They come and go.
+
+    def attached(self, name: str, message: Attach) -> None:
+        """A backup begins to browse all queues."""
+        self.detached(name)
+        optional = name in self._options.disaster and not self._options.disaster_counted
+        browser = self.browsers[name] = Browser(name, self._broker.runtime.now() + self._options.catchup_timeout,
+                                                optional, counts=not optional)
+        self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
+        first, behind = self._differences(message)
+        self._send_group(browser, 0, first)
+        browser.task = self._broker.runtime.spawn(self._catch_up(browser, self.number, behind), f"browser of {name}")
+
+    def detached(self, name: str) -> None:
+        """The backup is gone."""
+        browser = self.browsers.pop(name, None)
+        if browser is None:
+            return
+        if browser.task is not None:
+            browser.task.cancel()
+        if DEAD_BACKUP_HOLDS in self._bugs:
+            self._gone.append(browser)
+        self._broker.runtime.log("backup gone", backup=name)
+
+    def _differences(self, message: Attach) -> tuple[list[Event], dict[str, int]]:
+        """What makes a backup's queues equal to this broker's, but for what it lacks at their ends; and from where on
+        that is: position of the last message that it has, by queue."""
+        objects = [(kind, name, dict(arguments)) for (kind, name), arguments in self._configuration.items()
+                   if self._options.level(name, arguments) != NONE]
+        events: list[Event] = [[SNAPSHOT, self._configuration.number, [list(each) for each in objects]]]
+        told = {queue[0]: queue for queue in message.queues}
+        behind: dict[str, int] = {}
+        positions = self._engine.positions()
+        held = self._engine.held()
+        for kind, name, arguments in objects:
+            if kind != QUEUE or self._options.level(name, arguments) != MESSAGES:
+                continue
+            ours, last = held.get(name, set()), positions.get(name, 0)
+            created = arguments.get(CREATED, "")
+            same = name in told and told[name][1] == created
+            _, _, generations, at, pieces = told[name] if same else [name, created, [], [0, 0], []]
+            theirs = from_wire(at, self._options.sequence_bits, LM2 not in self._documented, last)
+            having = {position for first, count in pieces for position in range(first, first + count)}
+            if LM1 in self._documented:
+                behind[name] = max(0, theirs)
+                events += [[DEQUEUE, name, self.wire(each)] for each in sorted(having - ours) if each <= last]
+                continue
+            agreed = agreement(self._generations.of(name), last, [(g, f) for g, f in generations], theirs)
+            lacking = [position for position in ours if position <= agreed and position not in having]
+            if lacking:
+                agreed = min(lacking) - 1  # it is told of them again, and of all that came after
+            if theirs > agreed and RESET_NOT_SENT not in self._bugs:
+                kept = [list(each) for each in until(self._generations.of(name), agreed)]
+                events.append([RESET, name, self.wire(agreed), kept])
+            if DEQUEUES_NOT_RESENT not in self._bugs:
+                events += [[DEQUEUE, name, self.wire(each)] for each in sorted(having - ours) if each <= agreed]
+            behind[name] = agreed
+        return events, behind
+
+    async def _catch_up(self, browser: Browser, number: int, behind: Mapping[str, int]) -> None:
+        """Send what a backup lacks, then what has happened meanwhile."""
+        for group in self._pieces(behind):
+            await _window(browser)
+            self._send_group(browser, 0, group)
+            await asyncio.sleep(0)
+        self._send_group(browser, number, [])
+        while browser.held:
+            await _window(browser)
+            number, events = browser.held.popleft()
+            browser.held_bytes -= size_of(events)
+            self._send_group(browser, number, events)
+        self._send_group(browser, number, [[CAUGHT_UP]])
+        browser.live, browser.caught_up_at = True, number
+        if LM3 in self._documented:
+            browser.queues = QueueBrowsers(lambda events: self._send_group(browser, 0, events), browser.under_way)
+
+    def _pieces(self, behind: Mapping[str, int]) -> Iterator[list[Event]]:
+        """The messages that a backup lacks, queue by queue, in groups."""
+        events: list[Event] = []
+        size = 0
+        positions = self._engine.positions()
+        lasts = {queue: positions.get(queue, 0) for queue in behind}
+        lacking = self._engine.browse_beyond({queue: at for queue, at in behind.items() if lasts[queue] > at})
+        for queue, messages in lacking:
+            last = lasts[queue]
+            for held in messages:
+                if held.sequence > last:
+                    break  # it came meanwhile, and is held for the backup
+                generation = self._numbered_by(queue, held.sequence)
+                events.append([ENQUEUE, queue, generation, self.wire(held.sequence), dict(held.headers), held.body])
+                size += len(held.body)
+                if size >= self._options.catchup_chunk:
+                    yield events
+                    events, size = [], 0
+            # Messages at the end may be gone already; the count goes on behind them all the same.
+            kept = [list(each) for each in until(self._generations.of(queue), last)]
+            events += [[RESET, queue, self.wire(last), kept]] if RESET_NOT_SENT not in self._bugs else []
+        if events:
+            yield events
+
+    def _numbered_by(self, queue: str, position: int) -> int:
+        return max((generation for generation, first in self._generations.of(queue) if first <= position), default=0)
+
+
+async def _window(browser: Browser) -> None:
+    """Wait until there is room for one more group under way."""
+    while browser.under_way >= _WINDOW:
+        browser.moved.clear()
+        await browser.moved.wait()

@@ -1,0 +1,72 @@
+"""The virtual address of a cluster at one node: there while this node's broker is certainly the only primary.
+
+It leads clients and proves nothing: what is confirmed rests on the broker's lease alone. It goes when the lease ends,
+when the broker's process is gone, before other managers are told so, and when the manager starts or ends. A manager
+that is dead, or stands still, removes nothing: then its lifetime ends, which was renewed last when a majority had
+backed the primary, for the rest of the lease, rounded up to whole seconds as the kernel counts them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from nodes.reference.api import Runtime
+from nodes.reference.designs.qpid.manager.addresses import AddressError, Addresses
+from nodes.reference.designs.qpid.manager.membership import NEVER
+
+ANNOUNCEMENTS = 2
+"""In a lease: a neighbour that was cut off, or heard of an earlier holder later, learns where it is."""
+
+
+class VirtualAddress:
+    """Adds, announces and removes it."""
+
+    def __init__(self, runtime: Runtime, addresses: Addresses, address: str, lease: float) -> None:
+        self._runtime, self._addresses, self._address, self._lease = runtime, addresses, address, lease
+        self._held = False
+        self._renewed_for = self._announced_at = NEVER
+        self._trouble = ""
+
+    def clean(self) -> None:
+        """Remove what a manager has left that ended without a word."""
+        self._held = True
+        self.release("left by an earlier manager", quiet=True)
+
+    def keep(self, until: float) -> None:
+        """Have it here until then, a time of this program's clock; not at all if that is over."""
+        now = self._runtime.now()
+        if until <= now:
+            self.release("its broker is not primary" if until == NEVER else "its broker's lease is over")
+            return
+        try:
+            if until > self._renewed_for:
+                self._addresses.hold(math.ceil(until - now))
+                self._renewed_for = until
+            if not self._held:
+                self._held = True
+                self._runtime.log("virtual address added", address=self._address)
+            if now >= self._announced_at + self._lease / ANNOUNCEMENTS:
+                self._announced_at = now
+                self._addresses.announce()
+        except AddressError as error:
+            self._complain(error)
+        else:
+            self._trouble = ""
+
+    def release(self, why: str, quiet: bool = False) -> None:
+        """Have it here no more."""
+        if not self._held:
+            return
+        self._held, self._renewed_for, self._announced_at = False, NEVER, NEVER
+        try:
+            self._addresses.drop()
+        except AddressError as error:
+            self._complain(error)
+        if not quiet:
+            self._runtime.log("virtual address removed", address=self._address, why=why)
+
+    def _complain(self, error: AddressError) -> None:
+        """Once for the same trouble; it is tried again."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            self._runtime.log("virtual address in trouble", level="error", address=self._address, error=str(error))

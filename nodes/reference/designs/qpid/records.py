@@ -1,0 +1,48 @@
+"""Rows of a table in the broker's database that are kept in memory as well, and written when a transaction ends."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from nodes.reference.api import ConfigError
+
+K = TypeVar("K", bound=tuple[Any, ...])
+
+
+def rows_of(database: sqlite3.Connection, table: str, columns: Sequence[str],
+            fits: Callable[..., bool]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table, in the order of their columns; raises ConfigError when one does not fit."""
+    names = ", ".join(columns)
+    for row in database.execute(f"SELECT {names} FROM {table} ORDER BY {names}"):
+        if not fits(*row):
+            raise ConfigError(f"data: the table {table} of the broker's database holds a row that no broker wrote; "
+                              "move the database away: the broker gets its data from the primary")
+        yield row
+
+
+class KeyedRows(Generic[K]):
+    """Tells which rows have changed in memory, by the key of their object, and writes them (``Records``).
+
+    ``delete`` and ``insert`` are the statements; ``rows`` makes the rows of an object, none when it is gone.
+    """
+
+    def __init__(self, database: sqlite3.Connection, delete: str, insert: str,
+                 rows: Callable[[K], Iterable[tuple[Any, ...]]]) -> None:
+        self._database, self._delete, self._insert, self._rows = database, delete, insert, rows
+        self._changed: dict[K, None] = {}
+
+    def changed(self, key: K) -> None:
+        """The object has changed, or is gone."""
+        self._changed[key] = None
+
+    def write(self) -> None:
+        """Write what changed, and keep it until it is known to be saved."""
+        if self._changed:
+            self._database.executemany(self._delete, list(self._changed))
+            self._database.executemany(self._insert, [row for key in self._changed for row in self._rows(key)])
+
+    def saved(self) -> None:
+        """What was written is in the store."""
+        self._changed.clear()

@@ -1,0 +1,361 @@
+"""What a broker is, and how it comes to be something else [Broker discovery and lifecycle]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.reference.api import Broker, Command, ConfigError
+from nodes.reference.bugs import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PROMOTED_IN_CATCHUP, switched_on
+from nodes.reference.designs.qpid.backup import Backup
+from nodes.reference.designs.qpid.configuration import Configuration
+from nodes.reference.designs.qpid.eviction import Eviction
+from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Message, Refuse, check_attach
+from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, NO_STORE, Options
+from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.positions import Generations
+from nodes.reference.designs.qpid.primary import Primary
+from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
+from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, EMPTY, PRIMARY_STORE, StoreStatus
+from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.replication.links import LinkError
+
+NOT_PRIMARY = "not primary"
+
+
+_MAX_REASON = 300
+
+
+class Refused(Exception):
+    """The primary refuses this backup, which ends itself."""
+
+
+@dataclass
+class Urls:
+    """The broker URL (name -> address of its links) and the client URL (name -> ``host:port``); both may change."""
+
+    brokers: dict[str, tuple[str, int]]
+    clients: dict[str, str]
+
+    def others(self, name: str) -> list[str]:
+        """All brokers but that one."""
+        return [each for each in self.brokers if each != name]
+
+    def rank(self, name: str) -> int:
+        """A broker's place in the broker URL."""
+        return list(self.brokers).index(name) if name in self.brokers else len(self.brokers)
+
+
+class Roles:
+    """The broker as a backup, as the primary, or at rest; ``state`` is one of ``states.py``.
+
+    ``serves_at`` is the primary that this backup is attached to, ``primary`` its own role as one. ``was_ready``: it has
+    had everything since it was started; ``forced``: a person has vouched for its data, and no primary has changed them
+    since.
+    """
+
+    def __init__(self, broker: Broker, engine: StoreEngine, options: Options, urls: Urls,
+                 send: Callable[[str, Message], None], cut: Callable[[str, str], None],
+                 permission: ManagerPermission | None) -> None:
+        self._broker, self._engine, self._runtime = broker, engine, broker.runtime
+        self._options, self._urls, self.send, self._permission = options, urls, send, permission
+        self._cut = cut
+        self._bugs = switched_on(broker.config.options)
+        self.name = broker.config.node
+        self.store = StoreStatus(broker.database)
+        self.configuration = Configuration(broker.database)
+        self.generations = Generations(broker.database)
+        for kept in (self.store, self.configuration, self.generations):
+            engine.store_with(kept.records)
+        if options.store in (ASYNC, NO_STORE):
+            broker.database.execute("PRAGMA synchronous=OFF")
+        self._cold = options.standby == COLD
+        """Whether the store is the only one, which the last primary has left: there is no better one to wait for."""
+        self._check_store()
+        if options.store == NO_STORE:
+            self._empty_store()
+        self.state = CONNECTING
+        self.was_ready, self.forced = self._cold, False
+        self.led_from_afar = False
+        """Whether the last primary of this broker is one for disaster recovery, as it itself is not: that goes on, by
+        a person's word, until a person ends it."""
+        self.backup = self._as_backup(discard=self.store.now.state == DIRTY and not self._cold)
+        self.primary: Primary | None = None
+        self.serves_at: str | None = None
+        self._heard: dict[str, Hello] = {}
+        self._held_until = -math.inf
+
+    def _as_backup(self, discard: bool) -> Backup:
+        return Backup(self._broker, self._engine, self._options, self.store, self.configuration, self.generations,
+                      discard)
+
+    # The store.
+
+    def _check_store(self) -> None:
+        """A store that was not left in order is not started from [Interaction with the store]."""
+        status = self.store.now
+        if status.state == DIRTY and DIRTY_STORE_STARTS in self._bugs:
+            with self._broker.transaction():
+                self.store.write(state=CLEAN, uuid="0")
+        if status.state == DIRTY and not self._cold and LM6B in self._options.as_documented:
+            raise ConfigError(f"data: the store is dirty (its broker was not shut down in order; generation "
+                              f"{status.generation}, {status.role}); erase it, or accept it as the best one")
+
+    def _empty_store(self) -> None:
+        with self._broker.transaction():
+            self._engine.load([])
+            self.configuration.clear()
+            self.generations.clear()
+            self.store.write(state=EMPTY, generation=0, uuid="")
+
+    def close_connections(self) -> None:
+        """Connections end with their broker: what their clients had not acknowledged goes back into the queues."""
+        if not self.backup.discard:
+            self.end_connections()
+
+    def end_connections(self) -> None:
+        """End them, even in a store that may be discarded."""
+        connections = list(self._engine.connections())
+        if connections:
+            with self._broker.transaction():
+                for conn in connections:
+                    self._engine.apply(Command("close", conn, 0, {"reason": "restart"}))
+
+    def accept_store(self) -> None:
+        """A person says that a dirty store is the best one: this broker may be promoted with it [LM6].
+
+        Raises:
+            ConfigError: there is nothing to accept.
+        """
+        self.check_free()
+        if self.state != CONNECTING or not self.backup.discard:
+            raise ConfigError(f"{self.name} is {self.state}: only a broker that was started from a dirty store, and "
+                              "has found no primary, can have it accepted")
+        self.backup = self._as_backup(discard=False)
+        self.was_ready = self.forced = True
+        self.close_connections()
+        self._runtime.log("store accepted", generation=self.generation)
+
+    def erase_store(self) -> None:
+        """Forget everything: this broker starts again from nothing, and catches up; raises ConfigError if it can't."""
+        self.check_free()
+        if self.state != CONNECTING:
+            raise ConfigError(f"{self.name} is {self.state}: only the store of a broker that is connecting is erased")
+        self._empty_store()
+        self.was_ready = self.forced = False
+        self.backup = self._as_backup(discard=False)
+        self._runtime.log("store erased")
+
+    def come_to_rest(self, uuid: str) -> None:
+        """The cluster was shut down in order: the store is clean, with this identifier."""
+        if self.primary is not None:
+            self.primary.stop()
+            self.primary = None
+        with self._broker.transaction():
+            for conn in list(self._engine.connections()):
+                self._engine.apply(Command("close", conn, 0, {"reason": "shutdown"}))
+            self.store.write(state=CLEAN, uuid=uuid)
+        self._change_state(STOPPED)
+
+    # Copies of the store.
+
+    @property
+    def held(self) -> bool:
+        """Whether this broker, which is connecting, takes part in a copy of a store, and in nothing else."""
+        return self._runtime.now() < self._held_until
+
+    def hold(self, seconds: float) -> None:
+        """Do nothing else for so long."""
+        self._held_until = self._runtime.now() + seconds
+
+    def check_free(self) -> None:
+        """Raises ConfigError while the broker is held."""
+        if self.held:
+            raise ConfigError(f"{self.name} takes part in a copy of a store; wait until that has ended")
+
+    def begin_replacing(self) -> None:
+        """This broker's store is going to be another's: until it is, it is a dirty one, that of a backup."""
+        with self._broker.transaction():
+            self._engine.load([])
+            self.configuration.clear()
+            self.generations.clear()
+            self.store.write(state=DIRTY, role=BACKUP_STORE, generation=0, uuid="")
+        self.was_ready = self.forced = False
+        self.backup = self._as_backup(discard=True)
+
+    def stamp_store(self, uuid: str) -> None:
+        """This broker's store is clean, with that identifier, as are all that it was copied to."""
+        with self._broker.transaction():
+            self.store.write(state=CLEAN, uuid=uuid)
+        self.was_ready = self.forced = False
+        self.backup = self._as_backup(discard=False)
+        self._held_until = -math.inf
+        self._runtime.log("store clean", uuid=uuid)
+
+    # Who is primary.
+
+    @property
+    def generation(self) -> int:
+        """That of the last primary that this broker knew, or was."""
+        return self.store.now.generation
+
+    @property
+    def eligible(self) -> bool:
+        """Whether this backup has everything, by what it knows (requirement Q10)."""
+        had_all = self._has_all or (self.state == CONNECTING and self.was_ready)
+        return had_all and not self.store_error and not self.held and not self.led_from_afar
+
+    @property
+    def _has_all(self) -> bool:
+        return self.state == READY or (self.state == CATCHUP and PROMOTED_IN_CATCHUP in self._bugs)
+
+    @property
+    def store_error(self) -> str:
+        """Why a backup that carries on could not store all that it has; empty: it could."""
+        return self.backup.store_errors.error if self.primary is None else ""
+
+    def may_go_on(self) -> bool:
+        """Whether the manager, if there is one, lets this broker confirm and deliver."""
+        return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
+
+    def vouch(self) -> None:
+        """A person's word that the data of this broker, which is connecting, are good enough."""
+        if self.backup.discard:
+            self.accept_store()
+        self.was_ready = self.forced = True
+        self.led_from_afar = False
+
+    def become_primary(self, ended: Collection[str] = ()) -> None:
+        """Take over [Failover]; ``ended`` are brokers that do not run, as a manager knows: nobody waits for them."""
+        generation = max([self.generation, *(hello.generation for hello in self._heard.values())]) + 1
+        with self._broker.transaction():
+            self.store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
+        self.serves_at, self.forced = None, False
+        self.primary = Primary(
+            self._broker, self._engine, self._options, self.configuration, self.generations, generation,
+            self._urls.others(self.name), self.send, self._cut, self._permission or self._eviction(ended),
+        )
+        for name in ended:
+            self.primary.expected.pop(name, None)
+        self.primary.start()
+        self._change_state(PRIMARY)
+        self._broker.began_serving()
+
+    def _eviction(self, ended: Collection[str]) -> Eviction | None:
+        return Eviction(self._runtime, self._options.eviction, ended) if self._options.manager in FENCING else None
+
+    def _step_down(self, why: str) -> None:
+        """Another primary is newer: what this one has beyond it was never complete, or is lost."""
+        primary = self.primary
+        assert primary is not None
+        primary.stop()
+        self.primary = None
+        self._broker.drop_clients(NOT_PRIMARY)
+        if self._permission is not None:
+            self._permission.lead(0)
+        self.was_ready = False
+        self.backup = self._as_backup(discard=True)
+        self._change_state(CONNECTING, why=why)
+
+    def _lose_primary(self) -> None:
+        """Go back to connecting; whoever was ready stays eligible until it begins to catch up with another."""
+        lost, self.serves_at = self.serves_at, None
+        if self.state in (CATCHUP, READY):
+            self.was_ready = self._has_all
+            self._change_state(CONNECTING, lost=lost)
+
+    def _change_state(self, state: str, **fields: Any) -> None:
+        self.state = state
+        self._runtime.log(state, generation=self.generation, **fields)
+        self.greet_all()
+
+    def tick(self) -> None:
+        """Say how things stand, and do what is due."""
+        self.greet_all()
+        if self.primary is not None:
+            self.primary.tick()
+        else:
+            self.backup.store_errors.try_again()
+
+    # What others say.
+
+    def greet(self, peer: str) -> None:
+        """Say how things stand here."""
+        generation = self.generation if self.primary is None else self.primary.generation
+        self.send(peer, Hello(self.state, generation, self.store.now.uuid))
+
+    def greet_all(self) -> None:
+        """Say so to everybody."""
+        for peer in self._urls.others(self.name):
+            self.greet(peer)
+
+    def gone(self, peer: str) -> None:
+        """A backup, or the primary, is not connected any more."""
+        self._heard.pop(peer, None)
+        if self.primary is not None:
+            self.primary.detached(peer)
+        elif peer == self.serves_at:
+            self._lose_primary()
+
+    def at_rest(self, peer: str, uuid: str) -> bool:
+        """Whether a peer says that its store is clean, with this identifier."""
+        hello = self._heard.get(peer)
+        return hello is not None and (hello.state, hello.uuid) == (STOPPED, uuid)
+
+    def take_hello(self, peer: str, hello: Hello) -> None:
+        """How things stand at a peer; attaches to it if it is the primary."""
+        self._heard[peer] = hello
+        if hello.state != PRIMARY or self.state == STOPPED:
+            if peer == self.serves_at:
+                self._lose_primary()
+            return
+        if self.serves_at not in (None, peer) and hello.generation > self.generation:
+            self._lose_primary()
+        if self.primary is not None:
+            rank = self._urls.rank
+            if (hello.generation, rank(self.name)) > (self.primary.generation, rank(peer)):
+                self._step_down(f"{peer} is primary of generation {hello.generation}")
+            return
+        if self.state == CONNECTING and not self.held and (self.backup.discard or hello.generation >= self.generation):
+            self.serves_at = peer
+            self.state, self.forced = CATCHUP, False
+            self.led_from_afar = peer in self._options.disaster and self.name not in self._options.disaster
+            self._runtime.log(CATCHUP, primary=peer, generation=hello.generation)
+            self.send(peer, self.backup.attach(self.generation))
+
+    def take_attach(self, peer: str, message: Attach) -> None:
+        """A backup wants to browse this broker's queues; raises LinkError when what it says is malformed."""
+        check_attach(message)
+        primary = self.primary
+        if primary is None:
+            return
+        if message.uuid not in ("", self.store.now.uuid) and DIRTY_STORE_STARTS not in self._bugs:
+            self.send(peer, Refuse(f"its store is of another shutdown ({message.uuid}) than this cluster's"))
+            return
+        primary.attached(peer, message)
+
+    def take_refusal(self, peer: str, message: Refuse) -> None:
+        """The primary does not take this broker."""
+        if peer == self.serves_at:
+            reason = message.reason[:_MAX_REASON]
+            self._runtime.log("refused by the primary", level="error", primary=peer, reason=reason)
+            self._runtime.spawn(_end(Refused(reason)), "refusal")
+
+    def apply(self, peer: str, groups: list[Events]) -> None:
+        """What the primary tells of its queues; raises LinkError when it is malformed."""
+        if not groups or peer != self.serves_at or self.state not in (CATCHUP, READY):
+            return
+        told = self._heard[peer].generation
+        if any(group.generation != told for group in groups):
+            raise LinkError(f"events are of another generation than the primary's, {told}")
+        caught_up = self.backup.apply(groups)
+        self.send(peer, Completed(self.backup.completed, sum(not group.more for group in groups)))
+        if caught_up and self.state == CATCHUP:
+            self._change_state(READY)
+
+
+async def _end(reason: Exception) -> None:
+    """End the broker."""
+    raise reason

@@ -1,0 +1,1 @@
+"""The design ``fiorano`` as a system under test."""

@@ -1,0 +1,117 @@
+"""Two servers of the design fiorano, the gateway and the shared database on machines of their own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
+from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
+from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
+from nodes.reference.gateway import GatewayProcess
+from nodes.reference.storage.config import POSTGRES, parse_storage_config
+from nodes.reference.storage.process import StorageProcess
+from nodes.systems.fiorano.programs import SimulatedLockFile
+from nodes.systems.reference.cluster import LINK_PORT, ReferenceCluster
+from nodes.systems.reference.code import install_code, module_command
+from stormproof.contracts.backend import Launch, Launcher, Shells
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.topology import endpoint
+
+CHANNEL = "channel"
+"""The private network of the HA channel."""
+GATEWAY = "gateway"
+"""Name and role of the machine that hosts the lock file."""
+CLUSTER = Options.cluster
+GATEWAY_PORT = 61618
+DATABASE = "shared-db"
+"""Name and role of the machine that keeps the shared database."""
+DATABASE_PORT = 61619
+
+
+class FioranoCluster(ReferenceCluster):
+    """A primary, a secondary, and the machines that both need."""
+
+    async def install(self) -> None:
+        """Upload code and configurations to all machines."""
+        await super().install()
+        if isinstance(self.backend, Shells):
+            await install_code(self.backend, tuple(helper.name for helper in self.topology.helpers))
+            await self._upload(GATEWAY, self._gateway_config())
+            if self.shares:
+                await self._upload(DATABASE, self._database_config())
+
+    @property
+    def shares(self) -> bool:
+        """Whether the servers share a database."""
+        return bool(self.test.options["mode"] == SHARED_MODE)
+
+    def programs(self, machine: str) -> tuple[str, ...]:
+        """The programs of a machine: PostgreSQL before the service that uses it."""
+        behind = machine == DATABASE and self.test.options["store"] == POSTGRES
+        return (POSTGRES, *super().programs(machine)) if behind else super().programs(machine)
+
+    async def start_program(self, machine: str, program: str) -> None:
+        """Start a server, the gateway, the service that keeps the shared database, or what is behind that."""
+        backend, log = self.backend, self.log_path(machine, program)
+        if machine not in (GATEWAY, DATABASE):
+            await super().start_program(machine, program)
+        elif isinstance(backend, Launcher):
+            await backend.launch(machine, program, self._helper_launch(machine), log)
+        else:
+            assert isinstance(backend, Shells)
+            module = "nodes.reference.gateway" if machine == GATEWAY else "nodes.reference.storage"
+            module = "nodes.reference.storage.postmaster" if program == POSTGRES else module
+            path = f"{backend.node_dir(machine)}/config.json"
+            await backend.start(machine, program, module_command(backend, machine, module, path), log)
+
+    def _helper_launch(self, machine: str) -> Launch:
+        if machine == DATABASE:
+            return partial(StorageProcess, parse_storage_config(self._database_config()))
+        content = self._gateway_config()
+        file = SimulatedLockFile(self.backend, machine, content["Lockfile"])
+        return partial(GatewayProcess, parse_gateway_config(content), file)
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """Whether one server is active and the other one its standby."""
+        return sorted(status.role for status in statuses if status.reachable) == [ACTIVE, PASSIVE]
+
+    async def _upload(self, machine: str, config: dict[str, Any]) -> None:
+        assert isinstance(self.backend, Shells)
+        path = f"{self.backend.node_dir(machine)}/config.json"
+        await self.backend.upload(machine, json.dumps(config).encode(), path)
+        await self.backend.exec(machine, f"chmod 600 {shlex.quote(path)}")  # it holds the secret
+
+    def _config(self, node: str) -> dict[str, Any]:
+        """With the HA layer as the document names it; the HA channel is on its private network."""
+        config = super()._config(node)
+        address = {name: self.backend.address(endpoint(name, CHANNEL)) for name in self.node_names}
+        (other,) = (name for name in self.node_names if name != node)
+        config["peers"] = {name: [address[name], LINK_PORT] for name in self.node_names}
+        config["options"] |= {
+            "Primary": node == self.node_names[0],
+            "Lockfile": self._lockfile(),
+            "BackupHAIPAddress": address[other],
+            "BackupHAPort": LINK_PORT,
+            "GatewayServerIPAddress": self.backend.address(GATEWAY),
+            "GatewayServerPort": GATEWAY_PORT,
+        }
+        if self.shares:
+            config["options"]["database"] = [self.backend.address(DATABASE), DATABASE_PORT]
+        return config
+
+    def _lockfile(self) -> str:
+        return f"{self.backend.node_dir(GATEWAY)}/lockfile"
+
+    def _gateway_config(self) -> dict[str, Any]:
+        return {"host": self.backend.address(GATEWAY), "port": GATEWAY_PORT, "Lockfile": self._lockfile(),
+                "servers": list(self.node_names), "cluster": CLUSTER, "secret": self._secret,
+                "lease": float(self.test.options["lease"])}
+
+    def _database_config(self) -> dict[str, Any]:
+        return {"data": f"{self.backend.node_dir(DATABASE)}/data", "host": self.backend.address(DATABASE),
+                "port": DATABASE_PORT, "clients": list(self.node_names), "cluster": CLUSTER, "secret": self._secret,
+                "store": self.test.options["store"]}

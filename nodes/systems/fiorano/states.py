@@ -1,0 +1,80 @@
+"""Interesting states of a pair of fiorano servers, and what their log lines say of roles."""
+
+from __future__ import annotations
+
+import itertools
+
+from nodes.reference.designs.fiorano.states import (
+    ACTIVATING,
+    ACTIVE,
+    ACTIVE_TRANSITION,
+    PASSIVE,
+    PASSIVE_TRANSITION,
+    SERVING,
+    STANDALONE,
+    WAITING,
+)
+from nodes.systems.reference.log_events import BROKER_STATES, Line, NodeLogs, State, logged
+from stormproof.contracts.system import RoleChange, StateTransfer
+
+STATE = "state"
+"""The event of a change of state; ``present`` and ``previous`` say which."""
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """What a line says of its server's state."""
+    if line.event != STATE or "present" not in line.fields:
+        return None
+    state = line.fields["present"]
+    serving = state in SERVING
+    return RoleChange(state, f"epoch {line.fields.get('epoch', '?')}", serving or state == PASSIVE, leads=serving)
+
+
+def state_transfer(line: Line) -> StateTransfer | None:
+    """The end of a synchronisation, at the server that was synchronised."""
+    if line.event != "synchronisation complete" or "counter" not in line.fields:
+        return None
+    return StateTransfer("its peer", "", f"up to change {line.fields['counter']}")
+
+
+def _changed(previous: str, present: str) -> State:
+    name = f"{previous}-to-{present}".lower().replace("_", "-")
+    return State(name, f"a server that was {previous} became {present}",
+                 logged(STATE, previous=previous, present=present))
+
+
+def _moved(logs: NodeLogs) -> int:
+    serving = [line.node for line in logs.of(STATE) if line.fields.get("present") in SERVING]
+    return sum(before != after for before, after in itertools.pairwise(serving))
+
+
+STATES = (
+    State("failover", "another server than before served", _moved),
+    _changed(WAITING, ACTIVE_TRANSITION),
+    _changed(WAITING, PASSIVE_TRANSITION),
+    _changed(WAITING, STANDALONE),
+    _changed(ACTIVE_TRANSITION, ACTIVE),
+    _changed(ACTIVE_TRANSITION, STANDALONE),
+    _changed(ACTIVE_TRANSITION, WAITING),
+    _changed(PASSIVE_TRANSITION, PASSIVE),
+    _changed(PASSIVE_TRANSITION, WAITING),
+    _changed(PASSIVE, STANDALONE),
+    _changed(PASSIVE, WAITING),
+    _changed(ACTIVE, STANDALONE),
+    _changed(ACTIVE, WAITING),
+    _changed(STANDALONE, WAITING),
+    _changed(STANDALONE, ACTIVE_TRANSITION),
+    _changed(PASSIVE, ACTIVATING),
+    _changed(ACTIVATING, ACTIVE),
+    _changed(ACTIVATING, PASSIVE),
+    _changed(ACTIVE, PASSIVE),
+    State("database-out-of-reach", "a server could not reach the shared database", logged("database out of reach")),
+    State("database-fenced", "the shared database refused an older epoch",
+          logged("database refused an older epoch")),
+    State("lock-obtained", "a server obtained the lock", logged("lock obtained")),
+    State("lock-lost", "a server lost the lock", logged("lock lost")),
+    State("lock-refused", "a server was not given a lock that somebody had held meanwhile",
+          logged("lock refused", repository=bool)),
+    State("stood-still", "a server noticed that it had been paused", logged("stood still")),
+    *BROKER_STATES,
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""FioranoMQ HA: its settings, its guarantees, and what its logs tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nodes.reference.api import Config
+from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
+from nodes.reference.designs.fiorano.repository import STAMPS
+from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
+from nodes.reference.storage.postmaster import CAPABILITIES
+from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, GATEWAY, FioranoCluster
+from nodes.systems.fiorano.guarantees import GUARANTEES
+from nodes.systems.fiorano.states import STATES, role_change, state_transfer
+from nodes.systems.reference.system import BUG, Events, ReferenceSystem
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Helper, Topology
+from stormproof.test import Test
+
+_LAYER = {"Primary": True, "Lockfile": "lockfile", "BackupHAIPAddress": "peer", "BackupHAPort": 1,
+          "GatewayServerIPAddress": "gateway", "GatewayServerPort": 1}  # fmt: skip
+
+
+class Fiorano(ReferenceSystem):
+    """Two servers, a private network between them, and the gateway."""
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """The gateway, and the shared database, are on the clients' network, the HA channel is on one of its own."""
+        helpers = [Helper(GATEWAY, GATEWAY)]
+        if test.options["mode"] == SHARED_MODE:
+            helpers.append(Helper(DATABASE, DATABASE))
+        topology = Topology(test.node_names, test.client_hosts, tuple(helpers), networks=(CHANNEL,))
+        if test.options["mode"] == SHARED_MODE and test.options["store"] == POSTGRES:
+            return replace(topology, packages=("postgresql",), capabilities=CAPABILITIES)
+        return topology
+
+    def only_real(self, options: Mapping[str, Any]) -> str:
+        """A database server that is not ours."""
+        return f"store={POSTGRES}" if options["store"] == POSTGRES else ""
+
+    def cluster(self, deployment: Deployment) -> Cluster:
+        """The pair with its gateway."""
+        return FioranoCluster(self.layout(deployment.test, deployment.demands), deployment)
+
+
+def _read_options(config: Config) -> Options:
+    """What a server would make of a test's settings; the HA layer is the cluster's business."""
+    node, other = config.peers
+    peers = {node: ("self", 1), other: ("peer", 1)}
+    options = {**config.options, **_LAYER, "database": ["database", 1]}
+    return Options.from_config(replace(config, peers=peers, options=options))
+
+
+FIORANO = Fiorano(
+    "fiorano",
+    replicated=True,
+    reported=STATES,
+    min_nodes=2,
+    max_nodes=2,
+    provides=frozenset({"queues", "topics", "transactions", "security"}),
+    guarantees=GUARANTEES,
+    read_options=_read_options,
+    events=Events(role_change, state_transfer),
+    options=(
+        Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
+        Option("lease", 1.0, "seconds for which the lock is held after its holder has last asked for it"),
+        Option("heartbeat", 0.25,
+               "seconds between signs of life on the HA channel, which is broken when four are missing"),
+        Option("start_alone", False, "whether a server that has not met its peer since its start may serve"),
+        Option("lock", True, "whether there is a lock; false: as before the locking mechanism"),
+        Option("fencing", True, "whether the lock has epochs, and is looked at before anything is confirmed"),
+        Option("stamps", STAMPS[0], "what tells which of two repositories is newer", STAMPS),
+        Option("database_timeout", 1.0, "seconds without an answer after which the shared database is out of reach"),
+        Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas: "
+               f"{', '.join(LIMITATIONS)}"),
+        Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",
+               STORES),
+        Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        BUG,
+    ),
+)  # fmt: skip

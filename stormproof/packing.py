@@ -1,0 +1,165 @@
+"""A run as one file, to send to somebody or to put away: a ZIP archive of its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+
+from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.bounds import max_history
+from stormproof.history.undo import pending_undos
+from stormproof.run_folder import (
+    HISTORY,
+    JOURNAL,
+    LOCK_FILE,
+    LOGS,
+    MADE_FILE,
+    PARTIAL,
+    PIN_FILE,
+    REMOTE_FILE,
+    RUN_ID,
+    Lock,
+    is_alive,
+    read_run,
+)
+from stormproof.store import Store
+from stormproof.text import size
+
+ENDING = ".zip"
+_OF_THIS_MACHINE = frozenset({LOCK_FILE, MADE_FILE, REMOTE_FILE, PIN_FILE})
+"""What says nothing elsewhere: who holds the run, what it made here, how hosts are reached, that it is kept."""
+_STORED = (HISTORY, JOURNAL)
+"""What is compressed already."""
+_MOST_FILES = 10_000
+_UNPACKING = ".unpacking-"
+"""What the name of a folder begins with that is filled from an archive."""
+_PIECE = 1 << 20
+
+
+def pack(run_dir: Path, path: Path) -> None:
+    """Write a run's folder to a file, which is whole or not there.
+
+    Raises:
+        UsageError: the run is under way, or the file is there already. HistoryError: it is no run.
+        StormproofError: the file can't be written.
+    """
+    if is_alive(run_dir):
+        raise UsageError(f"run {run_dir.name} is under way; pack it when it has ended")
+    if not RUN_ID.fullmatch(run_dir.resolve().name):
+        raise UsageError(f"{run_dir}: the folder's name is no run id, by which it would be unpacked")
+    read_run(run_dir)
+    if (run_dir / REMOTE_FILE).exists() or pending_undos(run_dir):
+        raise UsageError(f"run {run_dir.name} left something that is not healed: run `stormproof heal` first")
+    if path.exists():
+        raise UsageError(f"{path} is there already; name another file with --output")
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    name = run_dir.resolve().name
+    try:
+        with partial.open("xb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+                for each in _files(run_dir):
+                    kind = zipfile.ZIP_STORED if each.name in _STORED else None
+                    archive.write(each, f"{name}/{each.relative_to(run_dir)}", kind)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StormproofError(f"can't write {path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _files(run_dir: Path) -> list[Path]:
+    """What belongs to a run: the files of its folder and of its logs' folder, and nothing that these point to."""
+    found = [path for folder in (run_dir, run_dir / LOGS) for path in sorted(folder.glob("*"))]
+    return [path for path in found if path.is_file() and not path.is_symlink()
+            and path.name not in _OF_THIS_MACHINE and not path.name.endswith(PARTIAL)]
+
+
+def unpack(path: Path, store: Store, most: int | None = None) -> Path:
+    """Put a packed run, which may come from a stranger, into a store; its folder there.
+
+    ``most``: bytes that it may have, ``max_history`` unless it is given.
+
+    Raises:
+        HistoryError: the file holds no run, or a larger one. UsageError: the run is there already.
+        StormproofError: the store can't be written.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            run, members = _members(archive, path)
+            if (store.path / run).exists():
+                raise UsageError(f"run {run} is in the store {store.path} already")
+            return _fill(archive, path, store.path / run, members, max_history() if most is None else most)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise HistoryError(f"{path} can't be unpacked: {reason}") from error
+    except OSError as error:
+        where = error.filename or path
+        raise StormproofError(f"{where}: {error.strerror or error}") from error
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> tuple[str, dict[zipfile.ZipInfo, tuple[str, ...]]]:
+    """The run's id, and its files with their places below its folder."""
+    files = archive.infolist()
+    if not files or len(files) > _MOST_FILES:
+        raise HistoryError(f"{path} holds no packed run: it has {len(files)} files")
+    run = files[0].filename.partition("/")[0]
+    found = {}
+    for each in files:
+        first, *parts = each.filename.split("/")
+        if first != run or not RUN_ID.fullmatch(run) or not _is_place(parts):
+            raise HistoryError(f"{path} holds no packed run: the name {each.filename[:100]!r} is none of a run's files")
+        if parts[-1] not in _OF_THIS_MACHINE:
+            found[each] = tuple(parts)
+    return run, found
+
+
+def _is_place(parts: list[str]) -> bool:
+    folders, name = parts[:-1], parts[-1] if parts else ""
+    plain = name.isprintable() and not name.startswith(".") and "\\" not in name and len(name.encode()) <= 200
+    return folders in ([], [LOGS]) and bool(name) and plain and name != LOGS
+
+
+def _fill(archive: zipfile.ZipFile, path: Path, run_dir: Path, members: dict[zipfile.ZipInfo, tuple[str, ...]],
+          most: int) -> Path:
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=_UNPACKING, dir=run_dir.parent))
+    try:
+        with Lock(draft):
+            (draft / LOGS).mkdir()
+            left = most
+            for member, parts in members.items():
+                with archive.open(member) as source, draft.joinpath(*parts).open("xb") as target:
+                    while piece := source.read(_PIECE):
+                        left -= len(piece)
+                        if left < 0:
+                            raise HistoryError(f"{path}: unpacked it would take more than {size(most)}; "
+                                               "`--max-size` raises the bound")
+                        target.write(piece)
+            read_run(draft)
+            draft.chmod(0o755)
+            draft.rename(run_dir)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (run_dir / LOCK_FILE).unlink()
+    return run_dir
+
+
+def remove_unfinished(store: Store) -> list[Path]:
+    """Remove folders whose unpacking was cut short."""
+    found = []
+    for draft in sorted(store.path.glob(f"{_UNPACKING}*")):
+        try:
+            with Lock(draft):
+                shutil.rmtree(draft)
+        except (StormproofError, OSError):
+            continue  # it is being filled, or not ours to remove
+        found.append(draft)
+    return found

@@ -1,0 +1,87 @@
+"""Whole runs of design fiorano: in simulation with each workload and mode, and with real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.backends.probe import choose_backend
+from harness.sim.campaign import ALL, Case, SeedResult, run_seed
+from nodes.reference.designs.fiorano.configuration import MODES
+from stormproof.errors import StormproofError
+
+
+def simulated(store: Path, workload: str, nemesis: str, seed: int, **settings: Any) -> SeedResult:
+    """One simulated run of twenty seconds of load."""
+    given = {"fault_duration": "2", "min_ok": "20", **{name: str(value) for name, value in settings.items()}}
+    result = run_seed(Case("fiorano", workload, nemesis, 2, 20.0, 60.0, given), seed, store, store, ALL)
+    assert result.run_dir is not None, result.sentence
+    return result
+
+
+@pytest.mark.requirement("F4", part=True)
+@pytest.mark.requirement("F8", part=True)
+@pytest.mark.parametrize(("mode", "workload"), [
+    ("replicated", "queue"), ("replicated", "security"), ("shared", "transaction"),
+    *(pytest.param("replicated", workload, marks=pytest.mark.soak) for workload in ("topic", "transaction")),
+    *(pytest.param("shared", workload, marks=pytest.mark.soak) for workload in ("queue", "topic", "security")),
+    *(pytest.param(mode, "offline-send", marks=pytest.mark.soak) for mode in MODES),
+])  # fmt: skip
+def test_no_guarantee_is_broken(tmp_path: Path, mode: str, workload: str) -> None:
+    result = simulated(tmp_path, workload, "partition,pause,kill,power", 3, mode=mode)
+    assert result.verdict == "valid", result.sentence
+    assert result.coverage["failover"], "another server has served"
+
+
+@pytest.mark.requirement("F3", part=True)
+@pytest.mark.parametrize(("mode", "role"), [
+    ("replicated", "gateway"), pytest.param("shared", "shared-db", marks=pytest.mark.soak)])  # fmt: skip
+def test_the_machines_that_both_need_are_hit(tmp_path: Path, mode: str, role: str) -> None:
+    """Killed, and cut off from everybody."""
+    result = simulated(tmp_path, "queue", "partition,kill", 3, mode=mode, kill_kind=role, partition_kind=role)
+    assert result.verdict == "valid", result.sentence
+
+
+@pytest.mark.soak
+@pytest.mark.requirement("F3", part=True)
+def test_without_the_lock_a_link_failure_breaks_guarantees(tmp_path: Path) -> None:
+    """Clients stay with the server beside them; with the lock, those of the standby wait, and nothing is lost."""
+    fault = {"fault_network": "channel", "fault_duration": 4, "connect": "home"}
+    broken = simulated(tmp_path, "queue", "partition", 2, lock="false", **fault)
+    assert broken.verdict == "invalid" and {"lost", "duplicated"} <= set(broken.anomalies), broken.sentence
+    whole = simulated(tmp_path, "queue", "partition", 2, **fault)
+    assert not {"lost", "duplicated"} & set(whole.anomalies), whole.sentence
+
+
+@pytest.mark.requirement("F16", part=True)
+def test_as_documented_the_loss_of_the_shared_database_loses_messages(tmp_path: Path) -> None:
+    """The twin of a run that is valid by default."""
+    fault = {"mode": "shared", "partition_kind": "shared-db", "fault_network": "main", "fault_duration": 3}
+    broken = simulated(tmp_path, "queue", "partition,kill", 6, as_documented="database", **fault)
+    assert broken.verdict == "invalid" and broken.anomalies["lost"], broken.sentence
+    assert simulated(tmp_path, "queue", "partition,kill", 6, **fault).verdict == "valid"
+
+
+@pytest.mark.soak
+@pytest.mark.requirement("F4", part=True)
+@pytest.mark.requirement("F6", part=True)
+@pytest.mark.parametrize("backend", ["local", "docker"])
+@pytest.mark.parametrize("mode", MODES)
+def test_real_processes(tmp_path: Path, backend: str, mode: str) -> None:
+    """Servers, gateway and storage service as processes of their own, the HA channel a network of its own."""
+    try:
+        choose_backend(backend)
+    except StormproofError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([sys.executable, "-m", "harness", "test", "--system", "fiorano", "--backend", backend,
+                           "--seed", "3", "--nemesis", "kill,pause,partition", "--time-limit", "25", "--rate", "60",
+                           "--store", str(tmp_path), "--set", f"mode={mode}"], capture_output=True, text=True,
+                          timeout=300, check=False)  # fmt: skip
+    (verdict,) = tmp_path.glob("*/verdict.json")
+    found = json.loads(verdict.read_text())
+    assert done.returncode in (0, 2) and found["verdict"] != "invalid", done.stdout[-3000:]

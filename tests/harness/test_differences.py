@@ -1,0 +1,84 @@
+"""How runs and nights differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.differences import compare, compare_nights, compare_runs
+from harness.nights.record import Night, Result
+from stormproof.errors import UsageError
+from stormproof.history.journal import JournalWriter
+from stormproof.operation import INVOKE, OK, Op
+from stormproof.run_folder import RUN_SCHEMA
+
+OPS = [Op(INVOKE, "enqueue", (2, 7), 0, 0, 10**9), Op(OK, "enqueue", (2, 7), 0, 0, 2 * 10**9, "n1"),
+       Op(INVOKE, "dequeue", None, 1, 0, 3 * 10**9)]  # fmt: skip
+
+
+def run_of(folder: Path, ops: list[Op] = OPS, roles: list[dict[str, Any]] | None = None, verdict: str = "valid",
+           **options: Any) -> Path:
+    folder.mkdir(parents=True)
+    test = {"system": "joram", "seed": 1, "options": options}
+    (folder / "run.json").write_text(json.dumps({"schema": RUN_SCHEMA, "status": "recorded", "test": test}))
+    checks = [{"check": "lost", "verdict": verdict}]
+    (folder / "verdict.json").write_text(json.dumps({"schema": 1, "sentence": f"It is {verdict}.", "checks": checks}))
+    (folder / "log-events.jsonl").write_text("".join(json.dumps(role) + "\n" for role in roles or []))
+    writer = JournalWriter(folder / "journal.bin", folder.name)
+    for op in ops:
+        writer.record(op)
+    writer.close()
+    return folder
+
+
+def role(time: float, node: str, name: str) -> dict[str, Any]:
+    return {"event": "role", "time": time, "node": node, "role": name, "group": ""}
+
+
+def test_the_same_run_does_not_differ(tmp_path: Path) -> None:
+    found = compare_runs(run_of(tmp_path / "a"), run_of(tmp_path / "b"))
+    assert (found.settings, found.verdicts, found.history, found.roles) == ({}, {}, ("", ""), ("", ""))
+    assert "history: no difference" in found.lines()
+
+
+def test_settings_verdicts_operations_and_roles_are_compared(tmp_path: Path) -> None:
+    later = [OPS[0], Op(OK, "enqueue", (2, 7), 0, 0, 9 * 10**9, "n2")]
+    first = run_of(tmp_path / "a", roles=[role(1, "n1", "master"), role(2, "n2", "slave")], ack="all")
+    second = run_of(tmp_path / "b", later, [role(5, "n1", "master")], "invalid", ack="majority", more=1)
+    found = compare_runs(first, second)
+    assert found.settings == {"ack": ("all", "majority"), "more": ("-", 1)}
+    assert found.verdicts == {"lost": ("valid", "invalid")}
+    assert found.history == ("2.000 s, operation 1: process 0 ok enqueue 2/7 at n1",
+                             "9.000 s, operation 1: process 0 ok enqueue 2/7 at n2")
+    assert found.roles == ("2.000 s: n2 slave", "")
+
+
+def test_a_run_that_is_the_beginning_of_another_ends_first(tmp_path: Path) -> None:
+    found = compare_runs(run_of(tmp_path / "a", OPS[:2]), run_of(tmp_path / "b"))
+    assert found.history == ("", "3.000 s, operation 2: process 0 invoke dequeue")
+
+
+def test_nights_differ_by_kinds_of_failure_and_shares(tmp_path: Path) -> None:
+    def night(name: str, *results: tuple[str, str, str]) -> Night:
+        made = [Result(cell, seed, verdict, "", 1.0, "", "", code, f"words of {code}" if code else "")
+                for seed, (cell, verdict, code) in enumerate(results)]
+        return Night(tmp_path / name, {}, made)
+
+    first = night("n1", ("x", "invalid", "a"), ("x", "valid", ""), ("y", "valid", ""), ("z", "invalid", "b"))
+    second = night("n2", ("x", "valid", ""), ("y", "valid", ""), ("y", "valid", ""), ("z", "invalid", "b"),
+                   ("w", "invalid", "c"))
+    found = compare_nights(first, second)
+    assert found.gone == {"a": ("words of a", 1)}
+    assert found.come == {"c": ("words of c", 1)}
+    assert found.both == {"b": ("words of b", 1, 1)}
+    assert found.cells == {"x": ((1, 2), (1, 1))}
+    assert list(compare_nights(first, first).lines())[-1] == "no difference"
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    run_of(tmp_path / "20261101T000000-joram-queue-1-0a1b")
+    with pytest.raises(UsageError, match="no run 'nosuch'"):
+        compare(tmp_path, "nosuch", "latest")

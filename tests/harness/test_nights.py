@@ -1,0 +1,265 @@
+"""Nights: what a file says, whose turn it is, what is new, and that nothing is lost or judged twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
+from harness.nights.known import read_known
+from harness.nights.plan_file import Cell, Plan, read_plan
+from harness.nights.record import RUNNING, Night, Result, begin, find_night, open_night, unfinished
+from harness.nights.run import Budget, rounds
+from harness.outcomes import BROKEN
+from nodes.reference.bugs import BUGS
+from stormproof.errors import UsageError
+
+PLAN = """
+[defaults]
+time_limit = 6
+rate = 20
+seeds = "1-2"
+set = { min_ok = 20 }
+
+[[case]]
+name = "plain"
+system = "standalone"
+nemeses = ["none", "kill"]
+
+[[case]]
+name = "other"
+design = ["standalone", "icestorm"]
+workloads = ["queue"]
+nemesis = "kill"
+seeds = "fresh:3"
+time-limit = 14
+set = { bug = "requeued-twice", min_ok = 5 }
+"""
+
+
+def plan_of(tmp_path: Path, text: str = PLAN, salt: str = "salt") -> Plan:
+    path = tmp_path / "night.toml"
+    path.write_text(text)
+    return read_plan(path, salt)
+
+
+@pytest.mark.requirement("H11")
+def test_a_file_is_a_matrix(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert [cell.name for cell in plan.cells] == [
+        "plain: standalone queue none on sim", "plain: standalone queue kill on sim",
+        "other: standalone queue kill on sim with requeued-twice"]
+    assert [line.partition(" on sim")[0] for line in plan.left_out] == ["other: icestorm queue kill"]
+    first, _, last = plan.cells
+    assert (list(first.seeds), dict(first.settings), first.expected) == ([1, 2], {"min_ok": 20}, "valid")
+    assert dict(last.settings) == {"bug": "requeued-twice", "min_ok": 5}
+    assert len(set(last.seeds)) == 3
+    assert plan_of(tmp_path).cells[2].seeds == last.seeds
+    assert plan_of(tmp_path, salt="another").cells[2].seeds != last.seeds
+
+
+def test_mutants_are_twins_of_the_campaigns_that_exercise_them(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "[[case]]\nname = 'm'\nmutants = 'all'\nseeds = '1-3'")
+    assert len(plan.cells) == len({cell.name for cell in plan.cells}) == len(BUGS)
+    assert {cell.expected for cell in plan.cells} == {"invalid"}
+    (one,) = plan_of(tmp_path, "[[case]]\nname = 'm'\nmutants = 'max-kept'").cells
+    assert one.name == "m: icestorm subscriptions partition,pause,kill on sim with max-kept"
+    assert one.test(1).options["bug"] == "max-kept"
+    with pytest.raises(UsageError, match="did you mean 'max-kept'"):
+        plan_of(tmp_path, "[[case]]\nname = 'm'\nmutants = 'max-kep'")
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("", r"no \[\[case\]\]"),
+    ("x = 1", "unknown key 'x'"),
+    ("[[case]]\nsystem = 'joram'", "name"),
+    ("[[case]]\nname = 'a/b'", "name"),
+    ("[[case]]\nname = 'a'\n[[case]]\nname = 'a'", "two of that name"),
+    ("[[case]]\nname = 'a'\nsytem = 'joram'", "did you mean 'system'"),
+    ("[[case]]\nname = 'a'\nseeds = '5-1'", "case a: seeds"),
+    ("[[case]]\nname = 'a'\nseeds = 'fresh:0'", "at least one"),
+    ("[[case]]\nname = 'a'\nseeds = 5", "must be a string"),
+    ("[[case]]\nname = 'a'\nexpected = 'unknown'", "expected"),
+    ("[[case]]\nname = 'a'\nsystem = 'nosuch'", "no system 'nosuch'"),
+    ("[[case]]\nname = 'a'\nset = { ack = [1] }", "must be a string, a number or a boolean"),
+    ("[case]\nname = 'a'", "any number of"),
+    ("case = 3", "any number of"),
+    ("[[case", "not TOML"),
+])  # fmt: skip
+def test_a_file_that_makes_no_sense_is_told(text: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=told):
+        plan_of(tmp_path, text)
+
+
+def cell(name: str, *, backend: str = "sim", seeds: Sequence[int] = (1, 2), expected: str = "valid") -> Cell:
+    return Cell(name, "joram", "queue", "kill", backend, None, 5.0, 10.0, {}, expected, seeds)
+
+
+def test_every_cell_gets_a_turn_before_any_gets_another() -> None:
+    one, two, real = cell("one", seeds=(1, 2, 3)), cell("two", seeds=(5,)), cell("real", backend="local")
+    order = [[(each.case, seed) for each, seed in [*simulated, *others]]
+             for simulated, others in rounds([real, one, two], {(one.name, 2)})]
+    assert order == [[("one", 1), ("two", 5), ("real", 1)], [("real", 2)], [("one", 3)]]
+
+
+def test_a_budget_is_spent() -> None:
+    now = [0.0]
+    budget = Budget(10.0, lambda: now[0])
+    assert budget.has(9.9)
+    now[0] = 4.0
+    assert not budget.has(6.0)
+    now[0] = 10.0
+    assert not budget.has()
+    assert Budget(None).has(1e9)
+
+
+def result(where: Cell, seed: int, verdict: str = "valid", code: str = "", run: str = "") -> Result:
+    words = f"words of {code}" if code else ""
+    return Result(where.name, seed, verdict, verdict, 1.0, "stormproof test", run, code, words)
+
+
+def night(folder: Path, results: Sequence[Result], name: str = "20261123T000000-0001") -> Night:
+    return Night(folder / name, {"status": "complete"}, list(results))
+
+
+TODAY = date(2026, 11, 23)
+
+
+@pytest.mark.requirement("H22")
+def test_a_night_tells_what_is_new(tmp_path: Path) -> None:
+    case, twin, idle = cell("case"), cell("twin", expected="invalid"), cell("idle", expected="invalid", seeds=(1, 2, 3))
+    path = tmp_path / "known.toml"
+    path.write_text('[[known]]\nfingerprint = "000000000a"\nuntil = 2026-11-22\n'
+                    '[[known]]\nfingerprint = "000000000b"\nuntil = 2026-11-23\nissue = "#7"\n')
+    earlier = night(tmp_path, [result(case, 9, "invalid", "c")], "20261122T000000-0001")
+    now = night(tmp_path, [
+        result(case, 1, "invalid", "000000000a"), result(case, 2, "invalid", "000000000b"),
+        result(case, 3, "invalid", "c"), result(case, 4, "invalid", "d"), result(case, 5, "invalid", "d"),
+        result(case, 6, "unknown"), result(twin, 1, "invalid", "e"), result(twin, 2), result(idle, 1),
+        result(idle, 2),
+    ])
+    found = judge(now, [case, twin, idle], [earlier], read_known(path), TODAY)
+    assert [(kind.fingerprint, kind.status, len(kind.runs)) for kind in found.kinds] == [
+        ("d", NEW, 2), ("000000000a", OVERDUE, 1), ("c", SEEN, 1), ("000000000b", KNOWN, 1)]
+    assert found.kinds[2].first == earlier.name
+    assert found.unfailing == [], "the last one has not had all its runs"
+    assert len(found.unknown) == 1
+    assert found.status == 1
+
+
+@pytest.mark.parametrize(("results", "status"), [
+    ([], 0), ([("case", "valid", "")], 0), ([("case", "unknown", "")], 2), ([("case", "invalid", "x")], 1),
+    ([("case", BROKEN, "y")], 1), ([("twin", "invalid", "x")], 0), ([("twin", "valid", "")], 1),
+    ([("twin", "unknown", "")], 1), ([("twin", BROKEN, "y")], 1), ([("case", "invalid", "seen")], 0),
+    ([("case", "invalid", "seen"), ("case", "unknown", "")], 2),
+])  # fmt: skip
+def test_the_status_of_a_night(results: list[tuple[str, str, str]], status: int, tmp_path: Path) -> None:
+    cells = {"case": cell("case", seeds=(1,)), "twin": cell("twin", seeds=(1,), expected="invalid")}
+    now = night(tmp_path, [result(cells[name], 1, verdict, code) for name, verdict, code in results])
+    earlier = night(tmp_path, [result(cells["case"], 1, "invalid", "seen")], "20261122T000000-0001")
+    assert judge(now, list(cells.values()), [earlier], {}, TODAY).status == status
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("[[known]]\nfingerprint = 'x'", "ten of"), ("[[known]]", "ten of"), ("[known]", "once for each"), ("y = 1", "'y'"),
+    ("[[known]]\nfingerprint = '0123456789'\nuntil = '2026-01-01'", "without quotes"),
+    ("[[known]]\nfingerprint = '0123456789'\nuntil = 2026-01-01T10:00:00", "without quotes"),
+    ("[[known]]\nfingerprint = '0123456789'\nuntill = 2026-01-01", "did you mean 'until'"),
+    ("[[known]]\nfingerprint = '0123456789'\nissue = 7", "issue: a string"),
+    ("[[known]]\nfingerprint = '0123456789'\n" * 2, "twice"),
+])  # fmt: skip
+def test_a_file_of_known_failures_that_makes_no_sense_is_told(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=told):
+        read_known(path)
+
+
+def test_what_ended_is_kept_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    first = begin(tmp_path, plan, "20261123T000000-0001", "build=1")
+    where = plan.cells[0]
+    first.add(result(where, 1))
+    first.spend(3.0)
+    with (first.folder / "results.jsonl").open("ab") as file:
+        file.write(b'{"result": {"cell": "cut')
+    again = open_night(first.folder)
+    again.add(result(where, 2, "invalid", "c", "run"))
+    again.confirm("c", 2, 3)
+    whole = open_night(first.folder)
+    assert whole.done == {(where.name, 1), (where.name, 2)}
+    assert whole.used == 3.0 and whole.confirmed == {"c": (2, 3)} and whole.head["tag"] == "build=1"
+    found = unfinished(tmp_path, plan.digest)
+    assert found is not None and found.name == first.name
+    whole.end("complete")
+    assert unfinished(tmp_path, plan.digest) is None
+    assert unfinished(tmp_path, "another") is None
+    assert find_night(tmp_path, "latest").name == find_night(tmp_path, "2026").name == first.name
+    with pytest.raises(UsageError, match="there is none"):
+        find_night(tmp_path, "1999")
+
+
+def nightly(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = (sys.executable, "-m", "harness", "nightly", str(folder / "night.toml"), "--store", str(folder / "runs"))
+    return subprocess.Popen((*command, *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, _ = process.communicate(timeout=170)
+    return process.returncode, out
+
+
+@pytest.mark.requirement("H22")
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_night_that_was_cut_short_goes_on(end: signal.Signals, tmp_path: Path) -> None:
+    plan_of(tmp_path, PLAN.replace("1-2", "1-4"))
+    process = nightly(tmp_path, "--jobs", "1")
+    folder = tmp_path / "runs" / "nights"
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(len(path.read_bytes().splitlines()) >= 3 for path in folder.glob("*/results.jsonl")):
+            break
+        time.sleep(0.02)
+    os.kill(process.pid, end)
+    status, out = ended(process)
+    assert status == (130 if end == signal.SIGINT else -end), out
+    (cut,) = folder.iterdir()
+    assert json.loads((cut / "night.json").read_text())["status"] == RUNNING
+    had = open_night(cut).results
+    assert 3 <= len(had) < 11
+    status, out = ended(nightly(tmp_path, "--jobs", "1"))
+    assert f"night {cut.name} goes on: {len(had)} of 11 runs" in out
+    assert [each.name for each in folder.iterdir()] == [cut.name]
+    whole = open_night(cut)
+    assert whole.results[:len(had)] == had
+    assert len(whole.results) == len(whole.done) == 11 and whole.head["status"] == "complete"
+    assert status == 1 and "NEW " in out and "new kind" in out
+    # The next one finds the same kinds, which are not new.
+    status, out = ended(nightly(tmp_path, "--jobs", "1", "--json"))
+    assert status == 0, out
+    told = json.loads(out.splitlines()[-1])
+    assert told["night"] != cut.name and {kind["status"] for kind in told["failures"]} == {SEEN}
+
+
+def test_a_night_without_time_says_so(tmp_path: Path) -> None:
+    plan_of(tmp_path)
+    status, out = ended(nightly(tmp_path, "--budget", "0.001s"))
+    assert status == 0 and out.count("not run, no time was left") == 3, out
+    (folder,) = (tmp_path / "runs" / "nights").iterdir()
+    assert json.loads((folder / "night.json").read_text())["status"] == "budget spent"
+
+
+def test_triage_without_nights_is_told(tmp_path: Path) -> None:
+    command: Any = (sys.executable, "-m", "harness", "triage", "--store", str(tmp_path))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "holds no nights" in done.stderr
