@@ -6,6 +6,7 @@ where it bites.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +37,11 @@ class Bug:
     @property
     def test(self) -> str:
         """Options of ``stormproof test`` and ``simulate`` with which it shows."""
-        words = [f"--system {self.design} --workload {self.workload} --nemesis {self.nemesis}"]
-        words += [] if self.nodes is None else [f"--nodes {self.nodes}"]
-        return " ".join(words + [f"--set {name}={value}" for name, value in self.exercise.items()])
+        words = ["--system", self.design, "--workload", self.workload, "--nemesis", self.nemesis]
+        words += [] if self.nodes is None else ["--nodes", str(self.nodes)]
+        for name, value in self.exercise.items():
+            words += ["--set", f"{name}={value}"]
+        return shlex.join(words)
 
     @property
     def designs(self) -> tuple[str, ...]:

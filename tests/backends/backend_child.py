@@ -333,6 +333,7 @@ async def check_nasty_paths(backend: Backend) -> None:
         await backend.resume("n1", MAIN)
     assert await from_host(backend, "c2", "n1") == backend.address("c2")
     await backend.kill("n1", MAIN)
+    shared = ("common",) if "shared" in checks else ()
     test = Test(system="standalone", workload="queue", nodes=1, options={"idle_timeout": 5.0, "bug": ""})
     topology = Topology(test.node_names, test.client_hosts)
     cluster = SYSTEMS.load("standalone").cluster(Deployment(test, Demands(), backend, topology, "secret"))
@@ -403,10 +404,11 @@ async def reset(backend: Backend) -> None:
 async def main(name: str, run_dir: Path, checks: list[str]) -> None:
     backend: Backend = BACKENDS.load(name)()
     options = json.loads(os.environ.get("STORMPROOF_TEST_OPTIONS", "{}"))
+    shared = ("common",) if "shared" in checks else ()
     test = Test(system="standalone", workload="queue", nodes=len(NODES), options=options)
     began = time.perf_counter()
     try:
-        await backend.provision(test, Topology(test.node_names, test.client_hosts, shared=("common",)), run_dir)
+        await backend.provision(test, Topology(test.node_names, test.client_hosts, shared=shared), run_dir)
         up = time.perf_counter() - began
         for check in checks:
             await CHECKS[check](backend)
