@@ -163,3 +163,10 @@ def test_answers_that_are_none_are_refused(got, message):
     model = model_named("multi-register")
     with pytest.raises(PorcupineError, match=message):
         check_operations(model, [Operation(0, ("txn", [("r", "x", None), ("w", "y", 2)]), got, 0, 1)])
+
+
+def test_a_long_answer_is_told_by_its_ends():
+    sent, got = [("w", "y", int("1" * 3000))], [("w", "y", 2)]
+    with pytest.raises(PorcupineError) as told:
+        check_operations(model_named("multi-register"), [Operation(0, ("txn", sent), got, 0, 1)])
+    assert "does not answer" in str(told.value) and len(str(told.value)) < 200

@@ -18,6 +18,12 @@ FROZEN = frozenset({int, str, bool, float, bytes, type(None)})
 """Types whose values ``freeze`` leaves as they are."""
 
 
+def shown(value: Any) -> str:
+    """A value of a history as messages quote it: its ends, where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+
+
 def freeze(value: Any) -> Any:
     """A hashable form of a value from JSON or EDN: lists become tuples, sets frozensets, mappings sorted tuples of
     pairs."""
@@ -126,7 +132,7 @@ class Ids:
         try:
             return self.ids.setdefault(frozen, len(self.ids) + self.first)
         except TypeError:
-            raise PorcupineError(f"value {value!r} can't be compared with others (it is not hashable)") from None
+            raise PorcupineError(f"value {shown(value)} can't be compared with others (it is not hashable)") from None
 
     def of(self, values: list[Any]) -> list[int]:
         """The ids of many values."""
@@ -203,9 +209,10 @@ class CompiledModel(Model):
         """The input, validated: a tuple of a known function and its arguments."""
         given = operation.input
         if not isinstance(given, tuple) or not given or given[0] not in self.functions:
-            raise PorcupineError(f"model {self.name}: unknown operation {given!r}; known: {', '.join(self.functions)}")
+            known = ", ".join(self.functions)
+            raise PorcupineError(f"model {self.name}: unknown operation {shown(given)}; known: {known}")
         if len(given) - 1 != self.functions[given[0]]:
-            raise PorcupineError(f"model {self.name}: {given!r} needs {self.functions[given[0]]} argument(s)")
+            raise PorcupineError(f"model {self.name}: {shown(given)} needs {self.functions[given[0]]} argument(s)")
         return given
 
     def known(self, f: str) -> str:

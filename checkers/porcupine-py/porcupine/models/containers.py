@@ -10,7 +10,7 @@ import numpy as np
 from ..kernels import codes
 from ..kernels.codes import PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, Ids, by_key, freeze
+from .base import Builder, CompiledModel, Encoded, Ids, by_key, freeze, shown
 from .registers import pair
 
 
@@ -88,7 +88,7 @@ class Set(CompiledModel):
 
 def _many(value: Any) -> Iterable[Any]:
     if not isinstance(value, list | tuple | set | frozenset):
-        raise PorcupineError(f"model set: a read gives all elements, not {value!r}")
+        raise PorcupineError(f"model set: a read gives all elements, not {shown(value)}")
     return value
 
 

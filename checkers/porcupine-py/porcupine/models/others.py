@@ -10,7 +10,7 @@ import numpy as np
 from ..kernels import codes
 from ..kernels.codes import COUNTER_ZERO, PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, Ids, freeze
+from .base import Builder, CompiledModel, Encoded, Ids, freeze, shown
 
 MAX_DEPTH = (1 << 20) - 1
 """How deep a re-entrant lock may be held."""
@@ -75,7 +75,7 @@ class Lock(CompiledModel):
     def token(self, output: Any) -> int:
         """A fencing token, validated."""
         if type(output) is not int or not 0 < output < 1 << 62:
-            raise PorcupineError(f"model {self.name}: a fencing token is a positive integer, not {output!r}")
+            raise PorcupineError(f"model {self.name}: a fencing token is a positive integer, not {shown(output)}")
         return output
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
@@ -147,7 +147,7 @@ class Counter(CompiledModel):
     def integer(self, value: Any) -> int:
         """An integer, validated."""
         if type(value) is not int or abs(value) >= 1 << 40:
-            raise PorcupineError(f"model counter: needs an integer below 2**40, not {value!r}")
+            raise PorcupineError(f"model counter: needs an integer below 2**40, not {shown(value)}")
         return value
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:
@@ -205,7 +205,7 @@ class Log(CompiledModel):
                 built.add(0, i, f_code, 0 if value is None else ids(value), offset, PURE)
             else:
                 if not isinstance(operation.output, list | tuple):
-                    raise PorcupineError(f"model log: a read of all gives a list, not {operation.output!r}")
+                    raise PorcupineError(f"model log: a read of all gives a list, not {shown(operation.output)}")
                 node = 0
                 for value in operation.output:
                     place = (node, ids(value))
@@ -219,7 +219,7 @@ class Log(CompiledModel):
     def offset(self, value: Any) -> int:
         """An offset, validated."""
         if type(value) is not int or not 0 <= value < 1 << 62:
-            raise PorcupineError(f"model log: an offset is an integer from 0, not {value!r}")
+            raise PorcupineError(f"model log: an offset is an integer from 0, not {shown(value)}")
         return value
 
     def from_history(self, f: str, sent: Any, kind: str, got: Any, process: Any) -> tuple[Any, Any] | None:

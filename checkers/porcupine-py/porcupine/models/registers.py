@@ -9,13 +9,13 @@ import numpy as np
 
 from ..kernels.codes import APPEND_TEXT, BLIND, CAS, CAS_FAILED, DEAD, PURE, READ, WRITE
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import FROZEN, Builder, CompiledModel, Encoded, Ids, Ints, by_key, freeze
+from .base import FROZEN, Builder, CompiledModel, Encoded, Ids, Ints, by_key, freeze, shown
 
 
 def pair(value: Any, what: str) -> tuple[Any, Any]:
     """Two values, validated."""
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise PorcupineError(f"{what} needs a pair, not {value!r}")
+        raise PorcupineError(f"{what} needs a pair, not {shown(value)}")
     return value[0], value[1]
 
 
@@ -276,7 +276,7 @@ class _Trie:
         """The characters of a text, or the elements of a list."""
         text = plain(text)
         if text is not None and not isinstance(text, str | tuple):
-            raise PorcupineError(f"model kv: append works on texts and lists, not on {text!r}")
+            raise PorcupineError(f"model kv: append works on texts and lists, not on {shown(text)}")
         # A text and a list never compare equal, so their units differ too.
         return [self.unit((isinstance(text, str), u)) for u in text or ()]
 

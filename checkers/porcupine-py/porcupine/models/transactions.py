@@ -10,7 +10,7 @@ import numpy as np
 
 from ..kernels.codes import BLIND, CAS, PURE, READ, TXN, WRITE
 from ..types import NO_OUTPUT, Operation, PorcupineError
-from .base import Builder, CompiledModel, Encoded, freeze
+from .base import Builder, CompiledModel, Encoded, freeze, shown
 
 _KINDS = {"r": "r", "read": "r", "w": "w", "write": "w"}
 
@@ -80,12 +80,15 @@ class MultiRegister(CompiledModel):
             out[part].append(i)
         return out
 
+    def _no_answer(self, operation: Operation, sent: Sequence[Any]) -> PorcupineError:
+        return PorcupineError(f"model {self.name}: {shown(operation.output)} does not answer {shown(list(sent))}")
+
     def effect(self, operation: Operation) -> _Effect:
         """What an operation asks and does, validated."""
         sent, found = self.arguments(operation)[1], _Effect()
         got = None if operation.ret is None else parts(operation.output)
         if got is not None and [(_KINDS[f], k) for f, k, _ in sent] != [(_KINDS[f], k) for f, k, _ in got]:
-            raise PorcupineError(f"model {self.name}: {operation.output!r} does not answer {list(sent)!r}")
+            raise self._no_answer(operation, sent)
         for place, (f, key, value) in enumerate(sent):
             try:
                 hash(key := freeze(key))
@@ -93,7 +96,7 @@ class MultiRegister(CompiledModel):
                     found.writes[key] = freeze(value)
                     hash(found.writes[key])
                     if got is not None and freeze(got[place][2]) != found.writes[key]:
-                        raise PorcupineError(f"model {self.name}: {operation.output!r} does not answer {list(sent)!r}")
+                        raise self._no_answer(operation, sent)
                 elif got is not None:
                     seen = freeze(got[place][2])
                     hash(seen)
@@ -159,10 +162,10 @@ class MultiRegister(CompiledModel):
 def parts(value: Any) -> tuple[tuple[str, Any, Any], ...]:
     """The parts of a transaction, validated."""
     if not isinstance(value, list | tuple):
-        raise PorcupineError(f"a transaction is a list of parts [r or w, key, value], not {value!r}")
+        raise PorcupineError(f"a transaction is a list of parts [r or w, key, value], not {shown(value)}")
     for part in value:
         if not isinstance(part, list | tuple) or len(part) != 3 or part[0] not in ("r", "w", "read", "write"):
-            raise PorcupineError(f"a part of a transaction is [r or w, key, value], not {part!r}")
+            raise PorcupineError(f"a part of a transaction is [r or w, key, value], not {shown(part)}")
     return tuple((f, key, value) for f, key, value in value)
 
 
