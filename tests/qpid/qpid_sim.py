@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,14 @@ class Group:
         self.nodes = test.node_names
         self._admins: dict[str, AdminConnection] = {}
 
-    async def start(self, *nodes: str, **options: Any) -> None:
-        """Start brokers, with more options than the group's."""
+    async def start(self, *nodes: str, peers: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """Start brokers, with more options than the group's, or another broker URL."""
         for node in nodes or self.nodes:
             address = {name: self.backend.address(name) for name in self.nodes}
             config = parse_config({
                 "node": node, "design": "qpid", "data": f"/{node}/data", "host": address[node], "port": CLIENT_PORT,
                 "login": "guest", "passcode": "guest",
-                "peers": {name: [self.link_address(name), LINK_PORT] for name in self.nodes},
+                "peers": peers or {name: [self.link_address(name), LINK_PORT] for name in self.nodes},
                 "client_addresses": {name: f"{address[name]}:{CLIENT_PORT}" for name in self.nodes},
                 "options": {"manager": "none", "secret": "s", "detection_timeout": 0.6, "linger": 0.1, **self.options,
                             **options},

@@ -292,6 +292,47 @@ def test_addresses_of_brokers_and_clients_change_at_run_time(tmp_path: Path) -> 
     simulate(scenario, tmp_path, virtual_address=VIRTUAL_ADDRESS)
 
 
+@pytest.mark.requirement("Q5", part=True)
+@pytest.mark.parametrize("moved", ["n1", "n2"])
+def test_a_broker_comes_back_at_another_address(tmp_path: Path, moved: str) -> None:
+    """*If the new broker has a new IP address, the sysadmin pushes a new URL to all the existing brokers* [Failback]:
+    under its old name too, whether the others dial it or it dials them."""
+    async def scenario(group: Group) -> None:
+        await group.begin()
+        addresses = {node: [group.backend.address(node), 61614] for node in group.nodes}
+        stays = next(node for node in ("n1", "n2") if node != moved)
+        await group.kill(moved)
+        if moved == "n1":
+            await group.until(stays, "connecting")
+            await group.ask(stays, "promote")
+            await group.until("n3", "ready")
+        new = {**addresses, moved: [group.backend.address(moved), 61700]}
+        await group.start(moved, peers=new)
+        for node in (stays, "n3"):
+            assert (await group.ask(node, "set-broker-url", addresses=new))["ok"]
+        await group.until(moved, "ready")
+        await group.send(stays, "x")
+        assert await group.depth(moved) == 1
+        assert "n3" in (await group.ask(stays, "status"))["backups"], "a broker that stayed where it was lost its link"
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("Q5", part=True)
+def test_a_broker_that_is_told_another_address_hangs_up_at_the_old_one(tmp_path: Path) -> None:
+    """Whoever is there is no broker of this cluster any more."""
+    async def scenario(group: Group) -> None:
+        await group.begin()
+        addresses = {node: [group.backend.address(node), 61614] for node in group.nodes}
+        nowhere = {**addresses, "n2": [group.backend.address("n2"), 61999]}
+        assert (await group.ask("n1", "set-broker-url", addresses=nowhere))["ok"]
+        await group.until("n2", "connecting")
+        assert (await group.ask("n1", "set-broker-url", addresses=addresses))["ok"]
+        await group.until("n2", "ready")
+
+    simulate(scenario, tmp_path)
+
+
 @pytest.mark.requirement("Q13", part=True)
 def test_what_is_not_replicated_is_refused(tmp_path: Path) -> None:
     """Reliable connections and distributed transactions: a clear error."""

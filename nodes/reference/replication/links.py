@@ -334,6 +334,13 @@ class Links:
             if self._server is not None:
                 self._begin_to_dial(peer)
 
+    def move(self, peer: str, address: tuple[str, int]) -> None:
+        """A known peer is at that address from now on: a link that was dialled to another one is cut."""
+        if self._addresses[peer] != address:
+            self._addresses[peer] = address
+            if peer in self._dialled:
+                self.cut(peer, reason="at another address")
+
     def retain(self, peers: Collection[str]) -> None:
         """Forget all other peers: they are not dialled any more, and not let in."""
         for peer in [name for name in self._others() if name not in peers]:
@@ -416,10 +423,10 @@ class Links:
             self._events.link_down(peer)
 
     async def _dial(self, peer: str) -> None:
-        host, port = self._addresses[peer]
         while peer in self._dialled:
             # The peer has dialled where the two don't agree, which lasts until the log of both says who dials.
             if peer not in self._links:
+                host, port = self._addresses[peer]
                 try:
                     async with within(max(self._silence / 2, 0.05)):
                         link = await self._open(peer, host, port)

@@ -183,6 +183,7 @@ class Administration:
         for place, (name, address) in enumerate(addresses.items()):
             if name != self._name:
                 self._links.add(name, address, dial=place > own_rank)
+                self._links.move(name, address)
         others = self._urls.others(self._name)
         self._links.retain(others)
         if self._roles.primary is not None:
