@@ -33,4 +33,10 @@ FAULTS: Registry[type[Fault]] = Registry(
           "nemesis.manager:Manager"),
     Entry("quorum", "most managers are killed, paused or cut off, so that all that they look after ends",
           "nemesis.manager:Quorum"),
+    Entry("gateway", "the machine that grants the lock is killed, or cut off from all nodes or one",
+          "nemesis.helpers:Gateway"),
+    Entry("lockfile", "the lock's file is deleted, its holder's lease ends, its holder is paused",
+          "nemesis.lockfile:LockFile"),
+    Entry("channel", "the private network between nodes is cut, and nothing else", "nemesis.channel:Channel"),
+    Entry("shared-db", "the only database is killed, cut off, slow, or damaged", "nemesis.helpers:SharedDatabase"),
 )  # fmt: skip

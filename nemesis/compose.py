@@ -189,7 +189,7 @@ def _line(
     plan, found = active.plan, evidence.found
     if phase == INJECT and plan.note:
         found = {**found, "note": plan.note}
-    effects = tuple(sorted(active.family.effects))
+    effects = tuple(sorted(active.family.kind_effects.get(plan.kind, active.family.effects)))
     return LedgerLine(active.id, active.family.name, plan.kind, phase, time, plan.targets, found, evidence.confirmed,
                       error, done, effects)  # fmt: skip
 

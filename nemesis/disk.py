@@ -85,7 +85,7 @@ class Disk(Fault):
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Let the disk fail, with the broker's end where it takes that."""
-        backend, disks, (node,), kind = cluster.backend, _disks(cluster), plan.targets, plan.kind
+        backend, disks, (node,), kind = cluster.backend, disks_of(cluster), plan.targets, plan.kind
         main = cluster.programs(node)[0]
         if kind in WHEN_DEAD:
             self._lost[node] = None
@@ -103,7 +103,7 @@ class Disk(Fault):
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Read what the disk did, set it right, and start a broker that has ended."""
-        backend, disks, (node,) = cluster.backend, _disks(cluster), plan.targets
+        backend, disks, (node,) = cluster.backend, disks_of(cluster), plan.targets
         main = cluster.programs(node)[0]
         await disks.set_disk(node, None)
         shown = await disks.disk_fault_count(node)
@@ -119,7 +119,8 @@ class Disk(Fault):
         return Evidence({"shown": shown, "broker": state.state, "after": after.state}, shown > 0)
 
 
-def _disks(cluster: Cluster) -> Disks:
+def disks_of(cluster: Cluster) -> Disks:
+    """The cluster's machines, whose disks can fail."""
     assert isinstance(cluster.backend, Disks), "a backend without the ability is refused before"
     return cluster.backend
 

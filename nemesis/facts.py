@@ -20,6 +20,8 @@ LINK = "link"
 BACKUP = "backup"
 """A node that does not serve."""
 ONE = "one"
+HOLDER = "holder"
+"""The node that holds the lock."""
 
 
 def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
@@ -35,7 +37,7 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
     not be kept.
 
     Raises:
-        Infeasible: the rule is ``backup``, or a role that nodes tell, and none of them is that.
+        Infeasible: the rule is ``backup``, ``holder``, or a role that nodes tell, and none of them is that.
     """
     if kind.startswith(LEADER_OF):
         led = kind.removeprefix(LEADER_OF)
@@ -54,6 +56,11 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
         others = _demand(kind, [node for node in nodes if node != facts.primary])
         node = rng.choice(others)
         return node, None if facts.primary is not None else f"nobody serves; took {node}"
+    if kind == HOLDER:
+        holder = facts.lock.holder if facts.lock is not None else ""
+        if holder not in nodes:
+            raise Infeasible(f"{holder}, which holds the lock, is not running" if holder else "nobody holds the lock")
+        return holder, None
     if kind == facts.aim and kind != ONE:
         nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])
     return rng.choice(list(nodes)), None
@@ -95,8 +102,10 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         programs=programs,
         running=running,
         aim=aim,
-        node_roles=await _node_roles(cluster) if aim not in ("", ONE, PRIMARY, BACKUP) else {},
+        node_roles=await _node_roles(cluster) if aim not in ("", ONE, PRIMARY, BACKUP, HOLDER) else {},
         program_roles=cluster.program_roles(),
+        lock=await cluster.lock() if aim == HOLDER else None,
+        private_networks=cluster.private_networks(),
     )
 
 

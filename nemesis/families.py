@@ -34,10 +34,12 @@ def families_of(test: Test) -> list[Fault]:
 def honoured_kinds(abilities: Mapping[str, str], family: Fault | type[Fault]) -> tuple[str, ...]:
     """The kinds of a family that a backend with these abilities can inject: those for which it has all that they need,
     whole or for that kind."""
-    return tuple(
-        kind for kind in family.kinds
-        if all(need in abilities or f"{need}:{kind}" in abilities for need in needs_of(family, kind))
-    )  # fmt: skip
+    return tuple(kind for kind in family.kinds if is_honoured(abilities, family, kind))
+
+
+def is_honoured(abilities: Mapping[str, str], family: Fault | type[Fault], kind: str) -> bool:
+    """Whether a backend with these abilities can inject a kind."""
+    return all(need in abilities or f"{need}:{kind}" in abilities for need in needs_of(family, kind))
 
 
 def needs_of(family: Fault | type[Fault], kind: str) -> tuple[str, ...]:
@@ -63,7 +65,8 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
         if family.aims_at_roles:
             kinds = (*kinds, *topology.roles)
         wanted = wanted_kinds(test, family)
-        kinds += tuple(kind for kind in wanted if _only_when_asked_for(kind, family))
+        kinds += tuple(kind for kind in wanted if _only_when_asked_for(kind, family)
+                       and is_honoured(backend.abilities, family, kind))
         for kind in wanted:
             if kind not in (ANY_KIND, *kinds):
                 raise UsageError(

@@ -14,15 +14,15 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from nemesis.crash import recovery_seconds
+from nemesis.cuts import everywhere
 from nemesis.facts import ONE, PRIMARY, aim_option
 from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
 from nemesis.partition import CUT, Partition
 from nemesis.process import Kill, Pause, ended, plan_nodes, told
-from stormproof.contracts.backend import KILL, LINKS, PAUSE, RUNNING, Link, ProcessState
+from stormproof.contracts.backend import KILL, LINKS, PAUSE, RUNNING, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import MAY_END_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.system import MANAGER, System
-from stormproof.contracts.topology import endpoint
 from stormproof.errors import UsageError
 from stormproof.history.undo import NETWORK, RESUME, START
 from stormproof.test import Test
@@ -80,7 +80,7 @@ class Manager(_ManagerFault):
         program, (node,) = facts.program_roles[MANAGER], found.targets
         if program not in facts.running.get(node, (program,)):
             raise Infeasible(f"{node}: its {program} is not running")
-        cut = frozenset(_links(facts, node, node)) if kind == "cut" else frozenset()
+        cut = everywhere(facts.topology, node, node) if kind == "cut" else frozenset()
         return FaultPlan(kind, found.targets, cut, found.note, program=program)
 
 
@@ -107,7 +107,7 @@ class Quorum(_ManagerFault):
         chosen = rng.sample(running, needed)
         targets = tuple(node for node in facts.nodes if node in chosen)
         cut = frozenset(link for a in facts.nodes for b in facts.nodes if a != b and {a, b} & set(targets)
-                        for link in _links(facts, a, b))  # fmt: skip
+                        for link in everywhere(facts.topology, a, b))  # fmt: skip
         return FaultPlan(kind, targets, cut if kind == "cut" else frozenset(), program=program)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
@@ -134,12 +134,6 @@ class Quorum(_ManagerFault):
 def _managed(facts: ClusterFacts) -> tuple[str, ...]:
     """The nodes that have a manager."""
     return tuple(node for node in facts.nodes if facts.program_roles[MANAGER] in facts.programs.get(node, ()))
-
-
-def _links(facts: ClusterFacts, source: str, target: str) -> list[Link]:
-    """The links from one machine to another, or to itself, on all networks."""
-    networks = [name for name in facts.topology.networks if {source, target} <= set(facts.topology.on(name))]
-    return [(source, target), *((endpoint(source, name), endpoint(target, name)) for name in networks)]
 
 
 async def _looked_after(cluster: Cluster) -> dict[str, ProcessState]:

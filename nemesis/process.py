@@ -29,12 +29,12 @@ from stormproof.contracts.option import Option
 from stormproof.history.undo import RESUME, START
 
 KINDS = ("one", "master", "random")
-_PROGRAM = "which program of a machine that runs several: its name, or any in turn"
+PROGRAM = "which program of a machine that runs several: its name, or any in turn"
 
 
 def process_options(family: str) -> tuple[Option, ...]:
     """What can be set of a family that hits programs."""
-    return kind_option(family, KINDS, roles=True), Option(f"{family}_program", ANY_KIND, _PROGRAM), MAX_DOWN
+    return kind_option(family, KINDS, roles=True), Option(f"{family}_program", ANY_KIND, PROGRAM), MAX_DOWN
 
 
 def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

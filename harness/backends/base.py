@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from harness.backends import network, process
 from harness.backends.shell import Channel, Output, Shell
-from stormproof.contracts.backend import KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState
+from stormproof.contracts.backend import FILES, KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState
 from stormproof.contracts.topology import Topology, machine_of
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
@@ -30,6 +30,7 @@ ABILITIES: Mapping[str, str] = {
     LINKS: "packets of each cut link dropped by an nftables table of its own on the node, with counters",
     PAUSE: "SIGSTOP to the program's process group, checked in /proc",
     KILL: "SIGKILL to the program's process group, checked in /proc",
+    FILES: "rm(1) on the node",
 }
 
 
@@ -100,6 +101,11 @@ class ShellBackend(Backend):
         if output.size > DOWNLOAD_LIMIT:
             raise BackendError(f"{node}: {path} has {output.size} bytes, more than {DOWNLOAD_LIMIT}")
         return output.data
+
+    async def remove(self, node: str, path: str) -> None:
+        """Delete a file of a node; nothing if there is none."""
+        output = await self._shell(self._work, node).run(f"rm -f -- {shlex.quote(path)}", CALL_LIMIT)
+        _demand(output, f"{node}: can't delete {path}")
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
         """Launch a program in the background, its output appended to the file ``log`` on the node.

@@ -19,6 +19,7 @@ from stormproof.contracts.backend import (
     CLOCKS,
     DEAD,
     DISKS,
+    FILES,
     KILL,
     LINKS,
     PACKETS,
@@ -138,6 +139,7 @@ class SimBackend(Backend):
         REBOOT: "programs are stopped in order, the machine is gone for a while, its clock starts anew",
         CLOCKS: "the time of day jumps; a wrong rate is one of the monotonic clock and its timers, too",
         DISKS: "SQLite's own files: calls fail or take longer, un-synced writes are lost or torn, a page is noise",
+        FILES: "the machine has the file no more",
     }
 
     @staticmethod
@@ -208,6 +210,11 @@ class SimBackend(Backend):
             return found.disk.files[path]
         except KeyError:
             raise BackendError(f"{node}: can't read {path}: there is no such file") from None
+
+    async def remove(self, node: str, path: str) -> None:
+        """Delete a file of a node."""
+        await self._act()
+        self._node(node).disk.files.pop(path, None)
 
     async def launch(self, node: str, program: str, start: Launch, log: str, shared: str = "") -> None:
         """Start a program in a simulated process of the machine."""

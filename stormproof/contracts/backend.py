@@ -1,9 +1,9 @@
 """Backends: machines to run nodes on, split by what they can do.
 
 Every backend is a ``Backend``. Beyond that it has the abilities whose protocols it fulfils: ``Shells`` or ``Launcher``
-to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``. Its ``abilities`` say in
-words how each is honoured; a fault says which it needs (``stormproof.contracts.fault``). All times are in seconds;
-every call has a hard time limit of its own.
+to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``. Its
+``abilities`` say in words how each is honoured; a fault says which it needs (``stormproof.contracts.fault``). All times
+are in seconds; every call has a hard time limit of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stormproof.test import Test
 Link = tuple[str, str]
 """(from, to): names of machines or client hosts, one direction; on a further network, ``n1@NETWORK``."""
 
-LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS = (
-    "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks"
+LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS, FILES = (
+    "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks", "files"
 )  # fmt: skip
 """Names of abilities that faults need; ``packets:loss`` is the ability to inject that kind only."""
 
@@ -390,3 +390,11 @@ class Disks(Protocol):
         ``ok``, ``failed``, ``slow``, or ``unknown`` when it can't be told. It does not count as a fault that showed.
         """
         ...
+
+
+@runtime_checkable
+class Files(Protocol):
+    """Machines whose files can be deleted."""
+
+    async def remove(self, node: str, path: str) -> None:
+        """Delete a file; nothing if there is none. Raises BackendError when it can't be deleted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,22 @@ class NodeStatus:
     view: tuple[str, ...] = ()
     depths: Mapping[str, int] | None = None
     detail: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock on a file, which a node needs in order to serve: the machine that hosts the file, its path there, and what
+    it says.
+
+    ``present``: the file is there. ``holder`` has the lock, or had it last (empty: nobody), and ``epoch`` tells one
+    time that it was granted from another.
+    """
+
+    machine: str
+    path: str
+    present: bool = False
+    holder: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,18 @@ class Cluster(ABC):
         """As ``System.program_roles``, of this cluster's test."""
         return {}
 
+    def private_networks(self) -> tuple[str, ...]:
+        """As ``System.private_networks``, of this cluster's test."""
+        return ()
+
+    async def lock(self) -> Lock | None:
+        """The lock as its file is now; None where no file says who may serve."""
+        return None
+
+    async def holds_lock(self, node: str) -> bool | None:
+        """Whether a node believes that it holds the lock; None where it does not answer."""
+        return None
+
     def restarted(self, machine: str, program: str) -> bool:
         """Whether something of the system's own starts the program again when it was killed: then healing does not."""
         return False
@@ -123,6 +151,10 @@ class Cluster(ABC):
             if served or loop.time() >= deadline:
                 return ""
             await asyncio.sleep(POLL)
+
+    async def attend(self, note: Callable[[str], None]) -> None:
+        """What an operator on call does while load and faults go on; until it is cancelled, or nothing is left to do.
+        ``note`` is told of each deed, as ``repair`` tells."""
 
     @property
     def linger(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions
-from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.cluster import Cluster, Lock
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import Topology
@@ -35,7 +35,8 @@ class ClusterFacts:
     them. ``spares`` don't belong to the group at first. ``groups`` are the nodes that hold the same data, where not all
     do. ``data_loss`` is what ``Fault.inspect`` found. ``programs`` are those of each machine, ``running`` those of them
     that run, where a machine has several. ``aim`` is the family's ``Fault.aim``, ``node_roles`` what each node says it
-    is, where that is such a role; ``program_roles`` as ``Cluster.program_roles``.
+    is, where that is such a role; ``program_roles`` as ``Cluster.program_roles``. ``lock``
+    is ``Cluster.lock``, where the aim is its holder, ``private_networks`` are those of ``Cluster.private_networks``.
     """
 
     nodes: tuple[str, ...]
@@ -54,6 +55,8 @@ class ClusterFacts:
     aim: str = ""
     node_roles: Mapping[str, str] = field(default_factory=dict)
     program_roles: Mapping[str, str] = field(default_factory=dict)
+    lock: Lock | None = None
+    private_networks: tuple[str, ...] = ()
 
     def eligible(self) -> list[str]:
         """Nodes whose broker runs, in order: all that may be paused or killed."""
@@ -107,7 +110,7 @@ class Fault(ABC):
     (``stormproof.history.undo``) that reverses the fault. ``needs`` are the abilities that a backend must have, whole
     or for the kind; where kinds differ, ``kind_undo`` and ``kind_needs`` tell. ``aims_at_roles``: roles of helper
     machines are kinds, too. ``aimed_kinds`` come only where they are asked for, and are none of ``any``. ``effects``
-    are what judging depends on.
+    (``kind_effects`` where kinds differ) are what judging depends on.
     """
 
     name: ClassVar[str] = ""
@@ -117,6 +120,7 @@ class Fault(ABC):
     kind_undo: ClassVar[Mapping[str, str]] = {}
     kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     effects: ClassVar[frozenset[str]] = frozenset()
+    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {}
     aims_at_roles: ClassVar[bool] = False
     aimed_kinds: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()

@@ -21,6 +21,10 @@ MANAGER = "manager"
 like hear each other."""
 
 
+GATEWAY, SHARED_DATABASE = "gateway", "shared-db"
+"""Roles of helper machines: one grants the lock that a node needs in order to serve, one has the only database."""
+
+
 @dataclass(frozen=True)
 class RoleChange:
     """A line of a log announces that its node has another role.
@@ -149,6 +153,14 @@ class System(ABC):
     def program_roles(self, test: Test) -> Mapping[str, str]:
         """The programs of a node that faults aim at by what they are: role (``MANAGER``) -> name."""
         return {}
+
+    def helper_roles(self, test: Test) -> frozenset[str]:
+        """The roles (``GATEWAY``, ``SHARED_DATABASE``) of helpers that its nodes need in order to serve."""
+        return frozenset()
+
+    def private_networks(self, test: Test) -> tuple[str, ...]:
+        """The networks on which nodes speak with each other alone."""
+        return ()
 
     def spare_nodes(self, test: Test) -> int:
         """How many of a test's nodes don't belong to the group at first, to be added while it runs.

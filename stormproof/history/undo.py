@@ -24,13 +24,14 @@ CONDITIONS = "conditions"
 POWER = "power"
 CLOCK = "clock"
 DISK = "disk"
+FILE = "file"
 
 
 @dataclass(frozen=True)
 class Undo:
     """How to undo one fault: ``network`` (let all links pass), ``conditions`` (let no link suffer), ``resume`` or
     ``start`` the nodes' brokers, ``power`` (power on, then start), ``clock`` (set right), ``disk`` (set right, then
-    start what is dead)."""
+    start what is dead), ``file`` (nothing: the program whose file was deleted writes it anew)."""
 
     id: int
     undo: str

@@ -8,8 +8,9 @@ import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
-from nodes.systems.fiorano.cluster import CHANNEL, GATEWAY
+from nodes.systems.fiorano.cluster import CHANNEL
 from stormproof.contracts.cluster import MAIN
+from stormproof.contracts.system import GATEWAY
 from workloads.connection import ConnectionBroken, NotSent
 
 

@@ -8,8 +8,9 @@ import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
-from nodes.systems.fiorano.cluster import DATABASE, GATEWAY
+from nodes.systems.fiorano.cluster import DATABASE
 from stormproof.contracts.cluster import MAIN
+from stormproof.contracts.system import GATEWAY
 from workloads.connection import ConnectionBroken
 
 

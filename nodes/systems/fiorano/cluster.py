@@ -10,6 +10,7 @@ from typing import Any
 
 from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
 from nodes.reference.designs.fiorano.gateway.config import parse_gateway_config
+from nodes.reference.designs.fiorano.gateway.lockfile import decoded
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
 from nodes.reference.gateway import GatewayProcess
 from nodes.reference.storage.config import POSTGRES, parse_storage_config
@@ -18,17 +19,17 @@ from nodes.systems.fiorano.programs import SimulatedLockFile
 from nodes.systems.reference.cluster import LINK_PORT, ReferenceCluster
 from nodes.systems.reference.code import install_code, module_command
 from stormproof.contracts.backend import Launch, Launcher, Shells
-from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.cluster import Lock, NodeStatus
+from stormproof.contracts.system import GATEWAY, SHARED_DATABASE
 from stormproof.contracts.topology import endpoint
+from stormproof.errors import BackendError
 
 CHANNEL = "channel"
 """The private network of the HA channel."""
-GATEWAY = "gateway"
-"""Name and role of the machine that hosts the lock file."""
 CLUSTER = Options.cluster
 GATEWAY_PORT = 61618
-DATABASE = "shared-db"
-"""Name and role of the machine that keeps the shared database."""
+DATABASE = SHARED_DATABASE
+"""Name and role of the machine that keeps the shared database, as ``GATEWAY`` is of the one with the lock file."""
 DATABASE_PORT = 61619
 
 
@@ -79,6 +80,27 @@ class FioranoCluster(ReferenceCluster):
         """Whether one server is active and the other one its standby."""
         return sorted(status.role for status in statuses if status.reachable) == [ACTIVE, PASSIVE]
 
+    def private_networks(self) -> tuple[str, ...]:
+        """The HA channel's."""
+        return (CHANNEL,)
+
+    async def lock(self) -> Lock | None:
+        """What the lock file says now; None without the lock."""
+        if not self.test.options["lock"]:
+            return None
+        path = self._lockfile()
+        try:
+            content = await self.backend.download(GATEWAY, path)
+        except BackendError:
+            return Lock(GATEWAY, path)
+        record = decoded(content)
+        return Lock(GATEWAY, path, True, *((record.holder, record.epoch) if record else ()))
+
+    async def holds_lock(self, node: str) -> bool | None:
+        """What the server itself says."""
+        status = await self.status(node)
+        return bool((status.detail or {}).get("lock")) if status.reachable else None
+
     async def _upload(self, machine: str, config: dict[str, Any]) -> None:
         assert isinstance(self.backend, Shells)
         path = f"{self.backend.node_dir(machine)}/config.json"
@@ -109,7 +131,7 @@ class FioranoCluster(ReferenceCluster):
     def _gateway_config(self) -> dict[str, Any]:
         return {"host": self.backend.address(GATEWAY), "port": GATEWAY_PORT, "Lockfile": self._lockfile(),
                 "servers": list(self.node_names), "cluster": CLUSTER, "secret": self._secret,
-                "lease": float(self.test.options["lease"])}
+                "lease": float(self.test.options["lease"]), "bug": self.test.options["bug"]}
 
     def _database_config(self) -> dict[str, Any]:
         return {"data": f"{self.backend.node_dir(DATABASE)}/data", "host": self.backend.address(DATABASE),

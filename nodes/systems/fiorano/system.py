@@ -11,13 +11,14 @@ from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SH
 from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
-from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, GATEWAY, FioranoCluster
+from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.states import STATES, role_change, state_transfer
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
+from stormproof.contracts.system import GATEWAY
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.test import Test
 
@@ -37,6 +38,15 @@ class Fiorano(ReferenceSystem):
         if test.options["mode"] == SHARED_MODE and test.options["store"] == POSTGRES:
             return replace(topology, packages=("postgresql",), capabilities=CAPABILITIES)
         return topology
+
+    def helper_roles(self, test: Test) -> frozenset[str]:
+        """The gateway unless there is no lock, the shared database where there is one."""
+        roles = {GATEWAY: test.options["lock"], DATABASE: test.options["mode"] == SHARED_MODE}
+        return frozenset(role for role, needed in roles.items() if needed)
+
+    def private_networks(self, test: Test) -> tuple[str, ...]:
+        """The HA channel's."""
+        return (CHANNEL,)
 
     def only_real(self, options: Mapping[str, Any]) -> str:
         """A database server that is not ours."""

@@ -1,0 +1,66 @@
+"""Cuts of the private networks on which nodes speak with each other alone: clients reach all nodes, and these reach
+everybody else.
+
+Evidence is that of a partition: a connection attempt, and the packets that each cut link dropped.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from nemesis.cuts import on_networks
+from nemesis.families import kind_option
+from nemesis.partition import Partition
+from stormproof.contracts.backend import LINKS
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import CUTS_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.system import System
+from stormproof.errors import UsageError
+from stormproof.history.undo import NETWORK
+from stormproof.test import Test
+
+KINDS = ("cut", "one-way")
+
+
+class Channel(Fault):
+    """Cuts all nodes from each other on their private networks, or lets one of them speak without being heard."""
+
+    name = "channel"
+    conflict_group = "channel"
+    undo = NETWORK
+    needs = (LINKS,)
+    effects = frozenset({CUTS_LINKS})
+    kinds = KINDS
+    options = (kind_option("channel", KINDS),)
+
+    def __init__(self) -> None:
+        self._cut = Partition(self.name)
+
+    def check(self, test: Test, system: System) -> None:
+        """There must be such a network."""
+        if not system.private_networks(test):
+            raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, has no private network between its "
+                             f"nodes; leave {self.name} out")
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """All links between nodes there, or those from one node to the others."""
+        networks = facts.private_networks
+        if not networks or len(facts.nodes) < 2:
+            raise Infeasible("nodes have no private network in common")
+        unheard = rng.choice(facts.nodes)
+        targets = (unheard,) if kind == "one-way" else facts.nodes
+        cut = frozenset(link for a in targets for b in facts.nodes if a != b
+                        for link in on_networks(facts.topology, networks, a, b))  # fmt: skip
+        note = f"{unheard} is not heard by the others" if kind == "one-way" else None
+        return FaultPlan(kind, targets, cut, note)
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Cut them."""
+        evidence = await self._cut.inject(cluster, plan)
+        # Each is a side of its own: clients reach them all.
+        return replace(evidence, found={**evidence.found, "sides": [[node] for node in cluster.node_names]})
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """Let them pass."""
+        return await self._cut.heal(cluster, plan, injected)

@@ -1,0 +1,136 @@
+"""Faults of a lock on a file, which a node needs in order to serve: the file is deleted, the lease of whoever holds the
+lock ends, its holder is paused.
+
+Evidence: the file was there, is gone, and the same lock is never in it again; the holder hears nothing of the gateway,
+*and* says that it holds the lock no longer; the holder's process stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from nemesis.cuts import both_ways
+from nemesis.facts import HOLDER
+from nemesis.families import MAX_DOWN, kind_option
+from nemesis.partition import CUT, Partition
+from nemesis.process import Pause, plan_nodes
+from stormproof.contracts.backend import FILES, LINKS, PAUSE, RUNNING, Files
+from stormproof.contracts.cluster import Cluster, Lock
+from stormproof.contracts.fault import CUTS_LINKS, STOPS_TIME, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.system import GATEWAY, System
+from stormproof.errors import UsageError
+from stormproof.history.undo import FILE, NETWORK, RESUME
+from stormproof.test import Test
+from stormproof.timeout_scale import timeout_scale
+
+KINDS = ("delete", "lease", "pause")
+PATIENCE = 5.0
+"""Seconds for which a holder stays cut off beyond the fault's time, until its lease has ended."""
+_POLL = 0.05
+
+
+class LockFile(Fault):
+    """Takes the lock from whoever holds it."""
+
+    name = "lockfile"
+    conflict_group = "process"
+    kind_undo: ClassVar[Mapping[str, str]] = {"delete": FILE, "lease": NETWORK, "pause": RESUME}
+    kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"delete": (FILES,), "lease": (LINKS,), "pause": (PAUSE,)}
+    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {
+        "delete": frozenset(), "lease": frozenset({CUTS_LINKS}), "pause": frozenset({STOPS_TIME}),
+    }  # fmt: skip
+    kinds = KINDS
+    options = (kind_option("lockfile", KINDS), MAX_DOWN)
+
+    def __init__(self) -> None:
+        self._pause, self._cut = Pause(), Partition(self.name)
+
+    def check(self, test: Test, system: System) -> None:
+        """There must be a lock."""
+        if GATEWAY not in system.helper_roles(test):
+            raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, has no lock on a file; leave "
+                             f"{self.name} out")
+
+    def aim(self, options: Mapping[str, Any]) -> str:
+        """Whoever holds the lock."""
+        return HOLDER
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """Hit the file, or the holder.
+
+        Raises:
+            Infeasible: there is no lock file, its gateway does not run, nobody holds the lock, or the holder is down.
+        """
+        lock = facts.lock
+        if lock is None or not lock.present:
+            raise Infeasible("there is no lock file")
+        if facts.states[lock.machine] != RUNNING:
+            raise Infeasible(f"{lock.machine}, which has the lock file, is down")
+        if kind == "delete":
+            return FaultPlan(kind, (lock.machine,))
+        plan = replace(plan_nodes(HOLDER, facts, rng), kind=kind)
+        (holder,) = plan.targets
+        return replace(plan, cut=both_ways(facts.topology, holder, lock.machine)) if kind == "lease" else plan
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Delete the file, cut the holder off from the gateway, or pause it."""
+        before = await _lock(cluster)
+        if plan.kind == "delete":
+            await _files(cluster).remove(before.machine, before.path)
+            return Evidence({"lock": _told(before), "left": _told(await _lock(cluster))})
+        if plan.kind == "pause":
+            evidence = await self._pause.inject(cluster, plan)
+            return replace(evidence, found={**evidence.found, "lock": _told(before)})
+        evidence = await self._cut.inject(cluster, plan)
+        # Where another fault had cut the links before, it is enough that they are cut.
+        away = evidence.confirmed or all(after == CUT for _, after in evidence.found["probe"].values())
+        return Evidence({**evidence.found, "lock": _told(before), "away": away})
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """Let the holder go on, or hear the gateway again once its lease has ended; a file is written by the gateway.
+        """
+        if plan.kind == "delete":
+            after = await _lock(cluster)
+            lost = "epoch" in injected.found.get("lock", {}) and injected.found.get("left") == {}
+            again = after.present and after.epoch <= injected.found["lock"]["epoch"] if lost else False
+            return Evidence({"lock": _told(after)}, lost and not again)
+        if plan.kind == "pause":
+            at_the_end = _told(await _lock(cluster))
+            evidence = await self._pause.heal(cluster, plan, injected)
+            return replace(evidence, found={**evidence.found, "lock": at_the_end})
+        ended = await _await_loss(cluster, plan.targets[0])
+        found: dict[str, Any] = {"lease ended": ended, "lock": _told(await _lock(cluster))}
+        evidence = await self._cut.heal(cluster, plan, injected)
+        return Evidence({**evidence.found, **found}, bool(injected.found.get("away")) and ended)
+
+
+def _files(cluster: Cluster) -> Files:
+    assert isinstance(cluster.backend, Files), "a backend without the ability is refused before"
+    return cluster.backend
+
+
+async def _lock(cluster: Cluster) -> Lock:
+    lock = await cluster.lock()
+    assert lock is not None, "a system without a lock is refused before"
+    return lock
+
+
+async def _await_loss(cluster: Cluster, holder: str) -> bool:
+    """Wait until the holder says that it holds the lock no longer, or patience has ended; whether it has said so."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE * timeout_scale(cluster.backend)
+    while True:
+        if await cluster.holds_lock(holder) is False:
+            return True
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(_POLL)
+
+
+def _told(lock: Lock) -> dict[str, Any]:
+    """A lock as evidence; nothing where the file is gone."""
+    return {"holder": lock.holder, "epoch": lock.epoch} if lock.present else {}
