@@ -48,12 +48,17 @@ _FENCED = "the shared database refuses whoever does not hold its newest epoch, w
 _WRONG_CLOCK = "a clock that was wrong makes an old repository the newer one"
 _FORGETS = "a disk that forgets what it had confirmed, on the server that is the only one or the newer one"
 
+_DAMAGED: Mapping[str, Any] = {"mode": "shared", "shared-db_kind": "damage"}
+_ONE_DATABASE = "there is just one database: what was in it when it was damaged is nowhere else"
+
 GUARANTEES: tuple[Guarantee, ...] = (
     *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, ("disk",)) for name in _KEPT),
     Guarantee("recovery", NOT_PROMISED, "ours", "where no repository is whole, both servers wait for a person",
               ("disk",)),
     *(Guarantee(name, KNOWN_VIOLATION, _SHARED, _UNAVAILABLE, ANY_FAULT, _AS_DOCUMENTED)
       for name in (*_KEPT, "recovery")),
+    *(Guarantee(name, KNOWN_VIOLATION, "Determining which HA to use", _ONE_DATABASE, ("shared-db",), _DAMAGED)
+      for name in _KEPT),
     *(Guarantee(name, PROMISED, "ours", _FENCED, mode={"mode": "shared", **_NO_LOCK}) for name in _KEPT),
     *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _BOTH_ALONE, ANY_FAULT, _NO_LOCK) for name in _KEPT),
     *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _PLAIN_LOCK, _APART, _NO_FENCING) for name in _KEPT),
