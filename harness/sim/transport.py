@@ -62,8 +62,8 @@ class Carrier(Protocol):
 class Pipe:
     """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
 
-    __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_retry", "_sender", "_sent", "_timer",
-                 "_waiting", "held", "target")
+    __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_over", "_retry", "_sender", "_sent",
+                 "_timer", "_waiting", "held", "target")
 
     def __init__(self, network: Carrier, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
@@ -82,6 +82,8 @@ class Pipe:
         self._attempts = 0
         self._timer: Handle | None = None
         self._last = 0.0
+        self._over = False
+        """A chunk was answered by a reset, so nothing arrives that was sent after it."""
 
     @property
     def stalled(self) -> bool:
@@ -115,8 +117,12 @@ class Pipe:
 
     def _arrived(self, chunk: bytes) -> None:
         number, network = self._flying.popleft(), self._network
+        if self._over:
+            return
         if not network.calm:
             if network.refuses(self._link):
+                self._over = True
+                self._waiting.clear()
                 self._sender.reset_by_peer()
                 return
             if not network.passes(self._link):
@@ -138,7 +144,7 @@ class Pipe:
     def _try_again(self) -> None:
         self._timer = None
         network = self._network
-        if self._sender.forgotten or self._sender.failed:
+        if self._over or self._sender.forgotten or self._sender.failed:
             self._waiting.clear()
             return
         there = network.passes(self._link)

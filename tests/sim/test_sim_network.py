@@ -240,6 +240,29 @@ def test_a_slow_link_is_shared_by_all_its_connections_and_lets_go_at_the_heal() 
     assert 1.0 <= slow < 1.1 and whole < slow + 0.1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_arrives_that_was_sent_after_what_was_refused(seed: int) -> None:
+    """Several chunks are under way when one of them is answered by a reset: what comes is a beginning of the stream."""
+    async def work(world: World) -> bytes:
+        world.network.rng.seed(seed)
+        (_, writer), (reader, _) = await connected(world)
+        world.network.set_conditions({("n1", "n2"): LinkConditions(reset=0.2)})
+        for number in range(30):
+            writer.write(b"%d," % number)
+            await asyncio.sleep(0)
+        came = b""
+        while True:
+            try:
+                async with asyncio.timeout(1.0):
+                    came += await reader.read(100)
+            except TimeoutError:
+                return came
+
+    sent = b"".join(b"%d," % number for number in range(30))
+    came = in_world(work)
+    assert sent.startswith(came) and came != sent
+
+
 def test_a_reset_from_between_ends_one_side_and_the_other_when_it_speaks() -> None:
     async def work(world: World) -> None:
         (mine, writer), (reader, answer) = await connected(world)
