@@ -20,6 +20,7 @@ from harness.output import print_json
 from harness.progress import console
 from harness.settings import SEEDS, parse_nemesis
 from harness.sim.campaign import BROKEN, Case, SeedResult, campaign
+from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
 from nemesis.families import supported_families
@@ -92,7 +93,7 @@ def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, 
         raise UsageError(f"--start {start}: the last seed must be below 2**63")
     made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(cases))
-    view = _View(console(as_json), cases, count, left_out, outcomes)
+    view = _View(console(as_json), cases, count, left_out, outcomes, FailureKinds() if collect else None)
     tally = view.tally
     interrupted = True
     try:
@@ -111,7 +112,7 @@ def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, 
             _shrink(view, tally.failures, jobs, store)
     except BaseException:
         if as_json:
-            print_json(tally.to_json(interrupted))
+            print_json(view.to_json(interrupted))
         with contextlib.suppress(StormproofError, OSError):  # what has happened matters more
             _report(view, store, indexed=master is not None and tally.runs > 0)
         raise
@@ -120,7 +121,7 @@ def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, 
             with contextlib.suppress(OSError):  # there are runs in it
                 store.rmdir()
     if as_json:
-        print_json(tally.to_json())
+        print_json(view.to_json())
     _report(view, store, indexed=master is not None)
     if any(result.verdict == BROKEN for result in tally.failures):
         return EXIT_ERROR
@@ -211,11 +212,13 @@ def _can_run(backend: type[Backend], test: Test) -> bool:
 
 
 class _View:
-    """Progress: a live line on a terminal, a line now and then in a log; failures as they come."""
+    """Progress: a live line on a terminal, a line now and then in a log; failures as they come, of each kind the first
+    where they are many, and then all kinds at the end."""
 
     def __init__(self, to: Console, cases: Sequence[Case], seeds: int, left_out: Sequence[str],
-                 outcomes: Outcomes | None) -> None:
+                 outcomes: Outcomes | None, kinds: FailureKinds | None) -> None:
         self._outcomes = outcomes
+        self._kinds = kinds
         self.tally = Tally([case.system for case in cases], left_out)
         self._console = to
         self._several = len(cases) > 1
@@ -237,6 +240,8 @@ class _View:
                 self._console.print(table)
             for line in self.tally.never():
                 self.print(line)
+        for line in self._kinds.lines() if self._kinds is not None else ():
+            self.print(line)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.print(f"interrupted after {self.tally.line(self._total)}")
         else:
@@ -271,13 +276,18 @@ class _View:
             told = {"run": result.run_dir, "command": result.command}
             self._outcomes.add(outcome_of(result.case.test(result.seed), result.verdict, result.sentence,
                                           result.seconds, **told))
-        if result.verdict != "valid":
+        if result.verdict != "valid" and (self._kinds is None or self._kinds.add(result)):
             case = f" {result.case.label()}" if self._several else ""
             self.print(f"seed {result.seed}{case}: {result.verdict.upper()}: {result.sentence}")
             if result.failed and result.run_dir is not None:
                 self.print(f"  kept in     {result.run_dir}")
             self.print(f"  repeat with {result.command}")
         self._progress(self.tally.line(self._total) + self.tally.left(self._total))
+
+    def to_json(self, interrupted: bool = False) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        kinds = {} if self._kinds is None else {"kinds": self._kinds.to_json()}
+        return {**self.tally.to_json(interrupted), **kinds}
 
     def under_way(self, done: int, total: int) -> None:
         """So many runs of a Spark job are done, whose results are not known yet."""

@@ -1,0 +1,87 @@
+"""What failures of a campaign have in common: those of one fingerprint, and unknown runs of one reason, told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.coverage import note_log_events
+from harness.nights.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
+from harness.sim.campaign import BROKEN, SeedResult
+from stormproof.errors import StormproofError
+from stormproof.text import amount
+
+_SEEDS = 10
+
+
+@dataclass
+class FailureKind:
+    """Runs that failed in the same way; the first is the example."""
+
+    fingerprint: Fingerprint
+    runs: list[SeedResult]
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        seeds = list(dict.fromkeys(result.seed for result in self.runs))
+        more = f" and {len(seeds) - _SEEDS} more" if len(seeds) > _SEEDS else ""
+        yield f"{self.fingerprint.code}  {self.fingerprint.words}"
+        yield (f"  {amount(len(self.runs), 'run')}, {'seed' if len(seeds) == 1 else 'seeds'} "
+               f"{', '.join(map(str, seeds[:_SEEDS]))}{more}")
+        yield f"  {self.runs[0].sentence}"
+        if self.runs[0].run_dir is not None:
+            yield f"  kept in     {self.runs[0].run_dir}"
+        yield f"  repeat with {self.runs[0].command}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {"fingerprint": self.fingerprint.code, "words": self.fingerprint.words, "runs": len(self.runs),
+                "seeds": [result.seed for result in self.runs], "command": self.runs[0].command}  # fmt: skip
+
+
+@dataclass
+class FailureKinds:
+    """All kinds of a campaign, and the reasons of runs that are unknown."""
+
+    failed: dict[str, FailureKind] = field(default_factory=dict)
+    unknown: dict[str, list[SeedResult]] = field(default_factory=dict)
+
+    def add(self, result: SeedResult) -> bool:
+        """One more run that is not valid; whether it is the first of its kind."""
+        if not result.failed:
+            runs = self.unknown.setdefault(result.sentence, [])
+            runs.append(result)
+            return len(runs) == 1
+        found = _fingerprint(result)
+        kind = self.failed.setdefault(found.code, FailureKind(found, []))
+        kind.runs.append(result)
+        return len(kind.runs) == 1
+
+    def lines(self) -> Iterator[str]:
+        """Each kind, the commonest first."""
+        kinds = sorted(self.failed.values(), key=lambda kind: -len(kind.runs))
+        if kinds:
+            total = sum(len(kind.runs) for kind in kinds)
+            yield f"{amount(total, 'run')} failed in {amount(len(kinds), 'way')}:"
+        for kind in kinds:
+            yield from kind.lines()
+        for sentence, runs in sorted(self.unknown.items(), key=lambda item: -len(item[1])):
+            yield f"unknown, {amount(len(runs), 'run')}, as seed {runs[0].seed}: {sentence}"
+            yield f"  repeat with {runs[0].command}"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What ``--json`` prints."""
+        return [kind.to_json() for kind in sorted(self.failed.values(), key=lambda kind: -len(kind.runs))]
+
+
+def _fingerprint(result: SeedResult) -> Fingerprint:
+    case = result.case
+    if result.verdict == BROKEN or result.run_dir is None:
+        return broken_fingerprint(case.system, case.workload, result.sentence)
+    try:
+        note_log_events(result.run_dir)
+        found = fingerprint_of(result.run_dir)
+    except StormproofError as error:  # the folder can't be written, or read: the run is still one that failed
+        return broken_fingerprint(case.system, case.workload, str(error))
+    return found or broken_fingerprint(case.system, case.workload, result.sentence)
