@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from reports.index_page import IndexRow, index_rows
+from reports.summaries import IndexRow, index_rows
 
 JSON_TYPE = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-FILTERS = ("verdict", "system", "workload", "nemesis", "backend", "seed", "status")
+FILTERS = ("verdict", "system", "workload", "nemesis", "backend", "seed", "status", "night")
 """Columns by which runs can be chosen."""
 MOST = 1000
 _USUAL = 100
@@ -37,7 +36,7 @@ def runs(rows: Sequence[IndexRow], query: str) -> bytes:
             known = ", ".join((*FILTERS, "limit", "offset"))
             raise BadQuery(f"there is no {name[:40]!r} to ask by (there are: {known})")
     found = [row for row in rows if all(getattr(row, name) == value for name, value in asked.items())]
-    content = {"total": len(found), "offset": offset, "runs": [asdict(row) for row in found[offset : offset + limit]]}
+    content = {"total": len(found), "offset": offset, "runs": [row._asdict() for row in found[offset : offset + limit]]}
     return json.dumps(content).encode()
 
 

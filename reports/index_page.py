@@ -1,153 +1,134 @@
-"""The index over a store: STORE/index.html, one row per run, newest first."""
+"""The index over a store: STORE/index.html, a row per run, newest first.
+
+The page holds the newest rows; older ones lie in files of STORE/index/, each of so many rows, which the page loads
+when it needs them. A file's name tells its content: none is ever changed, and those that no page names are removed.
+"""
 
 from __future__ import annotations
 
-import json
-import os
+import hashlib
+import re
+import zlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.folder import mapping, named_options, number, read_object, sequence
-from reports.pack import shorten
+from reports.pack import inert_json
 from reports.page import render, write_page
-from stormproof.contracts.check import VERDICTS
+from reports.summaries import IndexRow, index_rows, locked, read_rows, run_stamps
 from stormproof.errors import HistoryError
-from stormproof.run_folder import REPORT, RUN_FILE, VERDICT_FILE, upgraded
+
+__all__ = ["IndexRow", "index_rows", "is_part", "run_stamps", "write_index"]
 
 STYLES = ("base.css", "index.css")
-SCRIPTS = ("dom.js", "theme.js", "index.js")
+SCRIPTS = ("dom.js", "theme.js", "index_data.js", "index.js")
+PARTS = "index"
+"""The folder in a store."""
+PART_ROWS = 500
+LEAST_ROWS = 100
+"""Rows that the page itself holds at least: the first that it shows."""
+PAGES = {"trend.html": "Trends", "matrix.html": "Guarantees", "triage.html": "Kinds of failure"}
+"""Other pages over the whole store, which the index names where they are."""
+_PART = re.compile(r"rows-[0-9a-f]{20}\.js", re.ASCII)
+_WORDS = ("verdict", "system", "workload", "nemesis", "backend", "options", "status", "night")
+"""Columns that hold few different values."""
 
-CACHE = ".index-cache.json"
-CACHE_FORMAT = 2
 
-
-@dataclass(frozen=True)
-class IndexRow:
-    """One run in the index. ``verdict`` is ``none`` without one; ``anomalies`` maps names to counts."""
-
-    run: str
-    verdict: str
-    sentence: str
-    system: str
-    workload: str
-    nemesis: str
-    backend: str
-    seed: str
-    options: str
-    started: str
-    status: str
-    anomalies: dict[str, int]
-    report: bool
+def is_part(name: str) -> bool:
+    """Whether a file's name is one that a part of an index may have."""
+    return _PART.fullmatch(name) is not None
 
 
 def write_index(store: Path) -> Path:
     """Write STORE/index.html over all runs of the store.
 
-    What was read of a run is kept beside the index and read again only when the run's files changed.
-
     Raises:
         HistoryError: there is no such store, or the page can't be written.
     """
-    rows = index_rows(store)
+    with locked(store):
+        entries = read_rows(store)
+        full = max(0, len(entries) - LEAST_ROWS) // PART_ROWS * PART_ROWS
+        parts = [entries[at : at + PART_ROWS] for at in range(0, full, PART_ROWS)]
+        names = [_write_part(store / PARTS, part) for part in parts]
+        rows = [row for row, _ in entries]
+        page = write_page(store / "index.html", _page(store, rows, full, names))
+        _remove_parts(store / PARTS, set(names))
+    return page
+
+
+def _page(store: Path, rows: Sequence[IndexRow], full: int, names: Sequence[str]) -> str:
     counts = Counter(row.verdict for row in rows)
     context = {
         "store": store.resolve().name,
         "total": len(rows),
         "counts": [(word, counts[word]) for word in ("invalid", "unknown", "valid", "none") if counts[word]],
+        "pages": [(name, words) for name, words in PAGES.items() if (store / name).exists()],
     }
-    data = {"runs": [asdict(row) for row in rows]}
-    return write_page(store / "index.html", render("index.html", STYLES, SCRIPTS, data, context))
+    data = {
+        "parts": [{"file": f"{PARTS}/{name}", "rows": PART_ROWS} for name in names],
+        "tail": packed(rows[full:]),
+        "choices": {
+            "system": _choices(row.system for row in rows),
+            "nemesis": _choices(name for each in _choices(row.nemesis for row in rows) for name in each.split(",")),
+            "backend": _choices(row.backend for row in rows),
+            "night": _choices(row.night for row in rows)[::-1],
+        },
+    }
+    return render("index.html", STYLES, SCRIPTS, data, context, loads=True)
 
 
-def index_rows(store: Path) -> list[IndexRow]:
-    """A row per run folder of the store, newest first.
-
-    Raises:
-        HistoryError: the store is no folder that can be read.
-    """
-    known = _read_cache(store)
-    seen: dict[str, dict[str, Any]] = {}
-    for name, stamp in run_stamps(store).items():
-        entry = known.get(name)
-        if entry is None or entry["stamp"] != stamp:
-            entry = {"stamp": stamp, "row": asdict(_row(store / name))}
-        seen[name] = entry
-    if seen != known:
-        write_page(store / CACHE, json.dumps({"format": CACHE_FORMAT, "runs": seen}))
-    rows = [IndexRow(**entry["row"]) for entry in seen.values()]
-    return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)
+def _choices(values: Iterable[str]) -> list[str]:
+    return sorted(set(values) - {""})
 
 
-def run_stamps(store: Path) -> dict[str, list[int]]:
-    """Per run folder, times and sizes of the files its row is made of: equal stamps, equal row.
+def packed(rows: Sequence[IndexRow]) -> dict[str, Any]:
+    """Rows as short lists: values that come again and again are numbers of a list of words."""
+    words: dict[str, int] = {}
 
-    Raises:
-        HistoryError: the store is no folder that can be read.
-    """
-    stamps: dict[str, list[int]] = {}
+    def word(text: str) -> int:
+        return words.setdefault(text, len(words))
+
+    lists = [
+        [row.run, row.sentence, row.seed, row.started, int(row.report), list(row.anomalies.items()),
+         word(", ".join(f"{name} {shown}" for name, shown in row.guarantees.items())),
+         *(word(getattr(row, name)) for name in _WORDS)]
+        for row in rows
+    ]  # fmt: skip
+    return {"words": list(words), "columns": ["guarantees", *_WORDS], "rows": lists}
+
+
+def _write_part(folder: Path, part: Sequence[tuple[IndexRow, int]]) -> str:
+    told = "\n".join(f"{row.run} {crc:x}" for row, crc in part)
+    digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:20]
+    name = f"rows-{digest}.js"
+    path = folder / name
+    if folder.is_symlink():
+        raise HistoryError(f"{folder}: can't write the index there: it is a link")
     try:
-        names = sorted(entry.name for entry in os.scandir(store) if entry.is_dir(follow_symlinks=False))
+        if not _is_whole(path):
+            folder.mkdir(exist_ok=True)
+            text = f"stormproofRows({inert_json(name)},{inert_json(packed([row for row, _ in part]))});"
+            write_page(path, f"{text}\n//{zlib.crc32(text.encode()):08x}\n")
     except OSError as error:
-        raise HistoryError(f"{store}: can't read this store of runs ({error.strerror or error})") from error
-    for name in names:
-        stamp = [part for file in (RUN_FILE, VERDICT_FILE) for part in _stamp(store / name / file)]
-        if stamp[1] >= 0:
-            stamps[name] = [*stamp, int((store / name / REPORT).exists())]
-    return stamps
+        raise HistoryError(f"{path}: can't write the index ({error.strerror or error})") from error
+    return name
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _is_whole(path: Path) -> bool:
+    """Whether a part is there as it was written: its last line has the checksum of what stands above."""
     try:
-        status = path.stat()
+        text, _, crc = path.read_bytes().rstrip(b"\n").rpartition(b"\n//")
     except OSError:
-        return 0, -1
-    return status.st_mtime_ns, status.st_size
+        return False
+    return b"%08x" % zlib.crc32(text) == crc
 
 
-def _read_cache(store: Path) -> dict[str, dict[str, Any]]:
-    """What the last index knew; nothing when the cache is missing, broken or of another format."""
-    cache = read_object(store / CACHE, []) or {}
-    if cache.get("format") != CACHE_FORMAT or not isinstance(cache.get("runs"), dict):
-        return {}
-    columns = {field.name for field in fields(IndexRow)}
-    entries = ((name, mapping(entry)) for name, entry in cache["runs"].items())
-    return {
-        name: dict(entry) for name, entry in entries if "stamp" in entry and set(mapping(entry.get("row"))) == columns
-    }
-
-
-def _row(run_dir: Path) -> IndexRow:
-    notes: list[str] = []
-    run = upgraded(read_object(run_dir / RUN_FILE, notes) or {})
-    verdict = read_object(run_dir / VERDICT_FILE, notes) or {}
-    test = mapping(run.get("test"))
-    word = str(verdict.get("verdict"))
-    status = str(run.get("status") or "")
-    return IndexRow(
-        run=run_dir.name,
-        verdict=word if word in VERDICTS else "none",
-        sentence=shorten(str(verdict.get("sentence") or run.get("failure") or (notes[0] if notes else status))),
-        system=_text(test, "system"),
-        workload=_text(test, "workload"),
-        nemesis=",".join(str(name) for name in sequence(test.get("nemesis"))) or "none",
-        backend=_text(mapping(run.get("backend")), "name"),
-        seed=_text(test, "seed"),
-        options=shorten(" ".join(named_options(test))),
-        started=_text(run, "started"),
-        status=status,
-        anomalies=_counts(mapping(verdict.get("anomalies"))),
-        report=(run_dir / REPORT).exists(),
-    )
-
-
-def _counts(anomalies: Mapping[str, Any]) -> dict[str, int]:
-    counted = {shorten(str(name), 60): number(count) for name, count in anomalies.items()}
-    return {name: int(count) for name, count in counted.items() if count}
-
-
-def _text(data: Mapping[str, Any], name: str) -> str:
-    value = data.get(name)
-    return "" if value is None else shorten(str(value), 80)
+def _remove_parts(folder: Path, used: set[str]) -> None:
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.name not in used and (is_part(path.name) or path.name.startswith(".page-")):
+            path.unlink(missing_ok=True)
+    if not used and not any(folder.iterdir()):
+        folder.rmdir()

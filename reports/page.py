@@ -21,17 +21,18 @@ from stormproof.errors import HistoryError
 HERE = Path(__file__).parent
 
 
-def render(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, context: Mapping[str, Any]) -> str:
+def render(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, context: Mapping[str, Any],
+           *, loads: bool = False) -> str:
     """A whole page. ``styles`` and ``scripts`` name files of ``static/``, inlined in this order.
 
-    The page's own content security policy allows exactly these two blocks, by hash, and nothing else.
-    ``data`` reaches the scripts as inert JSON; ``context`` reaches the template, which escapes it.
+    The page's own content security policy allows exactly these two blocks, by hash, and nothing else; if it ``loads``
+    data, scripts from where it lies itself, too. ``data`` reaches the scripts as inert JSON; ``context`` reaches the
+    template, which escapes it.
     """
     style = _joined(styles)
     script = "(() => {\n'use strict';\n" + _joined(scripts) + "})();\n"
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    )
+    allowed = f"{_hash(script)} 'self'" if loads else _hash(script)
+    policy = f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     return (
         _environment()
         .get_template(template)

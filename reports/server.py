@@ -14,14 +14,16 @@ from urllib.parse import unquote, urlsplit
 
 from reports.feeds import FEEDS, BadQuery, feed
 from reports.folder import read_folder
-from reports.index_page import run_stamps, write_index
+from reports.index_page import PAGES, PARTS, is_part, write_index
 from reports.page import write_page
 from reports.run_page import run_report
+from reports.summaries import run_stamps
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, LEDGER, LOG_EVENTS, REPORT, RUN_FILE, VERDICT_FILE, is_picture
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
     ".jsonl": "text/plain; charset=utf-8",
     ".log": "text/plain; charset=utf-8",
@@ -42,8 +44,9 @@ _CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 _OWN_BLOCKS = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 """What stands in the page itself runs; our reports and the index narrow that down, to two blocks, by hash."""
 RAW_POLICY = f"{_CLOSED}; sandbox"
-INDEX_POLICY = f"{_CLOSED}; {_OWN_BLOCKS}"
-"""The index is written here, just before it is sent."""
+INDEX_POLICY = f"{_CLOSED}; script-src 'unsafe-inline' 'self'; style-src 'unsafe-inline'"
+"""Pages over the whole store are written here, just before they are sent; the index loads its parts, which are all that
+is served as a script."""
 RUN_POLICY = f"{_CLOSED}; {_OWN_BLOCKS}; sandbox allow-scripts allow-downloads"
 """A run's folder may be a stranger's, with its pages: they get an origin of their own, which may read nothing of this
 server, and ask nobody for anything."""
@@ -55,27 +58,48 @@ MAX_PATH = 4000
 """What Linux takes as a name (bytes) and, nearly, as a path."""
 
 Prepare = Callable[[Path], None]
+StorePages = Callable[[Path], None]
+"""Writes all pages over a store but the index."""
 
 REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS)
 
 
 class Pages:
     """Pages of one store, written again when what they show has changed; ``prepare`` is called with a run's folder
-    before its report is."""
+    before its report is, ``others`` writes the pages over the store beside the index."""
 
-    def __init__(self, store: Path, prepare: Prepare) -> None:
+    def __init__(self, store: Path, prepare: Prepare, others: StorePages | None = None) -> None:
         self.store = store
         self._prepare = prepare
+        self._others = others
         self._lock = threading.Lock()
         self._stamps: dict[str, list[int]] | None = None
+        self._others_stamps: dict[str, list[int]] | None = None
 
     def refresh_index(self) -> None:
         """Write the index unless no run has changed since it was last written here."""
         with self._lock:
+            if self._others is not None and not all((self.store / name).exists() for name in PAGES):
+                self._refresh_others()
             stamps = run_stamps(self.store)
             if stamps != self._stamps or not (self.store / "index.html").exists():
                 write_index(self.store)
                 self._stamps = stamps
+
+    def refresh_others(self) -> None:
+        """Write the other pages over the store, unless nothing has changed since they were last written here."""
+        with self._lock:
+            self._refresh_others()
+
+    def _refresh_others(self) -> None:
+        if self._others is None:
+            return
+        stamps = run_stamps(self.store)
+        stamps.update((str(path), [path.stat().st_mtime_ns, path.stat().st_size])
+                      for path in sorted(self.store.glob("nights/*/*.json*")))
+        if stamps != self._others_stamps or not all((self.store / name).exists() for name in PAGES):
+            self._others(self.store)
+            self._others_stamps = stamps
 
     def feed(self, path: str, query: str) -> tuple[str, bytes]:
         """Content type and content for programs."""
@@ -155,6 +179,8 @@ class Handler(BaseHTTPRequestHandler):
             parts = ["index.html"]
         if parts == ["index.html"]:
             self.pages.refresh_index()
+        elif len(parts) == 1 and parts[0] in PAGES:
+            self.pages.refresh_others()
         path = inside(self.pages.store, parts)
         if path is not None and len(parts) == 2 and parts[1] == REPORT and path.parent.is_dir():
             self.pages.refresh_report(path.parent)
@@ -205,8 +231,10 @@ def inside(store: Path, parts: list[str]) -> Path | None:
     """
     if any(part.startswith(".") or not part.isprintable() or set(part) & set("/\\\0:") for part in parts):
         return None
-    if parts[-1].endswith(".html") and parts != ["index.html"] and not _is_page(parts):
+    if parts[-1].endswith(".html") and not _is_page(parts):
         return None  # only pages of our own making run in a browser under this address
+    if parts[-1].endswith(".js") and not (len(parts) == 2 and parts[0] == PARTS and is_part(parts[1])):
+        return None
     path = store.joinpath(*parts)
     if len(str(path)) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
         return None
@@ -220,10 +248,13 @@ def inside(store: Path, parts: list[str]) -> Path | None:
 
 
 def _is_page(parts: list[str]) -> bool:
+    if len(parts) == 1:
+        return parts[0] == "index.html" or parts[0] in PAGES
     return len(parts) == 2 and (parts[1] == REPORT or is_picture(parts[1]))
 
 
-def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: None) -> ThreadingHTTPServer:
+def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: None,
+                others: StorePages | None = None) -> ThreadingHTTPServer:
     """A server that is bound but does not serve yet; port 0 takes a free one.
 
     Raises:
@@ -233,7 +264,7 @@ def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: 
     if not store.is_dir():
         raise HistoryError(f"{store}: there is no such store of runs; name one with --store DIR")
     hosts = LOOPBACK | {host.lower()} if _is_loopback(host) else None
-    handler = partial(Handler, Pages(store, prepare), hosts)
+    handler = partial(Handler, Pages(store, prepare, others), hosts)
     try:
         server = ThreadingHTTPServer((host, port), handler)
     except OSError as error:
@@ -246,15 +277,16 @@ def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: 
 
 
 def serve(
-    store: Path, host: str = "127.0.0.1", port: int = 8642, prepare: Prepare = lambda _: None
+    store: Path, host: str = "127.0.0.1", port: int = 8642, prepare: Prepare = lambda _: None,
+    others: StorePages | None = None,
 ) -> None:
-    """Serve a store until interrupted (Ctrl-C); the index and reports are renewed when runs change.
+    """Serve a store until interrupted (Ctrl-C); pages are renewed when runs change.
 
     Raises:
         HistoryError: there is no such store.
         UsageError: the address can't be used.
     """
-    with make_server(store, host, port, prepare) as server:
+    with make_server(store, host, port, prepare, others) as server:
         shown = f"[{host}]" if ":" in host else host
         try:
             print(f"Serving {store} on http://{shown}:{server.server_address[1]}/ (Ctrl-C ends)", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from report_run_factory import HOSTILE, make_run
+from report_run_factory import HOSTILE, make_run, run_json
 
 from reports.index_page import write_index
 from reports.run_page import write_report
@@ -122,6 +123,83 @@ def test_the_index_filters_by_system_nemesis_and_text(watched: Watched, store: P
     page.locator("#by-nemesis").select_option("pause")
     page.locator("#by-system").select_option("joram")
     expect(page.locator("#rows tr")).to_have_count(5)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 1,300 bare runs, whose numbers count up with time."""
+    store = tmp_path_factory.mktemp("many")
+    for number in range(1300):
+        verdict = "invalid" if number % 100 == 7 else "valid"
+        run = run_json(f"run-{number}", 30, 6, number, verdict) | {
+            "started": f"2026-05-01T{number // 60:02}:{number % 60:02}:00+00:00", "night": f"night-{number // 500}",
+            "backend": {"name": "docker" if number % 10 else "local"}, "statuses": {"lost": {"status": "promised"}}}
+        (store / f"run-{number}").mkdir()
+        (store / f"run-{number}" / "run.json").write_text(json.dumps(run))
+        checks = [{"check": "lost", "verdict": verdict}]
+        (store / f"run-{number}" / "verdict.json").write_text(json.dumps(
+            {"verdict": verdict, "sentence": f"It is {verdict}.", "anomalies": {"lost": number}, "checks": checks}))
+    write_index(store)
+    return store
+
+
+def runs_shown(page: Page) -> list[str]:
+    return page.locator("#rows td:nth-child(2) > span").all_inner_texts()
+
+
+@pytest.mark.requirement("H22", part=True)
+def test_many_runs_are_paged_sorted_and_found_by_the_address(watched: Watched, many: Path) -> None:
+    page = watched.open(many / "index.html")
+    assert len(list((many / "index").iterdir())) == 2
+    assert runs_shown(page) == [f"run-{number}" for number in range(1299, 1199, -1)]
+    assert page.locator("head script[src]").count() == 0  # the page itself holds them
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#place")).to_have_text("page 2 of 13")
+    page.get_by_role("button", name="Last").click()
+    expect(page.locator("#place")).to_have_text("page 13 of 13")
+    assert runs_shown(page) == [f"run-{number}" for number in range(99, -1, -1)]
+    assert page.locator("head script[src]").count() == 1
+    page.go_back()
+    expect(page.locator("#place")).to_have_text("page 2 of 13")
+    page.get_by_role("button", name="Seed").click()
+    page.get_by_role("button", name="Seed").click()
+    expect(page.locator("#rows td.seed").first).to_have_text("0")
+    assert page.url.endswith("#sort=seed")
+    page.get_by_role("button", name="13 invalid").click()
+    expect(page.locator("#rows tr")).to_have_count(13)
+    page.locator("#by-night").select_option("night-1")
+    expect(page.locator("#shown")).to_have_text("5 of 1,300")
+    assert runs_shown(page) == [f"run-{number}" for number in (507, 607, 707, 807, 907)]
+    address = page.url
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("#rows tr")).to_have_count(100)
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#rows tr")).to_have_count(5)
+    expect(page.locator("#by-night")).to_have_value("night-1")
+    for asked, told in (("seed=77", ["run-77"]), ("text=local+run-1290", ["run-1290"]), ("seed=nothing", []),
+                        ("guarantee=lost&shows=violated&night=night-2", ["run-1207", "run-1107", "run-1007"]),
+                        ("guarantee=lost&shows=violated&status=not+promised", []),
+                        ("sort=anomalies&page=13&backend=docker", None), ("page=99&sort=__proto__", None)):  # fmt: skip
+        page.evaluate("(asked) => { document.getElementById('rows').replaceChildren(); location.hash = asked; }", asked)
+        if told is not None:
+            expect(page.locator("#rows tr")).to_have_count(len(told))
+            assert runs_shown(page) == told
+        else:
+            expect(page.locator("#rows tr").first).to_be_visible()
+    expect(page.locator("#place")).to_have_text("page 13 of 13")
+
+
+def test_a_list_that_has_changed_meanwhile_says_so(watched: Watched, many: Path, tmp_path: Path) -> None:
+    shutil.copytree(many / "index", tmp_path / "index")
+    shutil.copy(many / "index.html", tmp_path)
+    damaged, gone = sorted((tmp_path / "index").iterdir())
+    damaged.write_text("// nothing")
+    gone.unlink()
+    page = watched.open(tmp_path / "index.html")
+    page.locator("#by-text").fill("valid")
+    expect(page.locator("#shown")).to_have_text("The list of runs has changed meanwhile: load this page again.")
+    watched.errors.clear()  # the browser says that a file is missing
 
 
 @pytest.mark.parametrize("watched", [PHONE], indirect=True)

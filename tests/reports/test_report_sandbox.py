@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from report_run_factory import make_run
 
+import reports.index_page
 from reports.run_page import write_report
 from reports.server import make_server
 
@@ -168,4 +170,28 @@ def test_our_own_pages_still_work_in_their_sandbox(served: Served, page: Page) -
     page.wait_for_selector("html[data-ready=yes]")
     page.locator("p.files").get_by_role("link", name="run.json").click()
     expect(page.locator("body")).to_contain_text("run-good")
+    assert errors == []
+
+
+@pytest.mark.requirement("H22", part=True)
+def test_a_served_index_loads_its_parts(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports.index_page, "PART_ROWS", 2)
+    monkeypatch.setattr(reports.index_page, "LEAST_ROWS", 1)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    for number in range(5):
+        (tmp_path / f"run-{number}").mkdir()
+        (tmp_path / f"run-{number}" / "run.json").write_text(f'{{"started": "{number}", "test": {{"seed": {number}}}}}')
+    with make_server(tmp_path, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}/#seed=1")
+            page.wait_for_selector("html[data-ready=yes]")
+            expect(page.locator("#shown")).to_have_text("1 of 5")
+            assert page.locator("head script[src]").count() == 2
+        finally:
+            server.shutdown()
+            thread.join()
     assert errors == []

@@ -92,7 +92,11 @@ def test_head_sends_headers_only(server: ThreadingHTTPServer) -> None:
         "/run-1/%00.json",
         "/run-1/link.json",
         "/run-1/.index-cache.json",
-        "/.index-cache.json",
+        "/.index-rows.jsonl",
+        "/.index-lock",
+        "/run-1/evil.js",
+        "/index/evil.js",
+        "/rows-00112233445566778899.js",
         "/run-1/lock",
         "/run-1/logs/",
         "/run-1/logs/n1.html",
@@ -106,6 +110,9 @@ def test_nothing_outside_the_store_and_nothing_hidden_is_served(
     server: ThreadingHTTPServer, store: Path, path: str
 ) -> None:
     (store / "run-1" / "link.json").symlink_to(store.parent / "secret.json")
+    (store / "index").mkdir()
+    for script in ("run-1/evil.js", "index/evil.js", "rows-00112233445566778899.js"):
+        (store / script).write_text("alert(1)")
     (store / "run-1" / "lock").write_text("1")
     (store / "run-1" / "logs" / "n1.html").write_text("<script>1</script>")
     ask(server, "/")
