@@ -198,7 +198,7 @@ class TestRunner:
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
         main = any_of(workload.main(test), self.faults)
-        await self._phase("main", self._interpret(main))
+        await self._phase("main", self._attended(self._interpret(main)))
         if left_out := self.planned - self.nemesis.begun:
             why = "what is late must still last and be over with the load; a longer --time-limit helps"
             self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
@@ -268,6 +268,16 @@ class TestRunner:
         if not await self.interpreter.run(generator):
             raise Interrupted
 
+    async def _attended(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work while an operator is on call."""
+        on_call = asyncio.create_task(self._of_the_system("attending to it", self.cluster.attend(self._repaired)))
+        try:
+            await work
+        finally:
+            on_call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await on_call
+
     async def _heal(self) -> None:
         """Undo all faults, and wait for health."""
         await self.nemesis.heal_all()
@@ -289,8 +299,13 @@ class TestRunner:
         limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
         done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
         if done:
-            self.nemesis.repaired(Repair(done, start, self.clock()))
-            self._tell("fault", time=self.clock(), text=f"repair: {done}")
+            self._repaired(done, start)
+
+    def _repaired(self, done: str, start: int | None = None) -> None:
+        """Note what an operator did, from ``start`` on, and tell."""
+        now = self.clock()
+        self.nemesis.repaired(Repair(done, now if start is None else start, now))
+        self._tell("fault", time=now, text=f"repair: {done}")
 
     async def _settle(self) -> None:
         """Let the connections that clients gave up expire, and clients make safe what was confirmed to them."""

@@ -38,6 +38,8 @@ MANAGER_OPTIONS = ("manager_lease", "standby")
 """What of a test's options is the managers' as well."""
 PATIENCE = 5.0
 """Seconds for which a person waits whether a manager finds a primary."""
+LOOK = 0.5
+"""Seconds between two looks of a person on call."""
 _STOP_SECONDS = 8.0
 """For a manager to end its broker, and itself."""
 
@@ -52,6 +54,8 @@ class QpidCluster(ReferenceCluster):
         self._done_by_hand: list[str] = []
         self._documented = read_limitations(self.test.options["as_documented"])
         self._guesses = self.test.rng("which store is the best")
+        self._persons = 0
+        """Who looks after it where faults wait for that."""
 
     @property
     def managed(self) -> bool:
@@ -166,20 +170,42 @@ class QpidCluster(ReferenceCluster):
         """
         loop = asyncio.get_running_loop()
         deadline, waits_since = loop.time() + timeout, loop.time()
+        self._persons += 1
+        try:
+            while True:
+                statuses = await self.statuses()
+                if over(statuses):
+                    return True
+                now = loop.time()
+                patience = self._patience(statuses)
+                if patience is None:
+                    waits_since = now
+                elif now >= waits_since + patience:
+                    await self._act_as_person(statuses)
+                    waits_since = now
+                if now >= deadline:
+                    return False
+                await asyncio.sleep(POLL)
+        finally:
+            self._persons -= 1
+
+    async def attend(self, note: Callable[[str], None]) -> None:
+        """A person on call does while faults go on what is done after the last heal too; and without managers takes a
+        primary that has lost its backups for gone."""
+        loop = asyncio.get_running_loop()
+        waits_since = loop.time()
         while True:
+            await asyncio.sleep(LOOK)
             statuses = await self.statuses()
-            if over(statuses):
-                return True
             now = loop.time()
-            patience = self._patience(statuses)
+            patience = None if self._persons else self._patience(statuses, on_call=True)
             if patience is None:
                 waits_since = now
             elif now >= waits_since + patience:
                 await self._act_as_person(statuses)
                 waits_since = now
-            if now >= deadline:
-                return False
-            await asyncio.sleep(POLL)
+                if done := await self.repair():
+                    note(done)
 
     async def ask(self, node: str, **request: Any) -> Mapping[str, Any]:
         """A broker's answer to an administrator's request, once it has told its status; raises as ``design`` does."""
@@ -190,13 +216,19 @@ class QpidCluster(ReferenceCluster):
         done, self._done_by_hand = "; ".join(self._done_by_hand), []
         return done
 
-    def _patience(self, statuses: Sequence[NodeStatus]) -> float | None:
+    def _patience(self, statuses: Sequence[NodeStatus], on_call: bool = False) -> float | None:
         """For how long all brokers have to be there without a primary until a person acts; None while one is missing.
 
         Managers that have somebody to promote get longer. They may have nobody else than brokers that the last primary
-        had noted it would go on without, while it lost its own place before it could.
+        had noted it would go on without, while it lost its own place before it could. Without managers, a person on
+        call sees backups that may take over, and no primary that has any.
         """
         found = [status.detail or {} for status in statuses]
+        if on_call and self.by_hand:
+            there = [status.detail or {} for status in statuses if status.reachable and status.node in self._members]
+            served = any(each["state"] == PRIMARY and each["backups"] for each in there)
+            if not served and any(each["eligible"] for each in there):
+                return PATIENCE
         if not all(status.reachable for status in statuses) or any(each["state"] == PRIMARY for each in found):
             return None
         fresh = first_start(each["store"] for each in found)
@@ -204,8 +236,9 @@ class QpidCluster(ReferenceCluster):
         return 4 * PATIENCE if able else PATIENCE
 
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
-        # The others are all there: nobody needs a node for disaster recovery.
-        found = {status.node: status.detail or {} for status in statuses if status.node in self._members}
+        # Who is missing is no node that only a person promotes, or else all members are there: nobody needs that.
+        found = {status.node: status.detail or {} for status in statuses
+                 if status.reachable and status.node in self._members}  # fmt: skip
         chosen = best_store(found) or max(found, key=lambda node: int(found[node]["generation"]))
         done = f"accepted the store of {chosen} as the best"
         if LM6A in self._documented:  # nothing tells which store is the best
@@ -217,7 +250,8 @@ class QpidCluster(ReferenceCluster):
         fresh = self.by_hand and first_start(each["store"] for each in found.values())
         if self.by_hand:
             eligible = [node for node in found if found[node]["eligible"]]
-            chosen = next(iter(found)) if fresh else next(iter(eligible), chosen)
+            latest = max(eligible, key=lambda node: int(found[node]["generation"]), default=chosen)
+            chosen = next(iter(found)) if fresh else latest
             done = f"promoted {chosen}"
             request = {"op": "promote", "bootstrap": fresh, "force": not (fresh or eligible)}
         try:
