@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nodes.reference.bugs import REPOSITORY_FORGOTTEN
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.contracts.cluster import Cluster
@@ -118,7 +119,8 @@ class OfflineProducer(StompClient):
         if repository.set_aside:
             logger.info("%s: %d bytes of an unfinished end set aside", storage.name, repository.set_aside)
         patience = Patience(options["confirm"], options["open_timeout"], options["rest"], options["window"])
-        self._durable = DurableConnection(self._name, repository, self._make_link, patience, self._doom.step)
+        self._durable = DurableConnection(self._name, repository, self._make_link, patience, self._doom.step,
+                                          REPOSITORY_FORGOTTEN in str(options.get("bug", "")).split(","))
         self._durable.start()
 
     def _make_link(self) -> Link:

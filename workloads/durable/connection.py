@@ -69,11 +69,13 @@ class DurableConnection:
     """A connection for sending, under a ``name`` that is in the ids of its messages.
 
     ``make_link`` makes a new way to the brokers. ``on_step`` is told where it is, and may raise to end it there.
+    ``forgets`` is a bug that can be switched on: the repository forgets a message when it is sent.
     """
 
     def __init__(self, name: str, repository: Repository, make_link: Callable[[], Link], patience: Patience,
-                 on_step: Callable[[str], None] = lambda step: None) -> None:
+                 on_step: Callable[[str], None] = lambda step: None, forgets: bool = False) -> None:
         """Raises OSError when the repository fails."""
+        self._forgets = forgets
         self._name, self._repository, self._make_link, self._patience = name, repository, make_link, patience
         self._step = on_step
         self._line: deque[_Entry] = deque(
@@ -241,11 +243,16 @@ class DurableConnection:
         try:
             await asyncio.sleep(0)
             self._step(HANDED)
+            if self._forgets and entry.stored:
+                self._repository.done(message)
             await sending
         except NotSent:
             return
         except ConnectionBroken:
             entry.maybe = True
+            if self._forgets and entry.stored:
+                self._line.remove(entry)
+                entry.outcome.set_result(None)
             return
         except Rejected as error:
             if entry.stored:

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.bugs import (
+    ACL_NOT_REPLICATED,
+    COMPLETE_TOO_EARLY,
+    LOCK_NOT_RECHECKED,
+    PASSIVE_SERVES,
+    RECEIPT_BEFORE_STANDBY,
+)
 from nodes.reference.designs.fiorano.lock import Lock
 from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Message, Page, Stored
 from nodes.reference.designs.fiorano.repository import Repository
@@ -22,6 +29,10 @@ from nodes.reference.engine.store import Changes as Noted
 
 _WINDOW = 16
 """Pages that may be on their way."""
+_LEFT_OUT: Mapping[str, frozenset[str]] = {
+    ACL_NOT_REPLICATED: frozenset({"security"}), COMPLETE_TOO_EARLY: frozenset({"messages", "deliveries"}),
+}
+"""Bug that can be switched on -> tables of which a synchronisation sends no pages."""
 
 
 @dataclass(eq=False)
@@ -46,12 +57,15 @@ class ActiveSide:
         send: sends a message over the HA channel.
         above: an epoch that a standby may have; what only this server has is confirmed in a later one.
         fencing: whether the lock is looked at before anything is confirmed.
+        bugs: those that are switched on.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
-                 send: Callable[[Message], None], above: int, fencing: bool) -> None:
+                 send: Callable[[Message], None], above: int, fencing: bool,
+                 bugs: frozenset[str] = frozenset()) -> None:
         self._broker, self._engine, self._repository, self._tables = broker, engine, repository, tables
-        self._lock, self._send, self._fencing = lock, send, fencing
+        self._lock, self._send, self._fencing, self._bugs = lock, send, fencing, bugs
+        self._left_out = frozenset(table for bug in bugs for table in _LEFT_OUT.get(bug, ()))
         self.above = above
         self.standing: Standing | None = None
         self._commands: list[Command] = []
@@ -109,6 +123,8 @@ class ActiveSide:
             return
         if standing.complete:
             self.above = max(self.above, stamp.epoch)
+        if ACL_NOT_REPLICATED in self._bugs:
+            tables = [table for table in tables if table[0] not in self._left_out]
         self._send(Changes(standing.sync, stamp.epoch, stamp.counter, stamp.changed, tables))
 
     # What may be confirmed.
@@ -120,14 +136,18 @@ class ActiveSide:
 
     def may_go_alone(self) -> bool:
         """Whether what only this server has may be confirmed now."""
-        if not self._fencing:
+        if not self._fencing or PASSIVE_SERVES in self._bugs:
             return True
+        if LOCK_NOT_RECHECKED in self._bugs:
+            return self._lock.holds()
         return self._lock.holds() and self._lock.epoch > self.above and self._repository.stamp.epoch == self._lock.epoch
 
     def release(self) -> None:
         """Let clients have what is safe."""
         standing, safe = self.standing, -1
-        if standing is not None and standing.complete:
+        if RECEIPT_BEFORE_STANDBY in self._bugs:
+            safe = self._repository.stamp.counter
+        elif standing is not None and standing.complete:
             safe = standing.stored
         elif self.may_go_alone():
             safe = self._repository.stamp.counter
@@ -166,6 +186,8 @@ class ActiveSide:
 
     async def _copy(self, standing: Standing) -> None:
         for table, rows in self._tables.pages():
+            if table in self._left_out:
+                continue
             self._send(Page(standing.sync, table, rows))
             standing.under_way += 1
             while standing.under_way >= _WINDOW:

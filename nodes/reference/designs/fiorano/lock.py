@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from nodes.reference.api import Runtime
+from nodes.reference.bugs import LOCK_NOT_RECHECKED
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.gateway.grants import ANY
 from nodes.reference.designs.fiorano.gateway.protocol import (
@@ -84,8 +85,9 @@ class GatewayLock:
     """
 
     def __init__(self, runtime: Runtime, node: str, options: Options, asked: int, note: Callable[[int], None],
-                 changed: Callable[[], None]) -> None:
+                 changed: Callable[[], None], bugs: frozenset[str] = frozenset()) -> None:
         self._runtime, self._options = runtime, options
+        self._rechecked = LOCK_NOT_RECHECKED not in bugs
         self._handshake = Handshake(PROTOCOL, options.cluster, node, options.secret, runtime.random)
         self._complaints = Complaints(runtime, "lock refused")
         self._asked = self._settled = asked
@@ -114,7 +116,7 @@ class GatewayLock:
 
     def holds(self) -> bool:
         """Whether the lease runs, by this server's clock, counted from when it was asked for."""
-        return self.epoch > 0 and self._runtime.now() < self._until
+        return self.epoch > 0 and (self._runtime.now() < self._until or not self._rechecked)
 
     def looked_at(self) -> bool:
         """Whether it ran when ``tick`` last looked."""

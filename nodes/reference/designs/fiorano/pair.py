@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nodes.reference.api import Broker, Command
+from nodes.reference.bugs import OLDER_REPOSITORY_WINS, PASSIVE_SERVES
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.gateway.grants import ALONE
@@ -108,6 +109,8 @@ class Pair(Server):
             other = Stamp(peer.whole, peer.epoch, peer.counter, peer.changed, peer.asked)
             facts[NEWER] = is_newer(mine, other, primary, options.stamps)
             facts[OLDER] = is_newer(other, mine, not primary, options.stamps)
+            if OLDER_REPOSITORY_WINS in self._bugs:
+                facts[NEWER], facts[OLDER] = facts[OLDER], facts[NEWER]
         return facts
 
     def _wish(self) -> Wish:
@@ -126,9 +129,10 @@ class Pair(Server):
         self._synced = self._synced and line.to not in (WAITING, STANDALONE, ACTIVE_TRANSITION)
         if line.to == WAITING:
             self._standby.refuse()
-        if line.to in SERVING and self._active is None:
+        serving = (*SERVING, PASSIVE) if PASSIVE_SERVES in self._bugs else SERVING
+        if line.to in serving and self._active is None:
             self._begin_serving()
-        elif line.to not in SERVING and self._active is not None:
+        elif line.to not in serving and self._active is not None:
             self._above = self._shared_epoch()
             self._active.stop()
             self._active = None
@@ -146,7 +150,7 @@ class Pair(Server):
             self.lock.want(Wish(self.stamp.epoch, ALONE))
         options = self._options
         self._active = ActiveSide(self._broker, self._engine, self._repository, self._tables, self.lock, self._send,
-                                  self._above, options.lock and options.fencing)
+                                  self._above, options.lock and options.fencing, self._bugs)
         self._active.adopt_epoch()
         self._broker.began_serving()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nodes.reference.api import Broker, Command
+from nodes.reference.bugs import switched_on
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.lock import GatewayLock, NoLock, Wish
 from nodes.reference.designs.fiorano.messages import Hello, Message, Stored
@@ -31,13 +32,15 @@ class Server(ABC):
                  send: Callable[[Message], None]) -> None:
         self._broker, self._options, self._table, self._send = broker, options, table, send
         self._runtime = broker.runtime
+        self._bugs = switched_on(broker.config.options)
         self.state, self.before = first, DEAD
         self.peer: Hello | None = None
         """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
         self._linked = self._deciding = False
         self.lock: GatewayLock | NoLock
         if options.lock:
-            self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide)
+            self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide,
+                                    self._bugs)
         else:
             self.lock = NoLock(asked, self._note_asked)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.bugs import DATABASE_NOT_LOADED
 from nodes.reference.designs.fiorano.configuration import DATABASE, Options
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
 from nodes.reference.designs.fiorano.lock import Wish
@@ -155,7 +156,10 @@ class SharedPair(Server):
     async def _activate(self, epoch: int) -> None:
         """Claim the database, and load all that it holds."""
         try:
-            await self._store.take_over(epoch)
+            if DATABASE_NOT_LOADED in self._bugs:
+                await self._store.go_on(epoch)
+            else:
+                await self._store.take_over(epoch)
         except StorageError as error:
             self._activation = None
             self._failed(error)

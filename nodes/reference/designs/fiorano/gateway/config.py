@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from nodes.reference.api import ConfigError
+from nodes.reference.bugs import NONE, switched_on
 from nodes.reference.config import read_json
 from nodes.reference.option_values import MOST_SECONDS
 from nodes.reference.trust import is_loopback
 
 _KINDS: dict[str, type] = {"host": str, "port": int, "Lockfile": str, "servers": list, "lease": float, "cluster": str,
-                           "secret": str}
+                           "secret": str, "bug": str}
 _WORDS = {str: "a text", int: "a whole number", float: "a number of seconds", list: "a list of names"}
 _NEEDED = ("host", "port", "Lockfile", "servers")
 
@@ -22,7 +23,8 @@ _NEEDED = ("host", "port", "Lockfile", "servers")
 class GatewayConfig:
     """Where the gateway listens, where the lock file is, and which servers may ask for the lock.
 
-    ``lease`` is the servers' own, in seconds; ``cluster`` and ``secret`` are what they share with the gateway.
+    ``lease`` is the servers' own, in seconds; ``cluster`` and ``secret`` are what they share with the gateway; ``bug``
+    names bugs to switch on.
     """
 
     host: str
@@ -32,6 +34,7 @@ class GatewayConfig:
     lease: float = 1.0
     cluster: str = "fiorano"
     secret: str = ""
+    bugs: frozenset[str] = frozenset()
     data: str = "."
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -70,4 +73,5 @@ def parse_gateway_config(content: Any) -> GatewayConfig:
         raise ConfigError(f"secret: is missing; without one the gateway listens at a loopback address only, not at "
                           f"{settings['host']!r}")
     settings["lockfile"] = settings.pop("Lockfile")
+    settings["bugs"] = switched_on({"bug": settings.pop("bug", NONE)})
     return GatewayConfig(**{**settings, "servers": tuple(servers), "lease": float(settings.get("lease", 1.0))})

@@ -40,7 +40,7 @@ class Gateway:
         self._config, self._runtime, self._file = config, runtime, file
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
-        self._grants = Grants(Record(), config.lease, runtime.now())
+        self._grants = Grants(Record(), config.lease, runtime.now(), config.bugs)
         self._written: bytes | None = None
         """What the lock file should hold; None: nothing."""
         self._turn = asyncio.Lock()
@@ -76,7 +76,7 @@ class Gateway:
             elif content is None:
                 self._runtime.log("lock file is new", file=name)
             record = record or Record()
-            self._grants = Grants(record, self._config.lease, self._runtime.now())
+            self._grants = Grants(record, self._config.lease, self._runtime.now(), self._config.bugs)
             self._written = encoded(record)
             await self._file.write(self._written)
         except OSError as error:
