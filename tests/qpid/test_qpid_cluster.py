@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from qpid_runs import really, simulated
+from qpid_runs import judged, really, simulated
 
 from harness.settings import make_test
 from harness.sim.backend import SimBackend
@@ -40,11 +40,39 @@ def test_after_the_loss_of_all_a_person_takes_the_best_store(tmp_path: Path) -> 
     assert "none is eligible" in "".join(ran.log(f"n{number}.manager") for number in (1, 2, 3))
 
 
+@pytest.mark.requirement("Q12", part=True)
+def test_a_person_on_call_does_so_while_faults_go_on(tmp_path: Path) -> None:
+    """Each loss of all is mended before the next fault, so that clients find a primary again."""
+    ran = simulated(tmp_path, "power", seconds=26, power_kind="all", fault_gap="7", fault_duration="1")
+    losses = ran.lines("inject")
+    mended = [line["time"] for line in ran.lines("repair")]
+    assert len(losses) == len(mended) > 1
+    assert all(lost["time"] < after < later["time"] for lost, after, later in zip(losses, mended, losses[1:],
+                                                                                strict=False))
+
+
 @pytest.mark.requirement("Q14", part=True)
 def test_without_managers_a_person_promotes(tmp_path: Path) -> None:
-    ran = simulated(tmp_path, "kill", manager="none", kill_kind="master")
-    assert any(line["text"].startswith("promoted n") for line in ran.lines("repair"))
+    """While others send on: nobody has to wait for the heal."""
+    ran = simulated(tmp_path, "kill", seconds=14, manager="none", kill_kind="master", fault_duration="9",
+                    catchup_timeout="1")
+    (lost,) = ran.lines("inject")
+    (promoted,) = ran.lines("repair")
+    assert promoted["text"].startswith("promoted n") and promoted["time"] < ran.lines("heal")[0]["time"]
+    assert 4.4e9 <= promoted["time"] - lost["time"] <= 7e9
+    assert ran.served(7.0, until_heal=True)[0]
     assert not (ran.folder / "logs" / "n1.manager.log").exists()
+
+
+@pytest.mark.requirement("Q14", part=True)
+def test_a_person_promotes_a_second_primary(tmp_path: Path) -> None:
+    """Who can't end the old primary has two of them in a partition, and loses what one of them confirms; managers end
+    it under the same schedule."""
+    settings = {"partition_kind": "master", "fault_duration": "9"}
+    ran = judged(tmp_path / "by-hand", "partition", seconds=14, manager="none", **settings)
+    assert ran.verdict["verdict"] == "invalid" and ran.verdict["anomalies"]["lost"]
+    assert ran.lines("repair")[0]["time"] < ran.lines("heal")[0]["time"]
+    simulated(tmp_path / "managers", "partition", seconds=14, **settings)
 
 
 @pytest.mark.requirement("Q11", part=True)
