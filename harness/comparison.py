@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ CASE = Case("", "", "", 3, 20.0, 40.0,
             {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
              "min_ok": "20", "settle_timeout": "20", "drain_limit": "30"})  # fmt: skip
 """The campaign that each mode meets, but for what its system says (``Trial``) and its own settings."""
+
+TITLE = "# What the systems guarantee, and what runs have shown"
 
 
 @dataclass
@@ -221,10 +224,22 @@ def compare(system: str, findings: Findings) -> Iterator[Comparison]:
         yield Comparison(mode, name, guarantee, findings.counted.get((mode, name), Seen()))
 
 
-def page(sections: Mapping[str, Findings]) -> str:
-    """The comparison as a page: by system what runs have shown."""
+def sections_of(text: str) -> dict[str, str]:
+    """System -> its section on a page that ``page`` has made.
+
+    Raises:
+        UsageError: that page is another one.
+    """
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    if not head.startswith(TITLE):
+        raise UsageError(f"is there already, and no page of guarantees: it does not begin with {TITLE!r}")
+    return {section.splitlines()[0].removeprefix("## "): section.strip() for section in sections}
+
+
+def page(sections: Mapping[str, Findings], others: Mapping[str, str] | None = None) -> str:
+    """The comparison as a page: by system what runs have shown; ``others`` are sections that stay as they are."""
     lines = [
-        "# What the systems guarantee, and what runs have shown",
+        TITLE,
         "",
         "Made by `stormproof guarantees` from the guarantees as data (`guarantees.py` of each system). A guarantee is"
         " named by the check that would find it violated.",
@@ -234,8 +249,10 @@ def page(sections: Mapping[str, Findings]) -> str:
         "A run counts for a guarantee if its check could judge it, and if the run's settings and faults give it the"
         " status that is shown. Runs with a bug switched on, or with an unknown verdict, do not count.",
     ]
-    for system, findings in sections.items():
-        lines += ["", *_section(system, findings)]
+    texts = {**(others or {}), **{system: "\n".join(_section(system, found)) for system, found in sections.items()}}
+    order = [*systems_compared(), *texts]
+    for system in sorted(texts, key=order.index):
+        lines += ["", texts[system]]
     return "\n".join(lines) + "\n"
 
 

@@ -221,7 +221,8 @@ def guarantees(
     store: Annotated[Path | None, typer.Option(help="folder whose runs are counted")] = None,
     seeds: Annotated[int, typer.Option(help="simulate each mode with so many seeds instead")] = 0,
     jobs: Annotated[int, typer.Option(help="processes for the simulation", min=1)] = 1,
-    page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal")] = None,
+    page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal; with --system, "
+                                              "the sections of other systems stay there as they are")] = None,
 ) -> None:
     """Compare what a system guarantees in each mode with what a store's runs, or simulated ones, have shown.
 
@@ -241,18 +242,32 @@ def guarantees(
         raise UsageError(f"--store {store}: there is no such folder")
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
         raise UsageError(f"--page {page}: not a file in a folder that is there")
+    kept = page if system and page is not None and page.exists() else None
+    _sections_on(kept)
     report = console(errors=True).print
     if store is not None:
         sections = {name: read_store(name, store) for name in systems}
     else:
         sections = {name: simulate_modes(name, range(1, seeds + 1), jobs, report) for name in systems}
-    text = make_page(sections)
+    text = make_page(sections, _sections_on(kept))
     if page is not None:
         page.write_text(text, encoding="utf-8")
     else:
         print(text, end="")
     lines = [line for name, findings in sections.items() for line in compare(name, findings)]
     raise typer.Exit(1 if any(line.status == PROMISED and line.seen.violated for line in lines) else 0)
+
+
+def _sections_on(page: Path | None) -> dict[str, str]:
+    """The systems' sections on a page of guarantees; of none, none. Raises UsageError for another page."""
+    from harness.comparison import sections_of
+
+    if page is None:
+        return {}
+    try:
+        return sections_of(page.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, UsageError) as error:
+        raise UsageError(f"--page {page}: {error}") from error
 
 
 def demo(

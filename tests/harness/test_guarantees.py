@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from checkers.catalog import CHECKS
+from harness.cli import app
 from harness.comparison import (
     CASE,
     Comparison,
@@ -21,6 +23,7 @@ from harness.comparison import (
     modes_of,
     page,
     read_store,
+    sections_of,
     simulate_modes,
     systems_compared,
 )
@@ -37,6 +40,7 @@ from stormproof.test import Test
 from workloads.catalog import WORKLOADS
 
 WANTED = ["lost", "phantom", "duplicated", "depth"]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 
 
 def described(nemesis: str = "partition", **settings: Any) -> Test:
@@ -304,8 +308,27 @@ def test_the_modes_are_told_apart_by_their_settings():
     assert mode_of(modes, everything | {"quality": "at-most-once", "ack": "majority"}, everything) == ""
 
 
+def test_the_sections_of_other_systems_stay_as_they_are(tmp_path: Path):
+    """Runs of one system do not need those of all others again."""
+    text = PAGE.read_text()
+    assert page({}, sections_of(text)) == text
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    stored(tmp_path, described("kill", partitions="unspecified"))
+    words = ["guarantees", "--store", str(tmp_path), "--page", str(path)]
+    assert CliRunner().invoke(app, [*words, "--system", "joram"]).exit_code == 0
+    old, new = sections_of(text), sections_of(path.read_text())
+    assert list(new) == list(old) and {name for name in new if new[name] != old[name]} == {"joram"}
+    assert CliRunner().invoke(app, words).exit_code == 0, "the whole page is new without --system"
+    assert sections_of(path.read_text())["icestorm"] != old["icestorm"]
+    path.write_text("# Something else\n")
+    refused = CliRunner().invoke(app, [*words, "--system", "joram"])
+    assert isinstance(refused.exception, UsageError) and "no page of guarantees" in str(refused.exception)
+    assert path.read_text() == "# Something else\n"
+
+
 def test_the_page_in_docs_has_every_guarantee():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "guarantees.md").read_text()
+    text = PAGE.read_text()
     for system in systems_compared():
         for guarantee in SYSTEMS.load(system).guarantees:
             assert guarantee.why in text, "make it again: stormproof guarantees --seeds N --page docs/guarantees.md"
