@@ -28,7 +28,7 @@ from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
 
-CASE = Case("", "", "", 3, 20.0, 40.0,
+CASE = Case("", "", "", None, 20.0, 40.0,
             {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
              "min_ok": "20", "settle_timeout": "20", "drain_limit": "30"})  # fmt: skip
 """The campaign that each mode meets, but for what its system says (``Trial``) and its own settings."""
@@ -144,13 +144,14 @@ def cases_of(system: str, settings: Mapping[str, Any]) -> list[Case]:
     """The campaigns of one of the system's modes: of each workload that has these settings."""
     usual, trial = SYSTEMS.load(system).trial.settings, trial_of(system, settings)
     strings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    nodes = min(3, SYSTEMS.load(system).max_nodes)
     cases = []
     for workload in trial.workloads:
         declared = {option.name for option in declared_options(system, workload, trial.nemesis.split(","))}
         if declared.issuperset(settings):
             common = {name: value for name, value in {**CASE.settings, **usual, **trial.settings}.items()
                       if name in declared}  # fmt: skip
-            cases.append(replace(CASE, system=system, workload=workload, nemesis=trial.nemesis,
+            cases.append(replace(CASE, system=system, workload=workload, nemesis=trial.nemesis, nodes=nodes,
                                  time_limit=trial.seconds or CASE.time_limit, rate=trial.rate or CASE.rate,
                                  settings={**common, **strings}))
     return cases

@@ -48,26 +48,6 @@ def test_the_machines_that_both_need_are_hit(tmp_path: Path, mode: str, role: st
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("F3", part=True)
-def test_without_the_lock_a_link_failure_breaks_guarantees(tmp_path: Path) -> None:
-    """Clients stay with the server beside them; with the lock, those of the standby wait, and nothing is lost."""
-    fault = {"fault_network": "channel", "fault_duration": 4, "connect": "home"}
-    broken = simulated(tmp_path, "queue", "partition", 2, lock="false", **fault)
-    assert broken.verdict == "invalid" and {"lost", "duplicated"} <= set(broken.anomalies), broken.sentence
-    whole = simulated(tmp_path, "queue", "partition", 2, **fault)
-    assert not {"lost", "duplicated"} & set(whole.anomalies), whole.sentence
-
-
-@pytest.mark.requirement("F16", part=True)
-def test_as_documented_the_loss_of_the_shared_database_loses_messages(tmp_path: Path) -> None:
-    """The twin of a run that is valid by default."""
-    fault = {"mode": "shared", "partition_kind": "shared-db", "fault_network": "main", "fault_duration": 3}
-    broken = simulated(tmp_path, "queue", "partition,kill", 6, as_documented="database", **fault)
-    assert broken.verdict == "invalid" and broken.anomalies["lost"], broken.sentence
-    assert simulated(tmp_path, "queue", "partition,kill", 6, **fault).verdict == "valid"
-
-
-@pytest.mark.soak
 @pytest.mark.requirement("F4", part=True)
 @pytest.mark.requirement("F6", part=True)
 @pytest.mark.parametrize("backend", ["local", "docker"])

@@ -161,7 +161,7 @@ def test_each_mode_is_tried_with_the_workloads_that_have_its_settings():
     assert of_joram["reaction, at most once"] == {"processing"}
     assert "detection_timeout" not in cases["local reads"][0].settings
     assert of_joram["unspecified partitions, distributed transactions"] == {"transaction"}
-    assert systems_compared() == ["joram", "icestorm", "qpid"]
+    assert systems_compared() == ["joram", "icestorm", "qpid", "fiorano"]
     with pytest.raises(UsageError, match="no guarantees"):
         modes_of("standalone")
 

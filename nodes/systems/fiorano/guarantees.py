@@ -34,11 +34,15 @@ _KEPT: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 """What is promised as long as the disks keep what they have confirmed: heading, and why."""
 
+_BREAKABLE = tuple(name for name in _KEPT if name not in ("phantom", "topic-phantom"))
+"""Of these what two servers at once, or an old repository, can break: nothing comes of it that nobody has sent."""
+
 _NO_LOCK: Mapping[str, Any] = {"lock": False}
 _NO_FENCING: Mapping[str, Any] = {"fencing": False}
 _WALL_CLOCK: Mapping[str, Any] = {"stamps": "wall-clock"}
 _AS_DOCUMENTED: Mapping[str, Any] = {"mode": "shared", "as_documented": "database"}
-_APART = ("partition", "packets", "pause", "kill", "power", "reboot", "clock")
+_APART = ("partition", "packets", "pause", "kill", "stop", "crash", "power", "reboot", "clock", "gateway", "lockfile",
+          "channel")
 _BOTH_ALONE = "a link failure makes both servers STANDALONE"
 _PLAIN_LOCK = ("a lock on a file says neither whether the other server has served since, nor stops a holder that was "
                "paused before it has looked again")
@@ -56,13 +60,13 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("recovery", NOT_PROMISED, "ours", "where no repository is whole, both servers wait for a person",
               ("disk",)),
     *(Guarantee(name, KNOWN_VIOLATION, _SHARED, _UNAVAILABLE, ANY_FAULT, _AS_DOCUMENTED)
-      for name in (*_KEPT, "recovery")),
+      for name in (*_BREAKABLE, "recovery")),
     *(Guarantee(name, KNOWN_VIOLATION, "Determining which HA to use", _ONE_DATABASE, ("shared-db",), _DAMAGED)
       for name in _KEPT),
+    *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _PLAIN_LOCK, _APART, _NO_FENCING) for name in _BREAKABLE),
     *(Guarantee(name, PROMISED, "ours", _FENCED, mode={"mode": "shared", **_NO_LOCK}) for name in _KEPT),
-    *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _BOTH_ALONE, ANY_FAULT, _NO_LOCK) for name in _KEPT),
-    *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _PLAIN_LOCK, _APART, _NO_FENCING) for name in _KEPT),
-    *(Guarantee(name, KNOWN_VIOLATION, _CHANGE, _WRONG_CLOCK, ("clock",), _WALL_CLOCK) for name in _KEPT),
+    *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _BOTH_ALONE, ANY_FAULT, _NO_LOCK) for name in _BREAKABLE),
+    *(Guarantee(name, KNOWN_VIOLATION, _CHANGE, _WRONG_CLOCK, ("clock",), _WALL_CLOCK) for name in _BREAKABLE),
     *(Guarantee(name, PROMISED, where, why) for name, (where, why) in _KEPT.items()),
     Guarantee("recovery", PROMISED, _CHANGE, "when the faults are over, one server is ACTIVE and the other PASSIVE"),
 )

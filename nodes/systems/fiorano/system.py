@@ -13,6 +13,8 @@ from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.guarantees import GUARANTEES
+from nodes.systems.fiorano.modes import MODES as COMPARED
+from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, role_change, state_transfer
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -73,6 +75,8 @@ FIORANO = Fiorano(
     max_nodes=2,
     provides=frozenset({"queues", "topics", "transactions", "security"}),
     guarantees=GUARANTEES,
+    modes=COMPARED,
+    trial=TRIAL,
     read_options=_read_options,
     events=Events(role_change, state_transfer),
     options=(
