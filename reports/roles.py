@@ -46,7 +46,7 @@ class Lane:
     stretches: tuple[Stretch, ...]
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Change:
     """From ``time`` on (seconds of the run) a node has a role; without one it does not run."""
 
@@ -60,12 +60,17 @@ class Change:
 def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) -> list[Lane]:
     """The lanes of all nodes whose logs tell roles."""
     told = _told(run_dir / LOG_EVENTS)
-    changes = {node: sorted([*found, *_ends(node, faults)]) for node, found in told.items()}
+    # Of changes at the same moment, the one that the log tells last is the one that stays.
+    changes = {node: sorted([*found, *_ends(node, faults)], key=_time) for node, found in told.items()}
     groups: dict[str, int] = {}
-    for change in sorted(change for found in changes.values() for change in found):
+    for change in sorted((change for found in changes.values() for change in found), key=_time):
         if change.group and change.serving:
             groups.setdefault(change.group, len(groups) % COLOURS)
     return [Lane(node, tuple(_stretches(found, groups, duration))) for node, found in sorted(changes.items())]
+
+
+def _time(change: Change) -> float:
+    return change.time
 
 
 def _told(path: Path) -> dict[str, list[Change]]:

@@ -104,6 +104,14 @@ def test_what_logs_say_is_noted_once_they_are_there(tmp_path: Path) -> None:
     assert (run_dir / LOG_EVENTS).read_bytes() == noted
 
 
+def test_of_changes_at_the_same_moment_the_last_one_stays(tmp_path: Path) -> None:
+    roles = ["WAITING", "TRANSITION", "PASSIVE"]
+    events = [{"node": "n1", "time": 1.0, "event": "role", "role": role, "group": "epoch 1"} for role in roles]
+    (tmp_path / LOG_EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    (lane,) = role_lanes(tmp_path, [], 10.0)
+    assert [(s.start, s.end, s.role) for s in lane.stretches] == [(1.0, 10.0, "PASSIVE")]
+
+
 @pytest.mark.parametrize(
     "noted",
     ["", "nonsense\n", "[]\n{}\n3\n", '{"event": "role", "node": "n1", "time": "soon"}\n\xff', '{"event": "role"'],
