@@ -13,12 +13,15 @@ _BY_HAND, _UNFENCED = {"manager": "none"}, {"manager": "keepalived"}
 _DISK = ("disk",)
 _MESSAGES = ("lost", "duplicated", "depth", "atomic", "exactly-once")
 _FORGETS = "a disk that forgets what it had confirmed is beyond what backups can mend"
-_TWO_PRIMARIES = "nobody ends the old primary before a person promotes another: both confirm"
+_TWO_PRIMARIES = ("nobody ends the old primary before a person promotes another, and nobody notes whom it goes on "
+                  "without: what it confirms meanwhile is lost")  # fmt: skip
 _NO_QUORUM = "keepalived has no quorum and ends nobody: there is a primary on either side, and both confirm"
 _NOTHING_STORED = "without a store, the loss of all brokers is the loss of all messages"
 _NO_STORE = {"store": "none"}
-_ONE_STORE = "nobody else has what a machine that lost its power had not written yet"
-_COLD_ASYNC = {"standby": "cold", "store": "async"}
+_NOT_WRITTEN = "what machines that lost their power had not written yet is gone where nobody else has it"
+_ASYNC = {"store": "async"}
+_TOLD = "a broker whose disk says that it fails ends, or carries on in memory as a backup; the others have everything"
+_DISKS_THAT_TELL = ("full", "write-error", "sync-error", "slow")
 _ENDS_ALL = ("kill", "power", "crash", "quorum")
 _LOSES_POWER = ("power", "crash")
 
@@ -34,7 +37,6 @@ def _left(limitation: str, why: str, *names: str) -> tuple[Guarantee, ...]:
 
 
 GUARANTEES: tuple[Guarantee, ...] = (
-    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, _DISK) for name in (*_MESSAGES, "metadata")),
     *_left("LM1", "a backup that is ahead of a new primary keeps what that never had, and passes over what it sends",
            "lost", "duplicated", "phantom", "depth", "atomic", "exactly-once"),
     *_left("LM2", "after a wrap-around of the sequence a backup is taken for further than it is",
@@ -59,8 +61,10 @@ GUARANTEES: tuple[Guarantee, ...] = (
       for name in (*_MESSAGES, "metadata")),
     *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, _ENDS_ALL, _NO_STORE)
       for name in (*_MESSAGES, "metadata")),
-    *(Guarantee(name, NOT_PROMISED, "Failover and Cluster Resource Managers", _ONE_STORE, _LOSES_POWER, _COLD_ASYNC)
-      for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, NOT_PROMISED, "LM4", _NOT_WRITTEN, _LOSES_POWER, _ASYNC) for name in (*_MESSAGES, "metadata")),
+    *(Guarantee(name, PROMISED, "Inconsistent errors", _TOLD, _DISK, {"disk_kind": kind})
+      for name in (*_MESSAGES, "metadata") for kind in _DISKS_THAT_TELL),
+    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, _DISK) for name in (*_MESSAGES, "metadata")),
     Guarantee("lost", PROMISED, "Replicating browsers", "a completed message is on every backup that may take over"),
     Guarantee("duplicated", PROMISED, "LM4", "an acknowledgement is confirmed when the backups have the dequeue"),
     Guarantee("redelivered-unconfirmed", NOT_PROMISED, "Enabling replication on the client", "at least once: what was "

@@ -30,7 +30,7 @@ AIMED: Mapping[str, Trial] = {
     "LM4": Trial(("queue",), "partition", {"partition_kind": "master", "producers": "6", "consumers": "2"}, 80, 10),
     "LM5": Trial(("queue",), "partition,kill", {
         **_BACKLOG, "broker_network": "own", "fault_network": "brokers", "kill_program": "broker",
-        "detection_timeout": "1",
+        "detection_timeout": "1", "catchup_timeout": "5",
         "schedule": "partition:one:5-11:7 kill:master:5.7-6.2:1 kill:master:8.5-9:1",
     }, 60, 14),
     "LC2c": Trial(("configuration",), "kill", {**_PRIMARY_KILLED, "fault_duration": "1"}, 60, 14),
@@ -43,14 +43,21 @@ AIMED: Mapping[str, Trial] = {
 }  # fmt: skip
 """Limitation -> what shows it. Without it the same runs are valid."""
 
+_BY_HAND = "a person promotes"
+_SLOWLY = Trial(("queue", "transaction", "configuration"), "partition,pause,kill",
+                {"fault_duration": "8", "fault_gap": "2"}, seconds=30)
+"""Faults that last until a person has acted."""
+
 MODES: Mapping[str, Mapping[str, Any]] = {
     "managers": {},
-    "a person promotes": {"manager": "none"},
+    _BY_HAND: {"manager": "none"},
     "a store that is not synced": {"store": "async"},
     "no store": {"store": "none"},
     **{f"{limitation} as documented": {"as_documented": limitation} for limitation in AIMED},
 }
 """The modes that are compared, by the settings that differ from the defaults."""
 
-TRIAL = Trial(("queue", "transaction", "configuration"), "partition,pause,kill", {"settle_timeout": "40"},
-              of_mode={f"{limitation} as documented": trial for limitation, trial in AIMED.items()})
+TRIAL = Trial(("queue", "transaction", "configuration"), "partition,pause,kill",
+              {"settle_timeout": "40", "fault_gap": "1", "catchup_timeout": "1"}, seconds=30,
+              of_mode={_BY_HAND: _SLOWLY,
+                       **{f"{limitation} as documented": trial for limitation, trial in AIMED.items()}})
