@@ -137,6 +137,7 @@ class TestRunner:
         self.test = Test.from_json(read_run(run_dir)["test"])
         self.control = control
         self.workload = WORKLOADS.load(self.test.workload)()
+        self.workload.run_dir = run_dir
         self.backend = BACKENDS.load(self.test.backend)()
         self.system = SYSTEMS.load(self.test.system)
         self.topology = topology_of(self.test)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -79,6 +80,22 @@ class OwnFolder:
         (path / _DRAFT).write_text(json.dumps(note), encoding="utf-8")
         (path / _DRAFT).rename(path / _NOTE)
         return cls(path, fd)
+
+    @classmethod
+    def temporary(cls, purpose: str, run_dir: Path | None = None) -> OwnFolder:
+        """One among the temporary files, noted in the run's folder before it is made.
+
+        Raises:
+            StormproofError: it can't be made, or the run's folder can't be written.
+        """
+        path = Path(tempfile.gettempdir()).absolute() / f"{PREFIX}{purpose}-{secrets.token_hex(8)}"
+        if run_dir is not None:
+            note_made(run_dir, FOLDER, str(path))
+        try:
+            return cls.make(path, run_dir)
+        except OSError as error:
+            raise StormproofError(f"can't create the folder {path}: {error.strerror}; set TMPDIR to a folder that can "
+                                  "be written") from error
 
     def remove(self) -> None:
         """Remove it, if that has not been done, and let go of it."""

@@ -8,10 +8,9 @@ takes everything: what was accepted must be there, and in the order in which it 
 
 from __future__ import annotations
 
-import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from stormproof.contracts.client import Client
@@ -33,12 +32,12 @@ from stormproof.generator import (
     time_limit,
     until_ok,
 )
+from stormproof.made import OwnFolder
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
+from workloads.client import CLIENT_ORDER, PRIMARY_FIRST, ROUND_PAUSE, SAME_REPLICA
 from workloads.durable.connection import STEPS
 from workloads.offline_client import (
-    NEAREST_FIRST,
-    PRIMARY_FIRST,
     Disks,
     NeutralConsumer,
     OfflineConsumer,
@@ -96,11 +95,9 @@ class OfflineSendWorkload(QueueWorkload):
                "never does"),
         Option("away", 8, "sends, on the average, of a producer that has left its broker, until it comes back"),
         Option("kills", 40, "sends, on the average, between two kills of a producer; 0: it is never killed"),
-        Option("client_order", PRIMARY_FIRST, "whom producers try: the first node of the list whenever they connect, "
-               "then the others; or the node beside them, then the next from where they are",
-               (PRIMARY_FIRST, NEAREST_FIRST)),
-        Option("same_replica", 0.5, "seconds that a producer tries the node that it has lost before others"),
-        Option("round_pause", 0.0, "seconds that a producer waits when no node has let it in"),
+        replace(CLIENT_ORDER, default=PRIMARY_FIRST),
+        SAME_REPLICA,
+        ROUND_PAUSE,
         Option("rest", 0.2, "seconds that a producer waits before it makes a new connection"),
         Option("confirm", 0.3, "seconds that a send waits for its confirmation before it goes into the repository"),
         Option("window", 16, "messages that a producer transfers at a time", least=1),
@@ -111,7 +108,6 @@ class OfflineSendWorkload(QueueWorkload):
     guarantees = ("lost", "phantom", "transfer-order", "untold-duplicate", "depth")
 
     def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._disks: Disks | None = None
         self._lives: dict[int, int] = {}
 
@@ -152,9 +148,11 @@ class OfflineSendWorkload(QueueWorkload):
 
     def _disks_of(self, cluster: Cluster) -> Disks:
         if self._disks is None:
+            folder = None
             if not cluster.backend.in_process:
-                self._folder = tempfile.TemporaryDirectory(prefix="stormproof-clients-")
-            self._disks = Disks(Path(self._folder.name) if self._folder else None)
+                folder = OwnFolder.temporary("clients", self.run_dir)
+                weakref.finalize(self, folder.remove)
+            self._disks = Disks(folder.path if folder else None)
         return self._disks
 
     def main(self, test: Test) -> Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from stormproof.contracts.client import Client
@@ -19,7 +20,8 @@ class Workload(ABC):
 
     A subclass declares ``options``, the ``guarantees`` (checks) that make a run invalid when they are violated, and
     what it ``needs`` of a system; it makes clients and generators. ``subject`` is what its histories are about, where
-    their functions alone don't tell (``stormproof.vocabulary``).
+    their functions alone don't tell (``stormproof.vocabulary``). ``run_dir`` is where its run is recorded, once it has
+    one: whatever it makes elsewhere on this machine is noted there (``stormproof.made``).
     """
 
     name: str = ""
@@ -27,6 +29,7 @@ class Workload(ABC):
     options: tuple[Option, ...] = ()
     guarantees: tuple[str, ...] = ()
     subject: str = ""
+    run_dir: Path | None = None
 
     @classmethod
     @abstractmethod

@@ -289,6 +289,32 @@ def test_heal_finds_what_was_made_under_another_tmpdir(store: Path, monkeypatch:
     assert not folder.exists() and not begun.exists() and Path("/etc").exists()
 
 
+CLIENTS = """
+from types import SimpleNamespace
+from workloads.offline_send import OfflineSendWorkload
+work = OfflineSendWorkload()
+work.run_dir = Path(sys.argv[1])
+work._disks_of(SimpleNamespace(backend=SimpleNamespace(in_process=False)))
+"""
+
+
+def test_heal_finds_the_repositories_of_a_killed_runs_clients(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also under another TMPDIR than the run's."""
+    place = store.parent / "tmp"
+    ended, dead, alive = new_run(store), new_run(store), new_run(store)
+    subprocess.run([sys.executable, "-c", f"import sys\nfrom pathlib import Path\n{CLIENTS}", ended], check=True)
+    assert list(place.iterdir()) == [], "a workload that ends takes them away"
+    end(killed(CLIENTS, dead))
+    (left,) = place.iterdir()
+    living = killed(CLIENTS, alive)
+    monkeypatch.setattr("tempfile.tempdir", str(store))
+    try:
+        assert heal_store(store)[0] == f"removed folder {left}"
+        assert not left.exists() and len(list(place.iterdir())) == 1
+    finally:
+        end(living)
+
+
 def test_an_owner_is_dead_only_where_that_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     living = killed("pass")
     here = owner.this_process()
