@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from nodes.stomp import Frame
 from stormproof.contracts.backend import Backend
@@ -16,6 +16,8 @@ from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, 
 
 logger = logging.getLogger("stormproof.client")
 
+T = TypeVar("T")
+
 CLIENT_HEARTBEAT = Option(
     "client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection", least=0.01)
 """An option of every workload that speaks STOMP."""
@@ -24,9 +26,25 @@ CONNECT = Option(
     "connect", ANY_NODE,
     "whom clients connect to: any node, the one beside them first; or home, that one alone, whether it leads or not",
     (ANY_NODE, HOME))
+PRIMARY_FIRST, NEAREST_FIRST = "primary-first", "nearest-first"
+CLIENT_ORDER = Option(
+    "client_order", NEAREST_FIRST,
+    "whom clients try: the node beside them, then the next from where they are; or the first node of the list whenever "
+    "they connect, then the others",
+    (NEAREST_FIRST, PRIMARY_FIRST))
+SAME_REPLICA = Option("same_replica", 0.5, "seconds that a client tries the node that it has lost before others")
+ROUND_PAUSE = Option("round_pause", 0.0, "seconds that a client waits when no node has let it in")
+CONNECTING = (CLIENT_ORDER, SAME_REPLICA, ROUND_PAUSE)
+"""Whom clients try, and when."""
 
 _SETTLE_SECONDS = 60.0
 """How long a client tries to get a connection on which to bring back what came undone."""
+
+
+def in_order(items: Sequence[T], place: int, options: Mapping[str, Any]) -> list[T]:
+    """What belongs to the nodes, in the order in which a client tries them that stands beside node number ``place``."""
+    first = 0 if options.get(CLIENT_ORDER.name) == PRIMARY_FIRST else place % len(items)
+    return [*items[first:], *items[:first]]
 
 
 class StompCluster(Protocol):
@@ -115,10 +133,10 @@ class StompClient:
         self._cluster = cluster
         self._options = options
         addresses, alone = list(cluster.client_addresses()), cluster.client_address(first)
-        first %= len(addresses)
         self._names = dict(zip(addresses, cluster.node_names, strict=True))
         home = options.get(CONNECT.name) == HOME
-        self._addresses = [addresses[first]] if home else addresses[first:] + addresses[:first]
+        fixed = options.get(CLIENT_ORDER.name) == PRIMARY_FIRST
+        self._addresses = [addresses[first % len(addresses)]] if home else in_order(addresses, first, options)
         if alone is not None:
             self._addresses = [alone]
         self._settings = Settings(
@@ -127,7 +145,10 @@ class StompClient:
             local_host=cluster.backend.address(host),
             reliable=cluster.reliable_connections and bool(options.get("reliable", True)),
             heartbeat=float(options["client_heartbeat"]),
-            learns_replicas=not home and alone is None,
+            same_replica=float(options.get(SAME_REPLICA.name, SAME_REPLICA.default)),
+            round_pause=float(options.get(ROUND_PAUSE.name, ROUND_PAUSE.default)),
+            first_again=fixed,
+            learns_replicas=not home and alone is None and not fixed,
         )
         self._connection = self.new_connection()
 

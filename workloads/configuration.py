@@ -18,7 +18,7 @@ from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
 from stormproof.operation import Op
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER
 from workloads.connection import ConnectionBroken
 from workloads.subscriptions import (
     CREATE,
@@ -147,6 +147,7 @@ class ConfigurationWorkload(SubscriptionsWorkload):
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
+        CLIENT_ORDER,
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )

@@ -15,7 +15,7 @@ from nodes.timeouts import within
 from stormproof.contracts.client import Delivery, NotDone, QueueConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.client import CONNECT, HOME, decode_body, encode_body
+from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
 
 T = TypeVar("T")
 
@@ -32,9 +32,8 @@ class NeutralQueueClient:
         self._local = cluster.backend.address(host)
         addresses = list(cluster.client_addresses())
         names = dict(zip(addresses, cluster.node_names, strict=True))
-        first = thread % len(addresses)
         home = self._options[CONNECT.name] == HOME
-        self._addresses = [addresses[first]] if home else addresses[first:] + addresses[:first]
+        self._addresses = [addresses[thread % len(addresses)]] if home else in_order(addresses, thread, self._options)
         self._names = names
         self._connection: QueueConnection | None = None
         self._fresh: QueueConnection | None = connection

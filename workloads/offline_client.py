@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ AGAIN = "sent again"
 """Error of a delivery whose message says that it may not be the first copy; the number of the connection follows."""
 NEW_CONNECTION = "new connection"
 """Error of a delivery before which the consumer had lost its connection."""
-PRIMARY_FIRST, NEAREST_FIRST = "primary-first", "nearest-first"
 _NEUTRAL_MARK = b" again="
 
 logger = logging.getLogger("stormproof.client")
@@ -97,8 +95,7 @@ class OfflineProducer(StompClient):
 
     def __init__(self, cluster: Cluster, host: str, thread: int, disks: Disks, doom: tuple[int, str] | None,
                  rng: random.Random) -> None:
-        options = cluster.test.options
-        super().__init__(cluster, host, 0 if options["client_order"] == PRIMARY_FIRST else thread)
+        super().__init__(cluster, host, thread)
         self._name = f"client{thread}"
         self._thread, self._disks, self._rng = thread, disks, rng
         self._neutral, self._queues = cluster, cluster.demands.queues
@@ -127,10 +124,7 @@ class OfflineProducer(StompClient):
         if self._neutral.queue_connection() is not None:
             return NeutralLink(self._addresses, self._neutral_connection, self._settings.local_host or "",
                                self._options["op_timeout"], neutral_mark)
-        fixed = self._options["client_order"] == PRIMARY_FIRST
-        return StompLink(self._addresses, replace(
-            self._settings, first_again=fixed, learns_replicas=self._settings.learns_replicas and not fixed,
-            same_replica=self._options["same_replica"], round_pause=self._options["round_pause"]))
+        return StompLink(self._addresses, self._settings)
 
     def _neutral_connection(self) -> Any:
         return self._neutral.queue_connection()

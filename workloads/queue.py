@@ -34,7 +34,7 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
-from workloads.client import CLIENT_HEARTBEAT, CONNECT
+from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.neutral_client import NeutralQueueClient
 from workloads.queue_client import QueueClient, queue_name
 
@@ -83,6 +83,7 @@ class QueueWorkload(Workload):
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
         CONNECT,
+        *CONNECTING,
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),

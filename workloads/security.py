@@ -20,7 +20,7 @@ from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.operation import Op
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.subscriptions import (
     CREATE,
@@ -194,7 +194,7 @@ class SecurityClient(ManagedConnection):
         trial = self._trials.get(login)
         if trial is None or not trial.connected:
             await self._drop(login)
-            first = self._addresses[self._place :] + self._addresses[: self._place]
+            first = in_order(self._addresses, self._place, self._options)
             trial = StompConnection(first, replace(self._settings, login=login, passcode=passcode_of(login)))
             await trial.open(self._open_timeout)
             self._trials[login] = trial
@@ -221,6 +221,7 @@ class SecurityWorkload(SubscriptionsWorkload):
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
+        CLIENT_ORDER,
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )

@@ -38,7 +38,7 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
@@ -128,7 +128,7 @@ class ManagedConnection:
 
     def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
         """``host`` is the client host it stands at; ``first`` the place in the list of replicas it begins with."""
-        options = cluster.test.options
+        self._options = options = cluster.test.options
         self._op_timeout = float(options["op_timeout"])
         self._open_timeout = float(options["open_timeout"])
         self._addresses = list(cluster.client_addresses())
@@ -145,8 +145,7 @@ class ManagedConnection:
         await self._connection.close()
 
     def _new_connection(self) -> StompConnection:
-        first = self._addresses[self._place :] + self._addresses[: self._place]
-        return StompConnection(first, self._settings)
+        return StompConnection(in_order(self._addresses, self._place, self._options), self._settings)
 
     async def _reconnect(self) -> None:
         """Go on at the next replica when the connection has ended."""
@@ -258,6 +257,7 @@ class SubscriptionsWorkload(Workload):
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         CLIENT_HEARTBEAT,
+        CLIENT_ORDER,
         Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
         Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
     )

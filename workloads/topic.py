@@ -36,7 +36,7 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, CONNECTING
 from workloads.topic_client import TopicClient, selects, topic_name
 
 SEND_SHARE = 1 / 3
@@ -128,6 +128,7 @@ class TopicWorkload(Workload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
+        *CONNECTING,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),

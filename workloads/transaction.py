@@ -40,7 +40,7 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
-from workloads.client import CLIENT_HEARTBEAT
+from workloads.client import CLIENT_HEARTBEAT, CONNECTING
 from workloads.decisions import Decisions
 from workloads.queue import Drain
 from workloads.queue_client import queue_name
@@ -137,6 +137,7 @@ class TransactionWorkload(Workload):
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
+        *CONNECTING,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that each step of the drain may take"),
         Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
