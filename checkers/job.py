@@ -6,9 +6,9 @@ through the JVM (``docs/spark.md`` has the figures).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from checkers import lake
+from checkers.judged import digest_of_checks, note_for
 from checkers.verdict import Verdict, write_verdict
-from stormproof.errors import HistoryError, SparkFailed, StormproofError
+from stormproof.errors import SparkFailed, StormproofError
 from stormproof.history import bounds
-from stormproof.run_folder import HISTORY, read_run
-
-VERDICTS_DIR = "verdicts"
-VERDICTS_FILE = "verdicts.parquet"
+from stormproof.run_folder import HISTORY
 
 RUNS_A_JOB = 10_000
 """Runs in one Spark job; more are checked in several, which bounds what the driver holds."""
@@ -39,37 +36,19 @@ VERDICT_ROWS = pa.schema(
     [
         ("run_dir", pa.string()),
         ("run", pa.string()),
-        ("system", pa.string()),
-        ("workload", pa.string()),
-        ("nemesis", pa.string()),
-        ("backend", pa.string()),
-        ("seed", pa.int64()),
-        ("started", pa.string()),
         ("verdict", pa.string()),
         ("sentence", pa.string()),
         ("anomalies", pa.string()),
-        ("ops", pa.int64()),
-        ("enqueue_ok", pa.int64()),
-        ("longest_gap_s", pa.float64()),
-        ("check", pa.string()),
-        ("decides", pa.bool_()),
-        ("check_verdict", pa.string()),
-        ("count", pa.int64()),
+        ("checks", pa.string()),
         ("trouble", pa.string()),
         ("damage", pa.string()),
+        ("lake", pa.string()),
     ]
 )
-"""One row per run and check."""
+"""One row per run, as it comes back from a task: ``anomalies`` and ``checks`` (name -> verdict) are JSON, ``trouble``
+is why the verdict could not be stored, ``damage`` why the run could not be judged, ``lake`` its row of the lake."""
 
-NOT_STORED = ("run_dir", "trouble", "damage")
-"""Columns that the store's table lacks; ``trouble`` is why the verdict could not be stored, ``damage`` why the run
-could not be judged."""
-
-_FORMERLY = {"design": "system"}
-"""Columns that earlier versions named otherwise."""
-
-_SPARK_TYPES = {pa.string(): "string", pa.int64(): "bigint", pa.float64(): "double", pa.bool_(): "boolean"}
-VERDICT_DDL = ", ".join(f"`{field.name}` {_SPARK_TYPES[field.type]}" for field in VERDICT_ROWS)
+VERDICT_DDL = ", ".join(f"`{field.name}` string" for field in VERDICT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ class SummaryRow:
 
     system: str
     nemesis: str
-    check: str
+    check_name: str
     runs: int
     valid: int
     unknown: int
@@ -105,9 +84,10 @@ class SummaryRow:
 def check_runs(
     spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None, *, prepare: Prepare | None = None
 ) -> list[VerdictRow]:
-    """Check runs, store each verdict in its run's folder, and bring the store's verdict table up to date.
+    """Check runs, store each verdict in its run's folder, and add it to the store's lake.
 
-    Returns one row per run, in the order given. Each process that checks calls ``prepare`` first.
+    Returns one row per run, in the order given. Each process that checks calls ``prepare`` first: it loads plug-ins,
+    and a verdict that was made with any does not say what it rests on.
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.
@@ -124,13 +104,19 @@ def check_runs(
     table = pa.concat_tables(tables)
     rows = _gather(table, wanted)
     trouble = [text for text in table.column("trouble").to_pylist() if text]
-    for store in dict.fromkeys(path.parent for path in wanted):
-        store_rows = table.filter(pc.starts_with(table.column("run_dir"), f"{store}{os.sep}"))
-        add_verdicts(store, store_rows.drop_columns(list(NOT_STORED)))
+    add_to_lakes(table)
     if trouble:
-        raise StormproofError(f"{len(trouble)} checks have verdicts that could not be stored: {trouble[0]}")
+        raise StormproofError(f"{len(trouble)} verdicts could not be stored: {trouble[0]}")
     return rows
 
+
+SUMMARY = """
+SELECT coalesce(system, '?') AS system, coalesce(nemesis, '') AS nemesis, check_name, count(*) AS runs,
+       count_if(v.verdict = 'valid') AS valid, count_if(v.verdict = 'unknown') AS unknown,
+       count_if(v.verdict = 'invalid') AS invalid, sum(v.count) AS found
+FROM verdicts v JOIN runs r ON v.run = r.run GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
+"""How each check came out; DuckDB and Spark alike understand it, over ``checkers.views``."""
 
 _NOWHERE = Path(os.devnull)
 
@@ -174,14 +160,18 @@ def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | 
     """The data frame of verdict rows; nothing is computed yet."""
     paths = [str(path) for path in run_dirs]
     bound = os.environ.get(bounds.VARIABLE)
+    ours = digest_of_checks()
 
     def check_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         bounds.set_max_history(bound)
+        if digest_of_checks() != ours:
+            raise SparkFailed(f"the worker on {socket.gethostname()} has another version of Stormproof, or of what "
+                              "checks are made with, than this driver: give all of them the same environment")
         if prepare is not None:
             prepare()
         for batch in batches:
             for position in batch.column(0).to_pylist():
-                yield check_and_store(Path(paths[position]))
+                yield check_and_store(Path(paths[position]), noted=prepare is None)
 
     return spark.range(0, len(paths), 1, tasks).mapInArrow(check_batches, VERDICT_DDL)
 
@@ -199,82 +189,69 @@ def _history_size(run_dir: Path) -> int:
         return 0
 
 
-def check_and_store(run_dir: Path) -> pa.RecordBatch:
-    """Check one run, store its verdict beside it, and return its rows of the verdict table."""
+def check_and_store(run_dir: Path, *, noted: bool = True) -> pa.RecordBatch:
+    """Check one run, store its verdict beside it, and return its row.
+
+    ``noted``: the verdict says what it rests on, so that the run need not be judged again.
+    """
     # Here and not above: the driver, which starts while a person waits, needs neither kernels nor Numba.
     from checkers.run_check import check_run
 
+    note = note_for(run_dir) if noted else None
     verdict = check_run(run_dir)
     trouble = None
     try:
-        write_verdict(run_dir, verdict)
+        write_verdict(run_dir, verdict, note)
     except OSError as error:
         trouble = f"{run_dir}: {error.strerror or error}"
     except Exception as error:
         # A page that can't be drawn is a defect of ours: it must not cost the other runs their verdicts.
         trouble = f"{run_dir}: a page of its verdict can't be made ({type(error).__name__}: {error})"
-    return verdict_rows(run_dir, verdict, trouble)
+    return verdict_row(run_dir, verdict, trouble)
 
 
-def verdict_rows(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
-    """A run's rows of the verdict table; ``trouble`` says why its verdict could not be stored."""
-    try:
-        info = read_run(run_dir)
-    except HistoryError:
-        info = {}
-    test, figures = info.get("test"), verdict.figures
-    test = test if isinstance(test, dict) else {}
-    nemesis, seed = test.get("nemesis"), test.get("seed")
-    common = {
-        "run_dir": str(run_dir),
-        "run": verdict.run,
-        "system": _text(test.get("system")),
-        "workload": _text(test.get("workload")),
-        "nemesis": ",".join(map(str, nemesis)) if isinstance(nemesis, list) else None,
-        "backend": _text(test.get("backend")),
-        "seed": seed if isinstance(seed, int) and -(1 << 63) <= seed < 1 << 63 else None,
-        "started": _text(info.get("started")),
-        "verdict": verdict.verdict,
-        "sentence": verdict.sentence,
+def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
+    """A run's row; ``trouble`` says why its verdict could not be stored."""
+    row = {
+        "run_dir": str(run_dir), "run": verdict.run, "verdict": verdict.verdict, "sentence": verdict.sentence,
         "anomalies": json.dumps(verdict.anomalies),
-        "ops": figures.get("ops"),
-        "enqueue_ok": figures.get("enqueue_ok"),
-        "longest_gap_s": figures.get("longest_gap_s"),
-        "trouble": trouble,
-        "damage": verdict.damage,
-    }
-    rows = [
-        common
-        | {
-            "check": result.check,
-            "decides": result.decides,
-            "check_verdict": result.outcome.verdict,
-            "count": result.outcome.count,
-        }
-        for result in verdict.checks
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=VERDICT_ROWS)
+        "checks": json.dumps([[check.check, check.outcome.verdict] for check in verdict.checks]),
+        "trouble": trouble, "damage": verdict.damage, "lake": lake.packed(lake.row_of(run_dir, verdict)),
+    }  # fmt: skip
+    return pa.RecordBatch.from_pylist([row], schema=VERDICT_ROWS)
 
 
-def _text(value: Any) -> str | None:
-    """A field of a description, which may be damaged."""
-    return value if isinstance(value, str) else None
+def row_of_verdict(run_dir: Path, verdict: Verdict) -> VerdictRow:
+    """A verdict without its evidence."""
+    return VerdictRow(
+        verdict.run, run_dir, verdict.verdict, verdict.sentence, verdict.anomalies,
+        {check.check: check.outcome.verdict for check in verdict.checks}, verdict.damage,
+    )
+
+
+def add_to_lakes(table: pa.Table) -> None:
+    """Put the rows of runs that were judged into the lakes of their stores.
+
+    Raises:
+        StormproofError: they can't be stored.
+    """
+    rows: dict[Path, list[Any]] = {}
+    for run_dir, row in zip(table.column("run_dir").to_pylist(), table.column("lake").to_pylist(), strict=True):
+        rows.setdefault(Path(run_dir).parent, []).append(json.loads(row))
+    for store, some in rows.items():
+        lake.append(store, some)
 
 
 def _gather(table: pa.Table, wanted: Sequence[Path]) -> list[VerdictRow]:
     """One row per run; a run without a verdict must never pass for one that was checked."""
     found: dict[str, VerdictRow] = {}
-    columns = ("run_dir", "run", "verdict", "sentence", "anomalies", "damage", "check", "check_verdict")
-    for run_dir, run, verdict, sentence, anomalies, damage, check, outcome in zip(
-        *(table.column(name).to_pylist() for name in columns), strict=True
-    ):
-        if run_dir not in found:
-            found[run_dir] = VerdictRow(run, Path(run_dir), verdict, sentence, json.loads(anomalies), {}, damage)
-        checks = found[run_dir].checks
-        if check in checks:
-            raise SparkFailed(f"{run_dir}: its verdict came back twice")
-        assert isinstance(checks, dict)
-        checks[check] = outcome
+    for row in table.to_pylist():
+        if row["run_dir"] in found:
+            raise SparkFailed(f"{row['run_dir']}: its verdict came back twice")
+        found[row["run_dir"]] = VerdictRow(
+            row["run"], Path(row["run_dir"]), row["verdict"], row["sentence"], json.loads(row["anomalies"]),
+            dict(json.loads(row["checks"])), row["damage"],
+        )
     missing = [path for path in wanted if str(path) not in found]
     if missing:
         raise SparkFailed(f"{len(missing)} of {len(wanted)} verdicts did not come back, first {missing[0]}")
@@ -327,55 +304,21 @@ def _runs_done(tracker: Any, group: str, runs: int) -> int:
     return runs * done // total if total else 0
 
 
-def add_verdicts(store: Path, fresh: pa.Table) -> None:
-    """Put rows into a store's verdict table in place of those of the same runs.
-
-    Raises:
-        StormproofError: the table can't be stored.
-    """
-    folder = store / VERDICTS_DIR
-    try:
-        folder.mkdir(exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            path = folder / VERDICTS_FILE
-            kept = _other_rows(path, fresh)
-            partial = folder / f".{VERDICTS_FILE}.{os.getpid()}"
-            pq.write_table(pa.concat_tables([*kept, fresh]), partial, compression="zstd", compression_level=1)
-            partial.replace(path)
-    except OSError as error:
-        raise StormproofError(f"{folder}: the verdict table can't be stored ({error.strerror or error})") from error
-
-
-def _other_rows(path: Path, fresh: pa.Table) -> list[pa.Table]:
-    if not path.exists():
-        return []
-    try:
-        stored = pq.read_table(path)
-    except pa.ArrowException:
-        return []  # the table is made of the runs' verdicts: a damaged one is begun anew
-    stored = stored.rename_columns([_FORMERLY.get(name, name) for name in stored.schema.names])
-    if stored.schema.names != fresh.schema.names:
-        return []
-    return [stored.filter(pc.invert(pc.is_in(stored.column("run"), fresh.column("run").unique())))]
-
-
 def summarize(spark: Any, store: Path) -> list[SummaryRow]:
-    """How each check came out over the runs of a store, by system and nemesis (Spark SQL over the verdict table).
+    """How each check came out over the runs of a store, by system and nemesis: the query ``SUMMARY`` over the lake, by
+    Spark, or by DuckDB where there is no session (``spark`` is None).
 
     Raises:
-        StormproofError: the store has no verdict table.
+        StormproofError: no run of the store has been checked.
     """
-    path = store / VERDICTS_DIR / VERDICTS_FILE
-    if not path.exists():
+    from checkers.views import SMALL, duckdb_views, spark_views
+
+    lake.refresh(store)
+    if not lake.has_rows(store):
         raise StormproofError(f"{store}: no run of it has been checked; run `stormproof check --all --store {store}`")
-    spark.read.parquet(str(path.resolve())).createOrReplaceTempView("verdicts")
-    rows = spark.sql(
-        """
-        SELECT coalesce(system, '?') AS system, coalesce(nemesis, '') AS nemesis, `check`, count(*) AS runs,
-               count_if(check_verdict = 'valid') AS valid, count_if(check_verdict = 'unknown') AS unknown,
-               count_if(check_verdict = 'invalid') AS invalid, sum(`count`) AS found
-        FROM verdicts GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-        """
-    ).toArrow()
-    return [SummaryRow(**row) for row in rows.to_pylist()]
+    if spark is None:
+        table = duckdb_views(store, SMALL).execute(SUMMARY).to_arrow_table()
+    else:
+        spark_views(spark, store, SMALL)
+        table = spark.sql(SUMMARY).toArrow()
+    return [SummaryRow(**row) for row in table.to_pylist()]

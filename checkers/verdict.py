@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -9,10 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stormproof.contracts.check import MAX_EXAMPLES, CheckOutcome, worst
+from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, CheckOutcome, worst
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small
 from stormproof.run_folder import VERDICT_FILE, VERDICT_SCHEMA, pictures
+
+JUDGED = "judged"
+"""The field of verdict.json that says what the verdict rests on."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,13 @@ class CheckVerdict:
             "anomalies": [asdict(anomaly) for anomaly in found.anomalies[:MAX_EXAMPLES]],
             "figures": dict(found.figures),
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CheckVerdict:
+        """What ``to_json`` gave."""
+        examples = tuple(Anomaly(**{**anomaly, "ops": tuple(anomaly["ops"])}) for anomaly in data["anomalies"])
+        outcome = CheckOutcome(data["verdict"], data["count"], data["summary"], examples, data["figures"])
+        return cls(data["check"], data["decides"], outcome, data["anomaly"])
 
 
 @dataclass(frozen=True)
@@ -79,20 +90,29 @@ class Verdict:
             **({"damage": self.damage} if self.damage is not None else {}),
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+        """What ``to_json`` gave."""
+        checks = tuple(map(CheckVerdict.from_json, data["checks"]))
+        return cls(data["run"], data["sentence"], checks, data["figures"], data.get("damage"))
 
-def write_verdict(run_dir: Path, verdict: Verdict) -> None:
+
+def write_verdict(run_dir: Path, verdict: Verdict, note: Mapping[str, Any] | None = None) -> None:
     """Store a verdict in the run's folder, and its pages in place of those of an earlier one; each file whole or not
-    at all.
+    at all. ``note`` says what it rests on (``checkers.judged``), without it the run is always judged again.
 
     Raises:
         OSError: the folder can't be written to.
     """
-    text = json.dumps(verdict.to_json(), separators=(",", ":"), default=str)
+    pages = {name: make for check in verdict.checks for name, make in check.outcome.pages.items()}
+    data = verdict.to_json()
+    if note is not None:
+        data |= {JUDGED: {**note, "verdict": digest_of(data), "pages": sorted(pages)}}
+    text = _text(data)
     # Checked again with the same outcome: to replace a file costs a flush to the disk.
     same = _stored(run_dir / VERDICT_FILE) == text
     if not same:
         _replace(run_dir / VERDICT_FILE, text)
-    pages = {name: make for check in verdict.checks for name, make in check.outcome.pages.items()}
     here = pictures(run_dir)
     for name in here:
         if name not in pages:
@@ -100,6 +120,15 @@ def write_verdict(run_dir: Path, verdict: Verdict) -> None:
     for name, make in pages.items():
         if not (same and name in here):
             _replace(run_dir / name, make())
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """Of a verdict's plain data."""
+    return hashlib.sha256(_text(data).encode()).hexdigest()
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), default=str)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from checkers.job import SummaryRow, VerdictRow, check_runs, summarize
-from checkers.spark import SparkWarmup
+from checkers.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
+from checkers.judged import judged_already
+from checkers.lake import refresh
+from checkers.spark import LOCAL_MASTER, SparkWarmup
 from harness import plugins
 from harness.coverage import note_log_events
 from harness.outcomes import BROKEN, Outcomes, outcome_of_run
@@ -29,8 +31,11 @@ _SHOWN = 50
 
 
 def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json: bool,
-                 outcomes: Outcomes | None = None) -> int:
+                 outcomes: Outcomes | None = None, again: bool = False) -> int:
     """Check the named runs, or all that are not under way; returns the exit status of the worst verdict.
+
+    A run that was judged by the same checks over the same records is not judged again, unless ``again`` is set; where
+    no other is left, Spark is not started.
 
     A run that can't be judged (it is damaged, or of plug-ins that are not in use here) is told on standard error, and
     the others go on; the status is 3 then, unless one of them is invalid.
@@ -42,17 +47,8 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     runs, others = _of_our_plugins(runs, strict=bool(names))
     for line in [*unsealed, *others]:
         print(f"not checked: {line}", file=sys.stderr)
-    warm = SparkWarmup(master)
     to = console(as_json)
-    try:
-        with to.status(f"checking {len(runs)} runs") as status:
-            rows = check_runs(
-                warm.session(), runs, lambda done, total: status.update(f"checked {done} of {total} runs"),
-                prepare=plugins.preparation(),
-            )
-        summary = [] if names else summarize(warm.session(), store_dir)
-    finally:
-        warm.abandon()
+    rows, summary, fresh = _judge(store_dir, runs, master=master, again=again, to=to, whole=not names)
     _write_pages(runs, reports=bool(names))
     if outcomes is not None:
         for row in rows:
@@ -66,7 +62,47 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
         print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
     else:
         _show(to, rows, summary)
+        if fresh < len(rows):
+            to.print(f"{len(rows) - fresh} of {len(rows)} were judged before, by the same checks over the same records "
+                     "(--again judges them again)", soft_wrap=True)
     return EXIT_ERROR if (unsealed or others or damaged) and verdict != INVALID else EXIT_OF[verdict]
+
+
+def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, to: Console,
+           whole: bool) -> tuple[list[VerdictRow], list[SummaryRow], int]:
+    """The verdicts in the order of the runs, the summary of a ``whole`` store, and how many runs were judged now.
+
+    Raises:
+        StormproofError: Spark or the store fails.
+    """
+    known: dict[Path, VerdictRow] = {}
+    left: list[Path] = []
+    warm: SparkWarmup | None = None
+    takes_over = not again and plugins.preparation() is None
+    with to.status(f"looking at {len(runs)} runs") as status:
+        try:
+            for run in runs:
+                verdict = judged_already(run) if takes_over else None
+                if verdict is not None:
+                    known[run] = row_of_verdict(run, verdict)
+                    continue
+                left.append(run)
+                # It starts while the others are looked at.
+                warm = warm or SparkWarmup(master)
+            if warm is not None:
+                status.update(f"checking {len(left)} runs")
+                fresh = check_runs(
+                    warm.session(), left, lambda done, total: status.update(f"checked {done} of {total} runs"),
+                    prepare=plugins.preparation(),
+                )
+                known |= dict(zip(left, fresh, strict=True))
+            for store in {run.resolve().parent for run in runs}:
+                refresh(store)
+            summary = summarize(warm.session() if warm is not None else None, store_dir) if whole else []
+        finally:
+            if warm is not None:
+                warm.abandon()
+    return [known[run] for run in runs], summary, len(left)
 
 
 def check_again(store_dir: Path, name: str) -> VerdictRow:
@@ -77,11 +113,7 @@ def check_again(store_dir: Path, name: str) -> VerdictRow:
         HistoryError: it is damaged, or was made with a plug-in that is not in use here.
     """
     runs, _ = _of_our_plugins(_chosen(Store(store_dir), [name])[0], strict=True)
-    warm = SparkWarmup()
-    try:
-        rows = check_runs(warm.session(), runs, prepare=plugins.preparation())
-    finally:
-        warm.abandon()
+    rows, _, _ = _judge(store_dir, runs, master=LOCAL_MASTER, again=True, to=console(True), whole=False)
     _write_pages(runs, reports=True)
     if rows[0].damage is not None:
         raise HistoryError(rows[0].damage)
@@ -179,5 +211,5 @@ def _show(to: Console, rows: Sequence[VerdictRow], summary: Sequence[SummaryRow]
         table = Table("system", "nemesis", "check", "runs", "valid", "unknown", "invalid", "anomalies", box=None)
         for line in summary:
             counted = (line.runs, line.valid, line.unknown, line.invalid, line.found)
-            table.add_row(line.system, line.nemesis or "none", line.check, *map(str, counted))
+            table.add_row(line.system, line.nemesis or "none", line.check_name, *map(str, counted))
         to.print(table)

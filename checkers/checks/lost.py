@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
 from checkers import kernels
 from checkers.api import RunCheck
-from checkers.run import Run
+from checkers.run import SECOND, Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int64s
@@ -18,19 +19,19 @@ from stormproof.vocabulary import MESSAGES
 def check(run: Run) -> CheckOutcome:
     """Confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names.
 
+    ``window`` of the figures is when lost ones were sent, in seconds of the run: the first, the last.
+
     Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after
     everything else: then it holds nothing that could still be delivered.
     """
     messages = run.messages
-    acked = messages.state == kernels.ACKED
-    missing = np.flatnonzero(acked & (messages.deliveries == 0))
-    confirmed = int(np.count_nonzero(acked))
-    open_queues = [queue for queue in run.undrained if not _proven_empty(run, queue)]
-    undecided = np.isin(messages.key[missing], np.asarray(open_queues, dtype=np.int32))
-    lost, maybe = missing[~undecided], missing[undecided]
-    figures = {"confirmed": confirmed, "undecided": len(maybe), "by_node": _by_node(run, lost)}
+    confirmed = int(np.count_nonzero(messages.state == kernels.ACKED))
+    lost, maybe = missing(run)
+    figures: dict[str, Any] = {"confirmed": confirmed, "undecided": len(maybe), "by_node": _by_node(run, lost)}
     examples = tuple(_anomaly(run, int(message)) for message in lost[:MAX_EXAMPLES])
     if len(lost):
+        sent = run.history.time[run.messages.sent[lost]] / SECOND
+        figures["window"] = {"from": round(float(sent.min()), 6), "to": round(float(sent.max()), 6)}
         text = f"{len(lost):,} of {confirmed:,} confirmed messages were never delivered"
         return CheckOutcome(INVALID, len(lost), text, examples, figures)
     if len(maybe):
@@ -38,6 +39,15 @@ def check(run: Run) -> CheckOutcome:
         text = f"{len(maybe):,} of {confirmed:,} confirmed messages were not delivered, but the queue was not drained"
         return CheckOutcome(UNKNOWN, 0, f"{text}: {reason}", (), figures)
     return CheckOutcome(VALID, 0, f"all {confirmed:,} confirmed messages were delivered", (), figures)
+
+
+def missing(run: Run) -> tuple[Int64s, Int64s]:
+    """Numbers of the messages that are lost, and of those of which that can't be told."""
+    messages = run.messages
+    gone = np.flatnonzero((messages.state == kernels.ACKED) & (messages.deliveries == 0))
+    open_queues = [queue for queue in run.undrained if not _proven_empty(run, queue)]
+    undecided = np.isin(messages.key[gone], np.asarray(open_queues, dtype=np.int32))
+    return gone[~undecided], gone[undecided]
 
 
 def _proven_empty(run: Run, queue: int) -> bool:

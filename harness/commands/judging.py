@@ -36,12 +36,13 @@ def check(
     workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,
     nemesis: Annotated[list[str] | None, typer.Option(help=f"the fault: {PLUGIN_HELP}")] = None,
     check: Annotated[list[str] | None, typer.Option(help=f"the check: {PLUGIN_HELP}")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also what was judged already, and has not changed")] = False,
     max_history: MaxHistoryOption = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check recorded runs again with PySpark and store their verdicts.
+    """Check recorded runs with PySpark and store their verdicts.
 
     Runs that were made with plug-ins are checked where the same ones are installed, or named here.
     """
@@ -57,7 +58,8 @@ def check(
         for text in texts or []:
             plugins.resolve(kind, text)
     with Outcomes(junit, markdown) as outcomes:
-        raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json, outcomes=outcomes))
+        raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json, outcomes=outcomes,
+                                     again=again))
 
 
 def list_names(
@@ -132,7 +134,9 @@ def serve(
 ) -> None:
     """Serve the index and the reports over HTTP, on loopback unless told otherwise."""
     from harness.coverage import note_log_events
+    from harness.nights.pages import known_failures, write_others
     from reports.server import serve as serve_store
 
     set_max_history(max_history)
-    serve_store(Path(store), host, port, note_log_events)
+    knowns = known_failures(None, None)
+    serve_store(Path(store), host, port, note_log_events, lambda where: write_others(where, knowns))

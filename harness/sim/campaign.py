@@ -75,7 +75,7 @@ class SeedResult:
 
     ``broken`` names the checks that decided for invalid; ``coverage`` tells how often each state of the design was
     reached; ``simulated`` and ``seconds`` are the run's length in simulated and in real time, checks included.
-    ``run_dir`` is where a run that was kept lies.
+    ``run_dir`` is where a run that was kept lies; ``guarantees`` tell what it showed of each, as in ``IndexRow``.
     """
 
     case: Case
@@ -91,6 +91,7 @@ class SeedResult:
     seconds: float
     command: str
     run_dir: Path | None = None
+    guarantees: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -113,10 +114,13 @@ def run_seed(case: Case, seed: int, store: Path, scratch: Path, keep: str = FAIL
 
 def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
     """As ``run_seed``, with the whole verdict; a run that broke has none."""
+    from checkers.judged import note_for
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
+    from harness import plugins
     from harness.describe import create_run
     from harness.sim.run import simulate
+    from reports.summaries import guarantees_shown
     from stormproof.run_folder import read_run, update_run
 
     start = time.perf_counter()
@@ -137,14 +141,14 @@ def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) 
             return SeedResult(case, seed, BROKEN, verdict.damage, {}, (), {}, {}, "", 0.0, seconds, command, kept), None
         info = read_run(run_dir)
         if keep == ALL or (keep == FAILED and verdict.verdict == "invalid"):
-            write_verdict(run_dir, verdict)
+            write_verdict(run_dir, verdict, note_for(run_dir) if plugins.preparation() is None else None)
             kept = run_dir
         ended = info["phases"][-1]["end"] if info["phases"] else 0
         broken = tuple(c.check for c in verdict.checks if c.decides and c.outcome.verdict == "invalid")
         result = SeedResult(
             case, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
             info["coverage"], info["history_sha256"], ended / 1e9, time.perf_counter() - start,
-            command, kept,
+            command, kept, guarantees_shown(info, verdict.to_json()),
         )
         return result, verdict
     finally:

@@ -6,6 +6,7 @@ each run that came back its place in the store. A task that Spark tries twice le
 
 from __future__ import annotations
 
+import json
 import pickle
 import secrets
 import shutil
@@ -18,15 +19,14 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.job import (
-    NOT_STORED,
     TASKS_A_CORE,
     VERDICT_DDL,
     VERDICT_ROWS,
     Progress,
-    add_verdicts,
     collect_frame,
-    verdict_rows,
+    verdict_row,
 )
+from checkers.lake import append
 from checkers.spark import SparkWarmup
 from harness import plugins
 from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
@@ -65,8 +65,7 @@ def spark_campaign(
         while part := list(islice(tasks, cores * RUNS_A_CORE)):
             table = collect_frame(spark, _frame(spark, part, store, staging, cores * TASKS_A_CORE), len(part), progress)
             results = [_settled(result, store) for result in _results(table, len(part))]
-            checked = table.filter(table.column("check").is_valid())
-            add_verdicts(store, checked.drop_columns([*NOT_STORED, _RESULT.name]))
+            append(store, [json.loads(row) for row in table.column("lake").drop_null().to_pylist()])
             for result in results:
                 report(result)
             if not collect and any(result.failed for result in results):
@@ -94,16 +93,15 @@ def _frame(spark: Any, tasks: Sequence[tuple[Case, int]], store: Path, staging: 
 
 
 def _simulated(case: Case, seed: int, store: Path, staging: Path) -> pa.RecordBatch:
-    """The verdict's rows of one run, the first of which carries the result."""
+    """One run's row, with its result."""
     if not staging.is_dir():
         raise StormproofError(f"{staging} is gone: the campaign has ended, or the store is not mounted here")
     result, verdict = run_and_judge(case, seed, store, staging, ALL)
     packed = pickle.dumps(result)
     if verdict is None or result.run_dir is None:
         return pa.RecordBatch.from_pylist([{"result": packed}], schema=_ROWS)
-    rows = verdict_rows(result.run_dir, verdict, None)
-    results = pa.array([packed, *[None] * (rows.num_rows - 1)], _RESULT.type)
-    return pa.RecordBatch.from_arrays([*rows.columns, results], schema=_ROWS)
+    row = verdict_row(result.run_dir, verdict, None)
+    return pa.RecordBatch.from_arrays([*row.columns, pa.array([packed], _RESULT.type)], schema=_ROWS)
 
 
 def _results(table: pa.Table, wanted: int) -> list[SeedResult]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from checkers.lake import read_lake
 from harness.healing import heal_store
 from harness.sim.campaign import Case, SeedResult, campaign
 from harness.sim.pool import Workers, remove_left, worker_pool
@@ -67,7 +68,7 @@ def test_spark_finds_the_same_and_stores_every_run(tmp_path: Path) -> None:
         assert read_run(result.run_dir)["history_sha256"] == result.history_sha256
         assert json.loads((result.run_dir / "verdict.json").read_text())["verdict"] == result.verdict
         assert pq.read_metadata(result.run_dir / "history.parquet").num_rows > 100
-    table = pq.read_table(store / "verdicts" / "verdicts.parquet").to_pylist()
+    table = read_lake(store).to_pylist()
     assert {(row["run"], row["verdict"]) for row in table} == {
         (result.run_dir.name, result.verdict) for result in spread if result.run_dir
     }

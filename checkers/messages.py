@@ -1,0 +1,116 @@
+"""The account of a run's messages as a table, as the checks count: who confirmed each, and whether it is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers import kernels
+from checkers.checks.lost import missing
+from checkers.lake import LAKE, MESSAGE_ROWS, MESSAGES_DIR
+from checkers.run import SECOND, Run, load_run
+from checkers.wholeness import demand_whole, ended_early
+from stormproof.errors import HistoryError
+from stormproof.history.columns import Bools, Int64s
+from stormproof.history.schema import decode_pair
+from stormproof.run_folder import HISTORY, read_run, written_by
+from stormproof.store import Store
+from stormproof.vocabulary import MESSAGES
+
+_STATES = {kernels.NEVER: "never sent", kernels.ACKED: "confirmed", kernels.FAILED: "failed", kernels.UNSURE: "unknown"}
+
+
+def messages_table(run: Run) -> pa.Table:
+    """A row per message of a queue (schema ``checkers.lake.MESSAGE_ROWS``); none for a run on something else.
+
+    Raises:
+        HistoryError: no account can be given.
+    """
+    if MESSAGES not in run.subjects:
+        return MESSAGE_ROWS.empty_table()
+    h, messages = run.history, run.messages
+    count = len(messages.key)
+    lost, undecided = (_marked(some, count) for some in missing(run))
+    sent = messages.sent
+    completion = np.where(sent >= 0, h.partner[sent], -1)
+    confirmed = np.where(messages.state == kernels.ACKED, completion, -1)
+    got = messages.deliveries > 0
+    first = np.full(count, -1, dtype=np.int64)
+    last = first.copy()
+    if got.any():
+        first[got] = messages.delivered[messages.start[:-1][got]]
+        last[got] = messages.delivered[messages.start[1:][got] - 1]
+    pairs = [decode_pair(int(value)) if value >= 0 else (None, None) for value in messages.value.tolist()]
+    return pa.table({
+        "run": pa.repeat(run.name, count), "queue": messages.key,
+        "producer": [pair[0] for pair in pairs], "sequence": [pair[1] for pair in pairs],
+        "state": [_STATES[code] for code in messages.state.tolist()],
+        "sent_s": _times(run, sent), "confirmed_s": _times(run, confirmed), "confirmed_by": _nodes(run, confirmed),
+        "deliveries": messages.deliveries, "first_s": _times(run, first), "first_by": _nodes(run, first),
+        "last_s": _times(run, last), "lost": lost, "undecided": undecided,
+    }).cast(MESSAGE_ROWS)  # fmt: skip
+
+
+def _marked(some: Int64s, count: int) -> Bools:
+    marked = np.zeros(count, dtype=np.bool_)
+    marked[some] = True
+    return marked
+
+
+def _times(run: Run, rows: Int64s) -> pa.Array:
+    return pa.array(run.history.time[rows] / SECOND, mask=rows < 0)
+
+
+def _nodes(run: Run, rows: Int64s) -> list[str | None]:
+    return [None if row < 0 else run.history.node.at(row) for row in rows.tolist()]
+
+
+def add_messages(store: Path) -> tuple[int, list[str]]:
+    """Make the accounts that a store's lake has not yet, or has of another history; tells how many, and why others
+    can't be made. Accounts of runs that are gone are removed.
+
+    Raises:
+        OSError: the lake can't be written.
+    """
+    folder = store / LAKE / MESSAGES_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    made, refused = 0, []
+    runs = {run_dir.name: run_dir for run_dir in Store(store).runs() if (run_dir / HISTORY).exists()}
+    for stale in _stale(folder, runs):
+        stale.unlink(missing_ok=True)
+    for name, run_dir in runs.items():
+        path = folder / f"{name}.parquet"
+        if path.exists() and path.stat().st_mtime_ns >= (run_dir / HISTORY).stat().st_mtime_ns:
+            continue
+        try:
+            table = messages_table(_read(run_dir))
+        except HistoryError as error:
+            refused.append(str(error))
+            continue
+        partial = folder / f".{name}.{os.getpid()}.partial"
+        try:
+            pq.write_table(table, partial, compression="zstd", compression_level=1)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        made += 1
+    return made, refused
+
+
+def _read(run_dir: Path) -> Run:
+    info = read_run(run_dir)
+    if (reason := ended_early(info)) is not None:
+        raise HistoryError(f"{run_dir}: {reason}")
+    demand_whole(run_dir, info, written_by(run_dir))
+    return load_run(run_dir, info)
+
+
+def _stale(folder: Path, runs: dict[str, Path]) -> Iterator[Path]:
+    for path in folder.glob("*.parquet"):
+        if path.stem not in runs:
+            yield path
