@@ -12,7 +12,8 @@ _PRIMARY_KILLED = {"kill_kind": "master", "kill_program": "broker"}
 _BACKLOG = {"producers": "6", "consumers": "1"}
 _MANY_OBJECTS = {"queues": "150", "exchanges": "80", "bindings": "0"}
 _AWAY = Trial(("configuration",), "partition,kill",
-              {**_PRIMARY_KILLED, **_MANY_OBJECTS, "partition_kind": "link", "detection_timeout": "0.5"}, 60)
+              {**_PRIMARY_KILLED, **_MANY_OBJECTS, "partition_kind": "link", "detection_timeout": "0.5",
+               "fault_gap": "0.3", "catchup_timeout": "5"}, 60)
 """A backup is cut from the primary, comes back as it was, and the primary is lost."""
 
 AIMED: Mapping[str, Trial] = {
