@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from harness.commands import judging, keeping, machines, nights, testing
+from harness.commands import asking, judging, keeping, machines, nights, testing
 from harness.commands.admin import HELP as ADMIN_HELP
 from harness.commands.admin import admin_app, rewritten
 from harness.commands.old_names import tell_old_names
@@ -62,13 +62,15 @@ app.command(short_help="Run a test in simulation with many seeds.")(testing.simu
 app.command(short_help="Switch on known bugs of the broker and see which check catches them.")(testing.mutants)
 app.command(short_help="What a system guarantees, beside what runs have shown.")(testing.guarantees)
 app.command("promises", hidden=True)(testing.guarantees)
-app.command(short_help="Check recorded runs again with PySpark.")(judging.check)
+app.command(short_help="Check recorded runs with PySpark.")(judging.check)
 app.command(short_help="Show how two runs, or two nights, differ.")(judging.compare)
+app.command(short_help="Ask a whole store by SQL.")(asking.query)
 app.command("list", short_help="Show every name and setting that can be used.")(judging.list_names)
 app.command(short_help="Write reports and the index again.")(judging.report)
 app.command(short_help="Serve index and reports on loopback.")(judging.serve)
 app.command(short_help="Run a matrix of tests, and say what is new.")(nights.nightly)
 app.command(short_help="Show kinds of failure, over nights.")(nights.triage)
+app.command(short_help="Show what changed over nights; write pages over a store.")(nights.trend)
 app.command(short_help="Remove old runs from the store.")(keeping.gc)
 app.command(short_help="Keep runs, whatever `gc` is told.")(keeping.pin)
 app.command(short_help="Let `gc` remove runs that were pinned.")(keeping.unpin)

@@ -58,7 +58,7 @@ MAX_PATH = 4000
 """What Linux takes as a name (bytes) and, nearly, as a path."""
 
 Prepare = Callable[[Path], None]
-StorePages = Callable[[Path], None]
+StorePages = Callable[[Path], object]
 """Writes all pages over a store but the index."""
 
 REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS)

@@ -23,7 +23,7 @@ from reports.page import write_page
 from stormproof.contracts.check import INVALID, VALID, VERDICTS
 from stormproof.contracts.guarantee import PROMISED
 from stormproof.errors import HistoryError
-from stormproof.run_folder import REPORT, RUN_FILE, VERDICT_FILE, upgraded
+from stormproof.run_folder import NIGHT_FILE, REPORT, RUN_FILE, VERDICT_FILE, upgraded
 
 TABLE = ".index-rows.jsonl"
 LOCK = ".index-lock"
@@ -129,7 +129,7 @@ def read_rows(store: Path) -> list[tuple[IndexRow, int]]:
 
 
 def run_stamps(store: Path) -> dict[str, Stamp]:
-    """Per run folder, times and sizes of the files its row is made of: equal stamps, equal row.
+    """Per run folder, its time, and times and sizes of the files its row is made of: equal stamps, equal row.
 
     Raises:
         HistoryError: the store is no folder that can be read.
@@ -144,7 +144,8 @@ def run_stamps(store: Path) -> dict[str, Stamp]:
         folder = f"{store}/{name}/"
         run = _stamp(folder + RUN_FILE)
         if run[1] >= 0:
-            stamps[name] = [*run, *_stamp(folder + VERDICT_FILE), int(_stamp(folder + REPORT)[1] >= 0)]
+            # The folder's own time tells of files that came or went.
+            stamps[name] = [*run, *_stamp(folder + VERDICT_FILE), _stamp(folder)[0]]
     return stamps
 
 
@@ -232,7 +233,7 @@ def _row(run_dir: Path) -> IndexRow:
         status=shorten(status, 80),
         anomalies=_counts(mapping(verdict.get("anomalies"))),
         report=(run_dir / REPORT).exists(),
-        night=_text(run, "night"),
+        night=_text(read_object(run_dir / NIGHT_FILE, []) or {}, "night"),
         guarantees=guarantees_shown(run, verdict),
     )
 
@@ -243,9 +244,9 @@ def guarantees_shown(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict
     words = {VALID: KEPT, INVALID: VIOLATED}
     shown: dict[str, str] = {}
     for check in map(mapping, sequence(verdict.get("checks"))[:200]):
-        name = check.get("check")
+        name = str(check.get("check"))
         told = mapping(statuses.get(name)).get("status") or (PROMISED if name in judged_by else None)
-        if isinstance(name, str) and told is not None:
+        if told is not None:
             shown[shorten(name, 60)] = f"{words.get(str(check.get('verdict')), OPEN)} {shorten(str(told), 40)}"
     return shown
 

@@ -39,6 +39,8 @@ SCENARIO = "scenario.toml"
 """The smallest test that fails in the same way, where one was looked for."""
 PIN_FILE = "pinned.json"
 """In the folder of a run that is kept, however old it gets."""
+NIGHT_FILE = "night.json"
+"""Which night made the run; run.json is as it was when the run was judged."""
 
 RUN_SCHEMA = 3
 """Since 3 there is a digest of the ledger; what 1 was like, ``upgraded`` tells."""

@@ -64,3 +64,15 @@ def triage(
     from harness.nights.command import run_triage
 
     raise typer.Exit(run_triage(store, night, known, as_json))
+
+
+def trend(
+    nights: Annotated[int, typer.Option(help="over how many nights, the last ones")] = 60,
+    known: KnownOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what changed over nights, and write the pages over the store: trends, guarantee matrix, kinds of failure."""
+    from harness.nights.command import run_trend
+
+    raise typer.Exit(run_trend(store, nights, known, as_json))

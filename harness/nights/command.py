@@ -11,21 +11,29 @@ from typing import Any
 
 from harness.coverage import note_log_events
 from harness.nights.judgement import NEW, OVERDUE, Judgement, Kind, judge
-from harness.nights.known import FILE, Known, read_known
+from harness.nights.known import Known
+from harness.nights.pages import known_failures, write_pages
 from harness.nights.plan_file import Cell, Plan, read_plan
 from harness.nights.record import Night, all_nights, begin, find_night, new_id, unfinished
 from harness.nights.run import Budget, Run
+from harness.nights.trend import lines_of as trend_lines
+from harness.nights.trend import to_json as trend_to_json
+from harness.nights.triage import kinds_over
 from harness.notify import Notify
 from harness.outcomes import ORDER, Outcome, Outcomes
 from harness.output import print_json
 from harness.progress import duration
-from reports.index_page import write_index
+from reports.matrix_page import MATRIX
 from reports.run_page import write_report
+from reports.trend_page import TREND
+from reports.triage_page import TRIAGE
 from stormproof.contracts.check import INVALID
 from stormproof.errors import EXIT_INVALID, StormproofError, UsageError
 from stormproof.run_folder import REPORT
 from stormproof.store import make_store
 from stormproof.text import amount
+
+_NO_NIGHTS = "the store {store} holds no nights; `stormproof nightly FILE` makes one"
 
 
 def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fresh: bool, jobs: int | None, confirm: int,
@@ -38,7 +46,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     """
     if confirm < 0 or (jobs is not None and jobs < 1):
         raise UsageError("--confirm: at least 0; --jobs: at least 1")
-    knowns = _known(known, file)
+    knowns = known_failures(known, file)
     salt = new_id()
     plan = read_plan(file, salt)
     make_store(store)
@@ -69,8 +77,8 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
         for result in night.results:
             outcomes.add(_outcome(result, plan.cells))
     judgement = judge(night, plan.cells, earlier, knowns)
-    _write_reports(store, judgement.kinds)
-    lines = lines_of(night, judgement, plan, store)
+    _write_reports(store, judgement.kinds, knowns)
+    lines = outcomes.lines = lines_of(night, judgement, plan, store)
     if as_json:
         print_json(to_json(night, judgement))
     else:
@@ -88,41 +96,34 @@ def run_triage(store: Path, name: str | None, known: Path | None, as_json: bool)
     """
     nights = list(all_nights(store))
     if not nights:
-        raise UsageError(f"the store {store} holds no nights; `stormproof nightly FILE` makes one")
+        raise UsageError(_NO_NIGHTS.format(store=store))
     chosen = [find_night(store, name)] if name else nights
-    knowns = _known(known, None)
-    found: dict[str, Kind] = {}
-    for night in chosen:
-        cells = _cells(night)
-        for kind in judge(night, cells, [each for each in nights if each.name < night.name], knowns).kinds:
-            before = found.get(kind.fingerprint)
-            runs = [*(before.runs if before else ()), *kind.runs]
-            example = min(runs, key=lambda run: (not run.run, run.seconds))
-            found[kind.fingerprint] = Kind(kind.fingerprint, kind.words, kind.status, runs, kind.first, kind.last,
-                                           example, kind.known,
-                                           kind.confirmed or (before.confirmed if before else None))
+    found = kinds_over(nights, {night.name for night in chosen}, known_failures(known, None))
     if as_json:
-        print_json({"nights": [night.name for night in chosen], "failures": [_kind(kind) for kind in found.values()]})
+        print_json({"nights": [night.name for night in chosen], "failures": [_kind(kind) for kind in found]})
     elif not found:
         print(f"no failures in {amount(len(chosen), 'night')}")
-    for kind in () if as_json else found.values():
+    for kind in () if as_json else found:
         print("\n".join(_lines(kind, store)))
     return 0
 
 
-def _cells(night: Night) -> list[Cell]:
-    """A night's cells, of which only names and what was expected are known."""
-    return [Cell(each["case"], each["system"], each["workload"], each["nemesis"], each["backend"], each["nodes"],
-                 each["time_limit"], each["rate"], each["settings"], each["expected"], range(each["seeds"]))
-            for each in night.head.get("cells", [])]
+def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
+    """Write the pages over the store, and tell what changed; returns 0: it judges nothing.
 
-
-def _known(path: Path | None, beside: Path | None) -> dict[str, Known]:
-    """What is known: of the file that was named, or else of the one beside the plan, or here."""
-    if path is not None:
-        return read_known(path)
-    default = (beside.parent if beside is not None else Path()) / FILE
-    return read_known(default) if default.exists() else {}
+    Raises:
+        UsageError: there are no nights. HistoryError: the pages can't be written.
+    """
+    if most < 1:
+        raise UsageError("--nights: at least 1")
+    if next(all_nights(store), None) is None:
+        raise UsageError(_NO_NIGHTS.format(store=store))
+    found = write_pages(store, known_failures(known, None), most)
+    if as_json:
+        print_json({**trend_to_json(found), "page": str(store / TREND)})
+    else:
+        print("\n".join([*trend_lines(found), *(str(store / page) for page in (TREND, MATRIX, TRIAGE))]))
+    return 0
 
 
 def _outcome(result: Any, cells: Iterable[Cell]) -> Outcome:
@@ -137,8 +138,8 @@ def _outcome(result: Any, cells: Iterable[Cell]) -> Outcome:
                    {name: value for name, value in told.items() if value})
 
 
-def _write_reports(store: Path, kinds: Sequence[Kind]) -> None:
-    """The report of each kind's example, and the index."""
+def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Known]) -> None:
+    """The report of each kind's example, and the pages over the store."""
     for kind in kinds:
         run_dir = store / kind.example.run
         if kind.example.run and run_dir.is_dir() and not (run_dir / REPORT).exists():
@@ -147,7 +148,7 @@ def _write_reports(store: Path, kinds: Sequence[Kind]) -> None:
                 write_report(run_dir)
             except StormproofError as error:
                 print(f"stormproof: no report of {run_dir.name}: {error}", file=sys.stderr)
-    write_index(store)
+    write_pages(store, knowns)
 
 
 def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> list[str]:

@@ -50,7 +50,8 @@ class Judgement:
         return EXIT_UNKNOWN if self.unknown else EXIT_VALID
 
 
-_ORDER = (NEW, OVERDUE, SEEN, KNOWN)
+ORDER = (NEW, OVERDUE, SEEN, KNOWN)
+"""In which kinds are told."""
 
 
 def judge(night: Night, cells: Sequence[Cell], earlier: Sequence[Night], known: Mapping[str, Known],
@@ -73,7 +74,7 @@ def judge(night: Night, cells: Sequence[Cell], earlier: Sequence[Night], known: 
         first, last = seen[code]
         example = min(runs, key=lambda run: (not run.run, run.seconds))
         kinds.append(Kind(code, runs[0].words, status, runs, first, last, example, entry, night.confirmed.get(code)))
-    kinds.sort(key=lambda kind: (_ORDER.index(kind.status), -len(kind.runs), kind.fingerprint))
+    kinds.sort(key=lambda kind: (ORDER.index(kind.status), -len(kind.runs), kind.fingerprint))
     by_cell: dict[str, list[Result]] = {}
     for result in night.results:
         by_cell.setdefault(result.cell, []).append(result)

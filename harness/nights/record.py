@@ -28,7 +28,8 @@ RUNNING, COMPLETE, SPENT = "running", "complete", "budget spent"
 class Result:
     """One run of a night. ``seconds`` is the real time that it took; ``run`` is its folder's name, if it was kept.
 
-    ``fingerprint`` and ``words`` tell its kind of failure from others; empty for a run that did not fail.
+    ``fingerprint`` and ``words`` tell its kind of failure from others; empty for a run that did not fail. ``figures``
+    are those that trends are made of; ``guarantees`` tell what it showed of each, as in ``IndexRow``.
     """
 
     cell: str
@@ -41,6 +42,8 @@ class Result:
     fingerprint: str = ""
     words: str = ""
     at: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    guarantees: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from checkers.spark import SparkWarmup
 from harness.backends.catalog import BACKENDS
+from harness.nights.figures import figures_of
 from harness.nights.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
 from harness.nights.plan_file import Cell, Plan
 from harness.nights.record import COMPLETE, SPENT, Night, Result
@@ -21,9 +22,10 @@ from harness.repeat import failure_of
 from harness.run import RunResult, run_test
 from harness.sim.campaign import Case, SeedResult, keep_run, run_seed
 from harness.sim.pool import Workers, worker_pool
+from reports.summaries import guarantees_shown
 from stormproof.contracts.check import INVALID
 from stormproof.errors import HistoryError, StormproofError
-from stormproof.run_folder import Lock
+from stormproof.run_folder import NIGHT_FILE, Lock, read_run, write_json
 
 _AROUND = 20.0
 """Seconds that a run on real nodes takes besides its load, about: to begin none that the budget has no room for."""
@@ -116,7 +118,8 @@ class Run:
         except OSError as error:
             raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); make room, then the same "
                                   "command goes on with the night") from error
-        self._note(cell, found.seed, found.verdict, found.sentence, found.seconds, found.command, kept.run_dir)
+        self._note(cell, found.seed, found.verdict, found.sentence, found.seconds, found.command, kept.run_dir,
+                   found.figures, found.guarantees)
 
     def _run_real(self, tasks: Sequence[Task]) -> None:
         for cell, seed in tasks:
@@ -129,7 +132,8 @@ class Run:
                 self._note(cell, seed, BROKEN, reason, seconds, "", None)
             else:
                 verdict = failure_of(result)
-                self._note(cell, seed, verdict, result.verdict["sentence"], seconds, result.command, result.run_dir)
+                self._note(cell, seed, verdict, result.verdict["sentence"], seconds, result.command, result.run_dir,
+                           result.verdict["figures"], guarantees_shown(read_run(result.run_dir), result.verdict))
 
     def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
         """A run on real nodes, or why it broke: which ends no night."""
@@ -141,7 +145,10 @@ class Run:
             return None, str(error)
 
     def _note(self, cell: Cell, seed: int, verdict: str, sentence: str, seconds: float, command: str,
-              run_dir: Path | None) -> None:
+              run_dir: Path | None, figures: Mapping[str, Any] | None = None,
+              guarantees: Mapping[str, str] | None = None) -> None:
+        if run_dir is not None:
+            write_json(run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case})
         print_of: Fingerprint | None = None
         if verdict == BROKEN:
             print_of = broken_fingerprint(cell.system, cell.workload, sentence)
@@ -150,7 +157,7 @@ class Run:
         self._night.add(Result(
             cell.name, seed, verdict, sentence, round(seconds, 3), command, run_dir.name if run_dir else "",
             print_of.code if print_of else "", print_of.words if print_of else "",
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            datetime.now(UTC).isoformat(timespec="seconds"), figures_of(figures or {}), guarantees or {},
         ))  # fmt: skip
         place = f"{len(self._night.results)} of {self._total}"
         wanted = " (as expected)" if verdict == INVALID == cell.expected else ""

@@ -57,7 +57,7 @@ function rowOf(run) {
     el('td', {},
       el('span', {}, [run.system, run.workload, run.nemesis].filter(Boolean).join(' · ')),
       el('small', {}, `${run.options} ${run.backend}`.trim())),
-    el('td', { class: 'n seed' }, run.seed),
+    el('td', { class: run.seed.length > 9 ? 'n seed long' : 'n seed' }, run.seed),
     el('td', {}, el('span', {}, run.sentence), anomalies.length ? el('span', { class: `anomalies v-${run.verdict}` }, ...anomalies) : null));
 }
 
@@ -67,8 +67,10 @@ function haystack(run) {
   return run.text;
 }
 
+// Whether a run is one of those that the matrix counts: with a verdict, and without a bug switched on.
 function shows(run) {
   if (!asked.guarantee) return true;
+  if (run.options.startsWith('bug=') || !['valid', 'invalid'].includes(run.verdict)) return false;
   return run.guarantees.split(', ').some((each) => {
     const [name, what, ...status] = each.split(' ');
     return name === asked.guarantee && (!asked.shows || what === asked.shows) && (!asked.status || status.join(' ') === asked.status);

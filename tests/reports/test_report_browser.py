@@ -132,10 +132,11 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(1300):
         verdict = "invalid" if number % 100 == 7 else "valid"
         run = run_json(f"run-{number}", 30, 6, number, verdict) | {
-            "started": f"2026-05-01T{number // 60:02}:{number % 60:02}:00+00:00", "night": f"night-{number // 500}",
+            "started": f"2026-05-01T{number // 60:02}:{number % 60:02}:00+00:00",
             "backend": {"name": "docker" if number % 10 else "local"}, "statuses": {"lost": {"status": "promised"}}}
         (store / f"run-{number}").mkdir()
         (store / f"run-{number}" / "run.json").write_text(json.dumps(run))
+        (store / f"run-{number}" / "night.json").write_text(json.dumps({"night": f"night-{number // 500}"}))
         checks = [{"check": "lost", "verdict": verdict}]
         (store / f"run-{number}" / "verdict.json").write_text(json.dumps(
             {"verdict": verdict, "sentence": f"It is {verdict}.", "anomalies": {"lost": number}, "checks": checks}))

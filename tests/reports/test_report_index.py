@@ -126,9 +126,10 @@ from pathlib import Path
 from reports.index_page import write_index
 store, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for number in range(count):
-    run = store / f"{name}-{number}"
-    run.mkdir()
-    (run / "run.json").write_text(json.dumps({"schema": 3, "status": "recorded", "started": f"2026-{number:04}"}))
+    partial = store / "nights" / f"{name}-{number}"
+    partial.mkdir(parents=True)
+    (partial / "run.json").write_text(json.dumps({"schema": 3, "status": "recorded", "started": f"2026-{number:04}"}))
+    partial.rename(store / f"{name}-{number}")
     write_index(store)
     print(number, flush=True)
 """
@@ -204,9 +205,11 @@ def test_parts_are_written_through_no_link(tmp_path: Path, monkeypatch: pytest.M
 def test_a_row_tells_its_night_and_what_it_shows_of_each_guarantee(tmp_path: Path) -> None:
     bare_run(tmp_path, "a", "2026-05-01T10:00:00+00:00")
     run = json.loads((tmp_path / "a" / "run.json").read_text())
-    run |= {"night": "20260501T010000-abcd", "guarantees": ["lost", "mine", "phantom"],
+    run |= {"guarantees": ["lost", "mine", "phantom"],
             "statuses": {"lost": {"status": "known violation"}, "order": {"status": "not promised"}}}  # fmt: skip
     (tmp_path / "a" / "run.json").write_text(json.dumps(run))
+    assert index_rows(tmp_path)[0].night == ""
+    (tmp_path / "a" / "night.json").write_text(json.dumps({"night": "20260501T010000-abcd"}))
     verdicts = {"lost": "invalid", "order": "valid", "mine": "unknown", "phantom": "valid", "latency": "valid"}
     checks = [{"check": name, "verdict": verdict} for name, verdict in verdicts.items()]
     (tmp_path / "a" / "verdict.json").write_text(json.dumps({"verdict": "invalid", "checks": [*checks, 3, {}]}))

@@ -1,0 +1,99 @@
+"""The guarantee matrix as a page: STORE/matrix.html, system by fault by guarantee, with the runs behind each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlencode
+
+from reports.page import render, write_page
+from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
+
+MATRIX = "matrix.html"
+STYLES = ("base.css", "store.css", "matrix.css")
+SCRIPTS = ("dom.js", "theme.js", "still.js")
+STATUSES = (PROMISED, KNOWN_VIOLATION, NOT_PROMISED)
+"""The gravest first: what violates it is a defect of the system."""
+
+
+@dataclass
+class Shown:
+    """What runs with one status of a guarantee have shown: how many there are, in how many it was violated, how many
+    the store holds; some of those in which it was violated, and of the others, each with whether it has a report."""
+
+    runs: int = 0
+    violated: int = 0
+    stored: int = 0
+    worst: list[tuple[str, bool]] = field(default_factory=list)
+    others: list[tuple[str, bool]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """One guarantee under one fault: by status, what runs have shown. Empty: it was never tried."""
+
+    fault: str
+    shown: dict[str, Shown]
+
+    @property
+    def kind(self) -> str:
+        """How it stands: ``defect`` (promised, and violated), ``held``, ``known`` (a known violation that was shown),
+        ``unshown`` (one that was not), ``free`` (not promised), ``untried``."""
+        promised, known = self.shown.get(PROMISED), self.shown.get(KNOWN_VIOLATION)
+        if promised is not None and promised.violated:
+            return "defect"
+        if known is not None and known.violated:
+            return "known"
+        if promised is not None:
+            return "held"
+        if known is not None:
+            return "unshown"
+        return "free" if self.shown else "untried"
+
+    @property
+    def mark(self) -> str:
+        """What stands in the table: how often it was violated of how often it was tried, by its gravest status."""
+        if not self.shown:
+            return "–"
+        grave = {"defect": PROMISED, "held": PROMISED, "known": KNOWN_VIOLATION, "unshown": KNOWN_VIOLATION}
+        shown = self.shown[grave.get(self.kind, next(iter(self.ordered))[0])]
+        return f"{shown.violated:,}/{shown.runs:,}" if shown.violated else f"{shown.runs:,}"
+
+    @property
+    def ordered(self) -> list[tuple[str, Shown]]:
+        """Its statuses, the gravest first."""
+        return sorted(self.shown.items(), key=lambda item: (
+            STATUSES.index(item[0]) if item[0] in STATUSES else len(STATUSES), item[0]))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SystemMatrix:
+    """One system: by guarantee, a cell for each fault; what it declares of each; guarantees and faults that no run
+    tells of; how many runs were left out."""
+
+    system: str
+    faults: tuple[str, ...]
+    table: Mapping[str, Sequence[MatrixCell]]
+    declared: Mapping[str, str]
+    untried: tuple[str, ...]
+    untried_faults: tuple[str, ...]
+    skipped: int
+
+    def link(self, fault: str, name: str, shows: str, status: str) -> str:
+        """Where the index shows the runs behind a cell."""
+        return "index.html#" + urlencode(
+            {"system": self.system, "nemesis": fault, "guarantee": name, "shows": shows, "status": status})  # fmt: skip
+
+
+WORDS = {
+    "defect": "promised, and violated", "held": "promised, never violated", "known": "known violation, shown",
+    "unshown": "known violation, not shown", "free": "not promised", "untried": "never tried",
+}  # fmt: skip
+
+
+def write_matrix(store: Path, systems: Sequence[SystemMatrix]) -> Path:
+    """Write STORE/matrix.html. Raises HistoryError when that can't be done."""
+    context = {"store": store.resolve().name, "systems": systems, "words": WORDS,
+               "defects": sum(cell.kind == "defect" for each in systems for row in each.table.values() for cell in row)}
+    return write_page(store / MATRIX, render("matrix.html", STYLES, SCRIPTS, {}, context))

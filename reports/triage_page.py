@@ -1,0 +1,44 @@
+"""Kinds of failure over nights as a page: STORE/triage.html."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reports.page import render, write_page
+
+TRIAGE = "triage.html"
+STYLES = ("base.css", "store.css", "triage.css")
+SCRIPTS = ("dom.js", "theme.js", "still.js")
+SHOWN = 25
+"""Runs that are named of one kind."""
+
+
+@dataclass(frozen=True)
+class TriageKind:
+    """One kind of failure: how many runs had it, between which nights, the smallest example (its folder's name, if it
+    was kept) with the command that repeats it; ``again``: run k times again, it failed so often. ``known``: what is
+    known of it. ``stored``: its runs in the store, the newest first, each with whether it has a report. ``urgent``: it
+    is new, or overdue."""
+
+    fingerprint: str
+    words: str
+    status: str
+    runs: int
+    first: str
+    last: str
+    sentence: str
+    example: str
+    command: str
+    again: tuple[int, int] | None
+    known: str
+    stored: tuple[tuple[str, bool], ...]
+    urgent: bool
+
+
+def write_triage(store: Path, kinds: Sequence[TriageKind], nights: int) -> Path:
+    """Write STORE/triage.html. Raises HistoryError when that can't be done."""
+    context = {"store": store.resolve().name, "kinds": kinds, "nights": nights, "shown": SHOWN,
+               "urgent": sum(kind.urgent for kind in kinds)}  # fmt: skip
+    return write_page(store / TRIAGE, render("triage.html", STYLES, SCRIPTS, {}, context))
