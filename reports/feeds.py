@@ -6,10 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import parse_qsl
 
-from reports.summaries import IndexRow, index_rows
+from reports.summaries import IndexRow
 
 JSON_TYPE = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,7 +85,7 @@ FEEDS: Mapping[str, tuple[str, Callable[[Sequence[IndexRow], str], bytes]]] = {
 """Path -> content type, and what makes the content."""
 
 
-def feed(store: Path, path: str, query: str) -> tuple[str, bytes]:
-    """Content type and content of a feed. Raises BadQuery, and HistoryError where the store can't be read."""
+def feed(rows: Sequence[IndexRow], path: str, query: str) -> tuple[str, bytes]:
+    """Content type and content of a feed over a store's rows, the newest first. Raises BadQuery."""
     kind, make = FEEDS[path]
-    return kind, make(index_rows(store), query)
+    return kind, make(rows, query)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reports.disk_writes import disk_facts
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
 from reports.node_logs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
@@ -96,7 +97,7 @@ def run_report(folder: RunFolder) -> str:
         "sentence": sentence,
         "tested": tested(folder),
         "notes": folder.notes,
-        "facts": headline_facts(verdict, faults, planned, duration),
+        "facts": [*headline_facts(verdict, faults, planned, duration), *disk_facts(folder.path)],
         "checks": checks,
         "gates": gate_rows(folder.run, verdict),
         "guarantees": frozenset(str(name) for name in sequence(folder.run.get("guarantees"))),

@@ -17,7 +17,7 @@ from reports.folder import read_folder
 from reports.index_page import PAGES, PARTS, is_part, write_index
 from reports.page import write_page
 from reports.run_page import run_report
-from reports.summaries import run_stamps
+from reports.summaries import IndexRow, index_rows, run_stamps
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, LEDGER, LOG_EVENTS, REPORT, RUN_FILE, VERDICT_FILE, is_picture
 
@@ -75,6 +75,8 @@ class Pages:
         self._lock = threading.Lock()
         self._stamps: dict[str, list[int]] | None = None
         self._others_stamps: dict[str, list[int]] | None = None
+        self._row_stamps: dict[str, list[int]] | None = None
+        self._rows: list[IndexRow] = []
 
     def refresh_index(self) -> None:
         """Write the index unless no run has changed since it was last written here."""
@@ -104,7 +106,10 @@ class Pages:
     def feed(self, path: str, query: str) -> tuple[str, bytes]:
         """Content type and content for programs."""
         with self._lock:
-            return feed(self.store, path, query)
+            stamps = run_stamps(self.store)
+            if stamps != self._row_stamps:
+                self._rows, self._row_stamps = index_rows(self.store), stamps
+            return feed(self._rows, path, query)
 
     def refresh_report(self, run_dir: Path) -> None:
         """Write a run's report if there is none or it is older than the run's files."""

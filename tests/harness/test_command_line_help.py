@@ -26,6 +26,7 @@ WITH_JSON = {
     "mutants": "harness.sim.mutants.run_mutants", "check --all": "harness.recheck.check_stored",
     "gc --keep 1d": "harness.housekeeping.collect",
     "nightly a.toml": "harness.nights.command.run_nightly", "triage": "harness.nights.command.run_triage",
+    "trend": "harness.nights.command.run_trend",
     "compare a b": "harness.differences.compare", "list": "harness.listing.listing",
     "doctor": "harness.backends.probe.probe_all",
 }  # fmt: skip

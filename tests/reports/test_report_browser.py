@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from report_run_factory import HOSTILE, make_run, run_json
 
 from reports.index_page import write_index
+from reports.matrix_page import MatrixCell, Shown, SystemMatrix, write_matrix
 from reports.run_page import write_report
+from reports.trend_page import Level, Mark, Point, Series, Trend, TrendCase, TrendNight, write_trend
+from reports.triage_page import TriageKind, write_triage
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: make test installs it")
@@ -337,3 +340,76 @@ def test_paper_shows_what_the_screen_folds(watched: Watched, store: Path) -> Non
     assert page.locator("details.anomaly:not([open])").count() == 0
     page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     assert page.locator("details.anomaly:not([open])").count() == closed
+
+
+@pytest.fixture(scope="module")
+def store_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with all its pages: trends that changed, a matrix, kinds of failure; some of it hostile."""
+    store = tmp_path_factory.mktemp("pages")
+    for number in range(3):
+        verdict = "valid" if number else "invalid"
+        run = run_json(f"run-{number}", 30, 6, number, verdict) | {"statuses": {"lost": {"status": "promised"}}}
+        (store / f"run-{number}").mkdir()
+        (store / f"run-{number}" / "run.json").write_text(json.dumps(run))
+        checks = [{"check": "lost", "verdict": verdict}]
+        (store / f"run-{number}" / "verdict.json").write_text(json.dumps(
+            {"verdict": verdict, "sentence": f"It is {verdict}.", "anomalies": {}, "checks": checks}))
+    nights = tuple(TrendNight(f"night-{number}", HOSTILE, f"2026-05-{number + 1:02}", 9) for number in range(30))
+    slow = Series("p99 of sends", "ms", False, tuple(Point(at, 5.0 + 20 * (at > 14), 9) for at in range(30)),
+                  (Level(0, 15, 5.0), Level(15, 30, 25.0)), (Mark(15, f"{HOSTILE}: rose", True, 1e-4),))
+    calm = Series("invalid runs", "", True, (Point(3, 0.0, 9), Point(4, 0.0, 9)), (Level(0, 30, 0.0),), ())
+    write_trend(store, Trend(nights, (TrendCase("calm", True, (calm,)), TrendCase(HOSTILE, False, (slow, calm))), 3, 1,
+                             0.05))  # fmt: skip
+    shown = {"promised": Shown(9, 2, 3, [("run-0", False)], [("run-1", False)])}
+    faults = ("kill", "partition", *(f"fault-{number}" for number in range(20)))
+    line = [MatrixCell(fault, shown if fault == "partition" else {}) for fault in faults]
+    write_matrix(store, [SystemMatrix("joram", faults, {"lost": line, HOSTILE: line}, {}, (HOSTILE,), ("clock",), 4)])
+    kind = TriageKind("0123456789", HOSTILE, "new", 2, "night-1", "night-2", HOSTILE, "run-0", f"stormproof {HOSTILE}",
+                      (2, 3), "", (("run-0", False),), True)
+    write_triage(store, [kind, replace(kind, example=HOSTILE, stored=(), fingerprint=HOSTILE, urgent=False)], 30)
+    write_index(store)
+    return store
+
+
+@pytest.mark.requirement("H22", part=True)
+@pytest.mark.requirement("H10", part=True)
+def test_pages_over_a_store_lead_to_the_runs_behind_them(watched: Watched, store_pages: Path) -> None:
+    page = watched.open(store_pages / "index.html")
+    page.get_by_role("link", name="Trends").click()
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.locator("ul.changes li").all_inner_texts() == [f"Worse{HOSTILE}: rose"]
+    expect(page.locator("section h2").first).to_have_text(HOSTILE)  # what changed stands first
+    chart = page.locator("figure.chart").first
+    assert [chart.locator(f".{drawn}").count() for drawn in ("dot", "level", "mark")] == [30, 2, 1]
+    high, low = (chart.locator(".dot").nth(at).bounding_box() for at in (20, 2))
+    assert high is not None and low is not None and low["y"] - high["y"] > 30 and low["x"] < high["x"]
+    page.get_by_role("link", name="Guarantees").click()
+    page.wait_for_selector("html[data-ready=yes]")
+    expect(page.locator(".runs-behind").first).to_be_hidden()
+    page.locator("a.cell.defect").first.click()
+    expect(page.locator(".runs-behind").first).to_contain_text("violated in 2 of 9 runs")
+    expect(page.locator(".runs-behind").first).to_contain_text("6 were not kept in the store")
+    page.get_by_role("link", name="runs that violated it").first.click()
+    page.wait_for_selector("html[data-ready=yes]")
+    expect(page.locator("#shown")).to_have_text("1 of 3")
+    assert runs_shown(page) == ["run-0"]
+    page.get_by_role("link", name="Kinds of failure").click()
+    page.wait_for_selector("html[data-ready=yes]")
+    expect(page.locator(".kind")).to_have_count(2)
+    expect(page.locator(".kind .command").first).to_have_text(f"stormproof {HOSTILE}")
+    page.locator(".kind").first.get_by_role("link", name="run-0").first.click()
+    page.wait_for_selector("html[data-ready=yes]")
+    expect(page.locator("#rows tr")).to_have_count(1)
+
+
+@pytest.mark.parametrize("watched", [PHONE], indirect=True)
+def test_pages_over_a_store_fit_a_phone(watched: Watched, store_pages: Path) -> None:
+    for name in ("index.html", "trend.html", "matrix.html#c1-1-2", "triage.html"):
+        page = watched.page
+        page.goto(f"{store_pages.as_uri()}/{name}")
+        page.wait_for_selector("html[data-ready=yes]")
+        page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
+        theme = page.evaluate("document.documentElement.dataset.theme")
+        page.locator("#theme").click()
+        assert page.evaluate("document.documentElement.dataset.theme") != theme

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from report_run_factory import make_run
 
+from reports.index_page import PAGES
 from reports.server import inside, make_server
 from stormproof.errors import HistoryError, UsageError
 
@@ -160,6 +161,38 @@ def test_index_and_report_follow_the_runs(server: ThreadingHTTPServer, store: Pa
     later = (store / "run-2" / "report.html").stat().st_mtime_ns + 10**9
     os.utime(store / "run-2" / "verdict.json", ns=(later, later))
     assert b"Checked anew." in ask(server, "/run-2/report.html")[1]
+
+
+@pytest.mark.requirement("H22", part=True)
+def test_other_pages_over_the_store_follow_runs_and_nights(store: Path) -> None:
+    written: list[int] = []
+
+    def others(where: Path) -> None:
+        written.append(len(list(where.glob("*/run.json"))))
+        for name in PAGES:
+            (where / name).write_text(f"{name} {len(written)}")
+
+    with make_server(store, "127.0.0.1", 0, others=others) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            assert b'href="matrix.html"' in ask(server, "/")[1]
+            assert [ask(server, f"/{name}")[1].decode() for name in PAGES] == [f"{name} 1" for name in PAGES]
+            make_run(store, "run-2", operations=100)
+            assert ask(server, "/trend.html")[1] == b"trend.html 2"
+            (store / "nights" / "one").mkdir(parents=True)
+            (store / "nights" / "one" / "results.jsonl").write_text("{}")
+            assert ask(server, "/triage.html")[1] == b"triage.html 3"
+            assert ask(server, "/triage.html")[1] == b"triage.html 3"
+            (store / "matrix.html").unlink()
+            status, body, headers = ask(server, "/matrix.html")
+            assert (status, body) == (200, b"matrix.html 4")
+            assert "sandbox" not in headers["content-security-policy"]
+            assert ask(server, "/other.html")[0] == 404
+        finally:
+            server.shutdown()
+            thread.join()
+    assert written == [1, 2, 2, 2]
 
 
 def test_a_report_that_cannot_be_made_is_an_error_page_not_a_crash(server: ThreadingHTTPServer, store: Path) -> None:
