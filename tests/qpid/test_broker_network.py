@@ -47,7 +47,7 @@ def test_both_networks_are_cut(tmp_path: Path) -> None:
     assert promotions(cut(tmp_path, "all")) == 2
 
 
-@pytest.mark.requirement("Q5", part=True)
+@pytest.mark.requirement("Q5")
 def test_a_node_joins_on_both_networks_while_the_others_run(tmp_path: Path) -> None:
     """The operator pushes the new broker URL, and the new client URL, to every broker [Failback]."""
 

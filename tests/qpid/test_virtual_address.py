@@ -36,7 +36,7 @@ def holders(ran: Ran) -> list[str]:
     return [node for node in NODES if "virtual address added" in ran.log(f"{node}.manager")]
 
 
-@pytest.mark.requirement("Q17", part=True)
+@pytest.mark.requirement("Q17")
 @pytest.mark.requirement("Q5", part=True)
 @pytest.mark.parametrize(("nemesis", "settings"), [
     ("kill", {"kill_kind": "master", "kill_program": BROKER}),
