@@ -161,7 +161,9 @@ def _month(run: str) -> str:
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    plain = [{**row, "started": _moment(row["started"])} for row in rows]
+    maps = [field.name for field in ROWS if field.type == _TEXTS]
+    plain = [{**row, "started": _moment(row["started"]), **{name: list(map(tuple, row.get(name, ()))) for name in maps}}
+             for row in rows]  # fmt: skip
     return pa.Table.from_pylist(plain, schema=ROWS)
 
 

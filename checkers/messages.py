@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +70,9 @@ def _nodes(run: Run, rows: Int64s) -> list[str | None]:
     return [None if row < 0 else run.history.node.at(row) for row in rows.tolist()]
 
 
-def add_messages(store: Path) -> tuple[int, list[str]]:
+def add_messages(store: Path, progress: Callable[[int, int], None] | None = None) -> tuple[int, list[str]]:
     """Make the accounts that a store's lake has not yet, or has of another history; tells how many, and why others
-    can't be made. Accounts of runs that are gone are removed.
+    can't be made. Accounts of runs that are gone are removed. ``progress`` is called with the runs done and all runs.
 
     Raises:
         OSError: the lake can't be written.
@@ -83,7 +83,9 @@ def add_messages(store: Path) -> tuple[int, list[str]]:
     runs = {run_dir.name: run_dir for run_dir in Store(store).runs() if (run_dir / HISTORY).exists()}
     for stale in _stale(folder, runs):
         stale.unlink(missing_ok=True)
-    for name, run_dir in runs.items():
+    for done, (name, run_dir) in enumerate(runs.items()):
+        if progress is not None:
+            progress(done, len(runs))
         path = folder / f"{name}.parquet"
         if path.exists() and path.stat().st_mtime_ns >= (run_dir / HISTORY).stat().st_mtime_ns:
             continue

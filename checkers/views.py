@@ -19,7 +19,7 @@ DUCKDB, SPARK = "duckdb", "spark"
 _RUN_FOLDERS = "[0-9]*"
 _LISTS = {"verdicts": "checks", "faults": "faults", "latency": "latency"}
 _COLUMNS = {
-    "verdicts": ("check AS check_name", "verdict", "decides", "count", "anomaly", "status", "summary"),
+    "verdicts": ("check AS check_name", "verdict", "decides", "count", "anomaly", "status AS promise", "summary"),
     "faults": ("id", "family", "kind", "targets", "start_s", "end_s", "end_s - start_s AS seconds", "proven",
                "recovery_s"),
     "latency": ("f", "count", "p50_ms", "p95_ms", "p99_ms", "max_ms"),

@@ -61,6 +61,17 @@ class StoreFrames:
         path = self.store.resolve(name)
         return RunFrames(path, read_run(path))
 
+    def query(self, sql: str) -> pd.DataFrame:
+        """What a query by DuckDB over the store's views gives (docs/lake.md).
+
+        Raises:
+            UsageError: the query is refused; the message says why.
+        """
+        from harness.query import query
+
+        frame: pd.DataFrame = query(self.store.path, sql).to_pandas()
+        return frame
+
     def runs(self) -> pd.DataFrame:
         """A row per run: id, start, status, every field of its test, verdict (None when not checked).
 

@@ -192,4 +192,15 @@ def test_parts_are_parquet_that_anybody_reads(tmp_path: Path) -> None:
     refresh(tmp_path)
     (part,) = (tmp_path / lake.LAKE).glob("month=2026-01/part-*.parquet")
     (row,) = pq.ParquetFile(part).read().to_pylist()
-    assert (row["verdict"], row["lost"], dict(row["settings"])) == ("invalid", 1, {})
+    assert (row["verdict"], row["lost"]) == ("invalid", 1)
+
+
+def test_settings_and_versions_are_maps(tmp_path: Path) -> None:
+    run = judged_run(tmp_path, 1)
+    info = json.loads((run / "run.json").read_text())
+    info["test"]["options"] = {"ack": "all", "nodes": 3, "reliable": True, "schedule": ""}
+    info["versions"] = {"stormproof": "0.1.0"}
+    (run / "run.json").write_text(json.dumps(info))
+    refresh(tmp_path)
+    query = "SELECT settings['ack'], settings['nodes'], settings['reliable'], settings['none'], version FROM runs"
+    assert duckdb_views(tmp_path).execute(query).fetchall() == [("all", "3", "true", None, "0.1.0")]

@@ -1,0 +1,151 @@
+"""``stormproof query``: SQL over a store, by DuckDB in this process or by Spark."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from checkers.lake import refresh
+from checkers.spark import LOCAL_MASTER, SparkWarmup
+from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, views_sql
+from harness.output import print_json
+from harness.progress import console
+from stormproof.errors import StormproofError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENGINES = (DUCKDB, SPARK)
+_WORD = re.compile(r"[A-Za-z_]+")
+
+
+def used_views(sql: str) -> tuple[str, ...]:
+    """The views that a query may name: what others take need not be made for it."""
+    words = {word.lower() for word in _WORD.findall(sql)}
+    return tuple(name for name in VIEWS if name in words)
+
+
+def query(store: Path, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
+          to: Console | None = None) -> pa.Table:
+    """What a query over the views of a store gives (``docs/lake.md``); the lake is brought up to date first.
+
+    Raises:
+        UsageError: there is no such store, or the engine refuses the query; the message is the engine's.
+        StormproofError: the lake can't be written, or Spark fails.
+    """
+    if not store.is_dir():
+        raise UsageError(f"--store {store}: there is no such folder")
+    to = to or Console(quiet=True)
+    views = used_views(sql)
+    with to.status("bringing the lake up to date") as status:
+        refresh(store)
+        if "messages" in views:
+            _add_messages(store, lambda done, total: status.update(f"accounts of messages: {done} of {total} runs"))
+        status.update("waiting for the answer")
+        return _by_spark(store, sql, views, master) if engine == SPARK else _by_duckdb(store, sql, views)
+
+
+def _add_messages(store: Path, progress: Any) -> None:
+    from checkers.messages import add_messages
+
+    try:
+        _, refused = add_messages(store, progress)
+    except OSError as error:
+        raise StormproofError(f"{store}: its lake can't be written ({error.strerror or error})") from error
+    for reason in refused:
+        print(f"left out: {reason}", file=sys.stderr)
+
+
+def _by_duckdb(store: Path, sql: str, views: tuple[str, ...]) -> pa.Table:
+    import duckdb
+
+    try:
+        connection = duckdb_views(store, views)
+        connection.execute("SET memory_limit = '4GB'")
+        return connection.execute(sql).to_arrow_table()
+    except duckdb.Error as error:
+        raise UsageError(f"the query: {_one_line(error)}") from error
+
+
+def _by_spark(store: Path, sql: str, views: tuple[str, ...], master: str) -> pa.Table:
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+    warm = SparkWarmup(master)
+    try:
+        spark = warm.session()
+        spark_views(spark, store, views)
+        return spark.sql(sql).toArrow()
+    except (AnalysisException, ParseException) as error:
+        raise UsageError(f"the query: {_one_line(error)}") from error
+    except PySparkException as error:
+        raise StormproofError(f"Spark: {_one_line(error)}") from error
+    finally:
+        warm.abandon()
+
+
+def _one_line(error: Exception) -> str:
+    """An engine's reason without its drawing of the query."""
+    said = str(error).split("\n\n")[0].split("\nLINE ")[0].split(" SQLSTATE")[0]
+    return " ".join(said.split())
+
+
+def run_query(store: Path, sql: str, *, engine: str, master: str, form: str) -> int:
+    """Print what a query gives, as ``table``, ``csv`` or ``json``; returns the exit status.
+
+    Raises:
+        UsageError, StormproofError: as ``query``.
+    """
+    table = query(store, sql, engine=engine, master=master, to=console(form != "table"))
+    if form == "json":
+        print_json({"columns": table.column_names, "rows": [_plain(row) for row in table.to_pylist()]})
+    elif form == "csv":
+        out = csv.writer(sys.stdout, lineterminator="\n")
+        out.writerow(table.column_names)
+        out.writerows([_shown(value) for value in row.values()] for row in table.to_pylist())
+    else:
+        _print(table)
+    return 0
+
+
+def _print(table: pa.Table) -> None:
+    to = console()
+    shown = Table(*map(escape, table.column_names), box=None)
+    for row in table.to_pylist():
+        shown.add_row(*(escape(_shown(value)) for value in row.values()))
+    to.print(shown)
+    to.print(f"{table.num_rows:,} row{'s' if table.num_rows != 1 else ''}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def print_views(store: Path, engine: str) -> int:
+    """Print the statements that make the views, for an engine of one's own; returns the exit status."""
+    if not store.is_dir():
+        raise UsageError(f"--store {store}: there is no such folder")
+    refresh(store)
+    _add_messages(store, None)
+    print(views_sql(store, engine), end="")
+    return 0
