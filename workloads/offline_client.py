@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from workloads.connection import Rejected, StompConnection
 from workloads.durable.connection import BEGUN, DurableConnection, Patience
 from workloads.durable.links import SENT_AGAIN, Link, NeutralLink, StompLink
 from workloads.durable.repository import Repository, RepositoryFull
-from workloads.durable.storage import FileStorage, MemoryStorage, Storage
+from workloads.durable.storage import FileStorage, MemoryStorage, RepositoryError, Storage
 from workloads.neutral_client import NeutralQueueClient
 from workloads.queue_client import QueueClient, queue_name
 
@@ -111,8 +112,12 @@ class OfflineProducer(StompClient):
             OSError: its disk fails.
         """
         options = self._options
-        self._storage = storage = self._disks.open(self._thread)
-        repository = Repository(storage, options["repository_bytes"], options["repository_messages"])
+        try:
+            self._storage = storage = self._disks.open(self._thread)
+            repository = Repository(storage, options["repository_bytes"], options["repository_messages"])
+        except RepositoryError:
+            await asyncio.sleep(options["open_timeout"])  # only a person can mend that: there is no haste
+            raise
         if repository.set_aside:
             logger.info("%s: %d bytes of an unfinished end set aside", storage.name, repository.set_aside)
         patience = Patience(options["confirm"], options["open_timeout"], options["rest"], options["window"])

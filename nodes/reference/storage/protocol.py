@@ -69,6 +69,10 @@ class OutOfOrderError(StorageError):
         self.applied = applied
 
 
+class StoreDamagedError(StorageError):
+    """What the store holds is no state of any broker; the text says what is wrong with it."""
+
+
 class MalformedRequestError(StorageError):
     """A request that breaks the protocol."""
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from nodes.reference import wire
 from nodes.reference.api import Runtime
 from nodes.reference.replication.links import (
     Complaints,
@@ -167,6 +168,10 @@ class StorageService:
         except MalformedRequestError as error:
             self._complaints.tell(request.client, str(error))
             return [number, "refused", str(error)]
+        except wire.WireError as error:
+            reason = f"the database is damaged: a row can't be read ({error})"
+            self._complaints.tell(request.client, reason, level="error")
+            return [number, "refused", reason]
 
     async def _answer(self, request: _Request, asked: Any, arguments: list[Any]) -> list[Any]:
         rows, client, writer = self._rows, request.client, request.writer

@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.shapes import ShapeError, check_row, check_state
 from nodes.reference.engine.store import TABLES, Changes
 from nodes.reference.storage.client import StorageClient
-from nodes.reference.storage.protocol import Change, FencedError, StorageError
+from nodes.reference.storage.protocol import Change, FencedError, StorageError, StoreDamagedError
 
 
 class SharedState:
@@ -41,6 +42,7 @@ class SharedState:
 
         Raises:
             FencedError: the store was claimed in this epoch or a newer one.
+            StoreDamagedError: what it holds can't be an engine's state; the engine has kept its own.
             StorageError: the service can't be reached, or refuses.
         """
         self.let_go()
@@ -52,6 +54,7 @@ class SharedState:
             async for page in self._client.read(epoch, table):
                 rows += ([table, *row] for row in page)
                 on_progress()
+        _check(rows)
         with self._transaction():
             self._engine.load(rows, on_progress)
         self._engine.changes = self._changes
@@ -114,3 +117,17 @@ class SharedState:
             if self.epoch == epoch:
                 self.let_go()
             raise
+
+
+def _check(rows: list[list[Any]]) -> None:
+    """Raises StoreDamagedError unless these rows make one state together."""
+    tables: dict[str, dict[int, list[Any]]] = {table: {} for table in TABLES}
+    try:
+        for row in rows:
+            if len(row) < 3:  # what a link says of a row that is gone
+                raise ShapeError(f"a row of {row[0]} has no columns")
+            check_row(row)
+            tables[row[0]][row[1]] = row
+        check_state(tables)
+    except ShapeError as error:
+        raise StoreDamagedError(f"the database is damaged: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
+from nodes.reference.designs.fiorano.states import REPLICATED_STATES, SHARED_STATES
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import MessageCodec
 
@@ -75,12 +76,16 @@ class Stored(NamedTuple):
 
 
 Message = Hello | Begin | Page | Changes | Complete | Stored
+_STATES = frozenset((*REPLICATED_STATES, *SHARED_STATES))
 _CODEC = MessageCodec((Hello, Begin, Page, Changes, Complete, Stored))
 
 
 def unpack(frame: Any) -> Message:
     """The message in a link frame; raises LinkError when it is none."""
-    return cast("Message", _CODEC.unpack(frame))
+    message = cast("Message", _CODEC.unpack(frame))
+    if isinstance(message, Hello) and not {message.state, message.before} <= _STATES:
+        raise LinkError("the other server is in a state that there is not")
+    return message
 
 
 def pack(message: Message) -> bytes:

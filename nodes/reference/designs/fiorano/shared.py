@@ -7,6 +7,7 @@ confirmed when the service has it on disk, in the epoch of the lock; older epoch
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -21,12 +22,15 @@ from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
 from nodes.reference.designs.fiorano.states import ACTIVATING, ACTIVE, PASSIVE
 from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SHARED, Transition
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.replication.links import Complaints
 from nodes.reference.storage.client import StorageClient
-from nodes.reference.storage.protocol import FencedError, StorageError
+from nodes.reference.storage.protocol import FencedError, StorageError, StorageUnavailableError
 from nodes.reference.storage.shared_state import SharedState
 
 _LOOKS = 4
 """How often in a lease the database is asked whether it is there."""
+_REST = 10
+"""Leases after which a server that could not use what the database holds tries again."""
 
 
 class SharedPair(Server):
@@ -39,6 +43,8 @@ class SharedPair(Server):
                                      options.secret, options.database_timeout)
         self._store = SharedState(self._client, engine, broker.transaction)
         self._reachable = self._activated = False
+        self._complaints = Complaints(broker.runtime, "database can't be used")
+        self._rest_until = -math.inf
         self._epoch = self._above = self._commits = 0
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
@@ -132,7 +138,7 @@ class SharedPair(Server):
             await asyncio.sleep(self._options.lease / _LOOKS)
 
     async def _reached(self) -> None:
-        if not self._reachable:
+        if not self._reachable and self._runtime.now() >= self._rest_until:
             self._reachable = True
             self._runtime.log("database in reach")
             self.decide()
@@ -162,9 +168,14 @@ class SharedPair(Server):
                 await self._store.take_over(epoch)
         except StorageError as error:
             self._activation = None
+            if not isinstance(error, FencedError | StorageUnavailableError):
+                self._reachable = False
+                self._rest_until = self._runtime.now() + _REST * self._options.lease
+                self._complaints.tell("", f"{error}; restore it from a copy: nobody serves until then", level="error")
             self._failed(error)
             return
         self._activation = None
+        self._complaints.forget("")
         self._epoch, self._commits, self._activated = epoch, 0, True
         self._runtime.log("database claimed", epoch=epoch)
         self.decide()

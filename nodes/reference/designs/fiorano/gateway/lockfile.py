@@ -10,6 +10,8 @@ from typing import Protocol
 from nodes.reference.designs.fiorano.gateway.grants import Record
 
 _LINE = re.compile(r"epoch (\d{1,15}) holder (\S*)\n")
+MOST_EPOCH = 10**15 - 1
+"""What the line has room for."""
 MOST_BYTES = 1000
 
 

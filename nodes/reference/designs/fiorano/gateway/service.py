@@ -8,7 +8,7 @@ from typing import Any
 from nodes.reference.api import ConfigError, Runtime
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig
 from nodes.reference.designs.fiorano.gateway.grants import Grants, Record, Take
-from nodes.reference.designs.fiorano.gateway.lockfile import LockFile, decoded, encoded
+from nodes.reference.designs.fiorano.gateway.lockfile import MOST_EPOCH, LockFile, decoded, encoded
 from nodes.reference.designs.fiorano.gateway.protocol import (
     GRANTED,
     HELD,
@@ -124,7 +124,7 @@ class Gateway:
         if not isinstance(request, list) or any(isinstance(part, bool) for part in request):
             raise LinkError("a request is malformed")
         match request:
-            case ["take", int(number), int(low), int(own), int(other), int(new)] if new > 0:
+            case ["take", int(number), int(low), int(own), int(other), int(new)] if 0 < new <= MOST_EPOCH:
                 await self._look()
                 return await self._take(server, number, Take(low, own, other, new))
             case ["renew", int(number), int(epoch)]:
