@@ -69,6 +69,8 @@ class Outcomes:
         """``notify``: whom each invalid run is told to."""
         self._junit, self._markdown, self._notify = junit, markdown, notify
         self._found: list[Outcome] = []
+        self.lines: Sequence[str] = ()
+        """What a person is told of all of them, above the table."""
         for option, path in (("--junit", junit), ("--markdown", markdown)):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise UsageError(f"{option} {path}: not a file in a folder that is there")
@@ -84,11 +86,11 @@ class Outcomes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for path, make in ((self._junit, junit), (self._markdown, markdown)):
+        for path in (self._junit, self._markdown):
             if path is None:
                 continue
             try:
-                write_text(path, make(self._found))
+                write_text(path, junit(self._found) if path is self._junit else markdown(self._found, self.lines))
             except StormproofError as error:
                 if kind is None:
                     raise
@@ -119,10 +121,12 @@ def junit(outcomes: Sequence[Outcome]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
-    """A table of all runs, the worst first."""
+def markdown(outcomes: Sequence[Outcome], told: Sequence[str] = ()) -> str:
+    """What is told of all runs, and a table of them, the worst first."""
     ranked = sorted(outcomes, key=lambda outcome: ORDER.index(outcome.verdict))
     lines = ["# Stormproof", "", _summary(outcomes), ""]
+    if told:  # indented, so that nothing in it is markup
+        lines += [*(f"    {' '.join(_xml(line).split(chr(10)))}" for line in told), ""]
     if ranked:
         lines += ["| verdict | test | run | what was found |", "| --- | --- | --- | --- |"]
     for outcome in ranked[:_SHOWN]:
