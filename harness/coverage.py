@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.system import System
+from stormproof.contracts.system import DiskWrites, System
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.bounds import read_small_text
 from stormproof.history.moments import SUFFIX, write_moments
@@ -70,7 +70,12 @@ def _events(system: System, path: Path, zero: float) -> Iterator[dict[str, Any]]
         if all(line.time is None for line in ours):
             times = [line.time if line.time is not None else 0.0 for line in lines]
             Path(f"{path}{SUFFIX}").write_bytes(write_moments(zero + time for time in times))
+    lives: list[DiskWrites] = []
     for line in lines:
+        if (counted := system.disk_writes(line.text)) is not None:
+            if lives and counted.writes >= lives[-1].writes:
+                lives.pop()  # of the same life of the program
+            lives.append(counted)
         if line.time is None:
             continue
         at = {"node": path.stem, "time": line.time}
@@ -78,3 +83,6 @@ def _events(system: System, path: Path, zero: float) -> Iterator[dict[str, Any]]
             yield {**at, "event": "role", **asdict(role)}
         if (transfer := system.state_transfer(line.text)) is not None:
             yield {**at, "event": "transfer", **asdict(transfer), "target": transfer.target or path.stem}
+    if lives:
+        yield {"node": path.stem, "event": "disk", "writes": sum(life.writes for life in lives),
+               "changes": sum(life.changes for life in lives), "messages": sum(life.messages for life in lives)}

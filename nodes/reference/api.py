@@ -321,6 +321,8 @@ class Broker(Protocol):
     config: Config
     runtime: Runtime
     database: sqlite3.Connection
+    disk_writes: int
+    """Transactions that were brought to this machine's disk since the program's start."""
 
     @property
     def engine(self) -> Engine:

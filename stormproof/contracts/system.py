@@ -49,6 +49,17 @@ class StateTransfer:
 
 
 @dataclass(frozen=True)
+class DiskWrites:
+    """A line of a log counts what its program has done since it was started: ``writes``, transactions that it brought
+    to its machine's disk; store operations (``changes``) that it carried out for clients, and ``messages`` that these
+    stored, for whatever machines wrote them."""
+
+    writes: int
+    changes: int = 0
+    messages: int = 0
+
+
+@dataclass(frozen=True)
 class KnownBug:
     """A bug of the system that can be switched on by the option ``bug``; ``command`` shows it."""
 
@@ -180,6 +191,10 @@ class System(ABC):
 
     def state_transfer(self, text: str) -> StateTransfer | None:
         """The transfer of state that a line of a node's log announces."""
+        return None
+
+    def disk_writes(self, text: str) -> DiskWrites | None:
+        """What a line of a machine's log says of disk writes."""
         return None
 
     def states_reached(self, logs: Mapping[str, str]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from harness.backends.probe import choose_backend
+from harness.coverage import note_log_events
 from harness.sim.campaign import ALL, Case, SeedResult, run_seed
 from nodes.reference.designs.fiorano.configuration import MODES
+from reports.disk_writes import disk_facts
+from reports.run_page import write_report
 from stormproof.errors import StormproofError
 
 
@@ -65,3 +69,17 @@ def test_real_processes(tmp_path: Path, backend: str, mode: str) -> None:
     (verdict,) = tmp_path.glob("*/verdict.json")
     found = json.loads(verdict.read_text())
     assert done.returncode in (0, 2) and found["verdict"] != "invalid", done.stdout[-3000:]
+
+
+@pytest.mark.requirement("F11", part=True)
+@pytest.mark.parametrize(("mode", "least", "most"), [("replicated", 1.8, 2.3), ("shared", 0.8, 1.2)])
+def test_disk_writes_are_counted_and_in_the_report(tmp_path: Path, mode: str, least: float, most: float) -> None:
+    """Two for each store operation in the replicated mode, one in the shared one."""
+    case = Case("fiorano", "queue", "none", 2, 8.0, 60.0, {"mode": mode, "producers": "1", "consumers": "1"})
+    result = run_seed(case, 3, tmp_path, tmp_path, ALL)
+    assert result.run_dir is not None
+    note_log_events(result.run_dir)
+    ((label, figure, remark),) = disk_facts(result.run_dir)
+    assert label == "Disk writes" and least <= float(re.findall(r"[\d.]+", remark)[0]) <= most, (figure, remark)
+    page = write_report(result.run_dir).read_text()
+    assert figure in page and remark.partition(";")[0] in page

@@ -70,9 +70,11 @@ class ReferenceBroker:
         self.runtime = runtime
         self.port = config.port
         self.limits = Limits.from_options(config.options)
+        self._in_memory = is_in_memory(config)
         self.database: sqlite3.Connection = (
-            sqlite3.connect(":memory:", isolation_level=None) if is_in_memory(config)
+            sqlite3.connect(":memory:", isolation_level=None) if self._in_memory
             else runtime.open_database(DATABASE))
+        self.disk_writes = 0
         self.bugs = switched_on(config.options)
         if COMMIT_UNSYNCED in self.bugs:
             self.database.execute("PRAGMA synchronous=OFF")
@@ -167,6 +169,7 @@ class ReferenceBroker:
             if forgives is None:
                 self.engine.flush()
                 self.database.execute("COMMIT")
+                self.disk_writes += not self._in_memory
             else:
                 self._try_to_commit(forgives)
         except BaseException as error:
@@ -188,6 +191,7 @@ class ReferenceBroker:
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
         else:
+            self.disk_writes += not self._in_memory
             self.engine.saved()
 
     def began_serving(self) -> None:

@@ -32,6 +32,7 @@ MOST_UNSENT = 16 << 20
 """Bytes of answers that may wait for a client to read them; whoever has more is cut off."""
 _CHUNK = 1 << 16
 _HANDSHAKE_SECONDS = 2.0
+_TELL_EVERY = 2.0
 _MOST_READS = 16
 """Pages that are read in one transaction."""
 _MOST_WAITING = 10_000
@@ -67,7 +68,9 @@ class StorageService:
         self._handshake = Handshake(PROTOCOL, config.cluster, SERVICE, config.secret, runtime.random)
         self._complaints = Complaints(runtime, "connection refused")
         self._rows: Store = store if store is not None else StoredRows(runtime.open_database(SERVICE))
-        self._heard = runtime.now()
+        self._heard = self._told_at = runtime.now()
+        self._writes = self._told = 0
+        """Transactions that changed something."""
         self._waiting: list[_Request] = []
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
@@ -142,15 +145,25 @@ class StorageService:
             self._wake.set()
         else:
             self._room.set()
+        before = (self._rows.epoch, self._rows.holder, self._rows.applied)
         self._rows.begin()
         answers = [(request, await self._do(request)) for request in requests]
         await self._rows.finish()
+        self._writes += before != (self._rows.epoch, self._rows.holder, self._rows.applied)
+        self._tell_writes()
         for request, answer in answers:
             transport = request.writer.transport
             if answer is None or transport.get_write_buffer_size() > MOST_UNSENT:
                 transport.abort()
             elif not transport.is_closing():
                 request.writer.write(encode_frame(answer))
+
+    def _tell_writes(self) -> None:
+        """Log how often the disk was written to, now and then."""
+        now = self._runtime.now()
+        if self._writes != self._told and now >= self._told_at + _TELL_EVERY:
+            self._told, self._told_at = self._writes, now
+            self._runtime.log("disk writes", writes=self._writes)
 
     async def _do(self, request: _Request) -> list[Any] | None:
         """Do what is asked; the answer, None for somebody who doesn't speak the protocol."""

@@ -8,7 +8,7 @@ claims a newer epoch, which fences the holder before, and loads all that it hold
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -76,8 +76,8 @@ class SharedState:
         self.epoch = 0
         self._engine.changes = None
 
-    def commit(self) -> asyncio.Task[None]:
-        """Send what has changed since the last call; the task ends when that is durable.
+    def commit(self, told: Callable[[Sequence[Change]], None] = lambda changes: None) -> asyncio.Task[None]:
+        """Send what has changed since the last call, of which ``told`` is told; the task ends when that is durable.
 
         Tasks end in the order of the calls. After one has failed all that follow do.
 
@@ -87,9 +87,10 @@ class SharedState:
         if not self.epoch:
             raise StorageError("this broker does not hold the store")
         self._sequence += 1
+        changes = [Change(*each) for each in self._changes.drain()]
+        told(changes)
         return asyncio.get_running_loop().create_task(
-            self._commit(self.epoch, self._sequence, [Change(*each) for each in self._changes.drain()]),
-            name=f"commit {self._sequence}")
+            self._commit(self.epoch, self._sequence, changes), name=f"commit {self._sequence}")
 
     async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
         if self.epoch != epoch:  # lost since the call: nothing may follow a commit that failed

@@ -14,8 +14,9 @@ from nodes.reference.designs.fiorano.states import (
     STANDALONE,
     WAITING,
 )
+from nodes.reference.designs.fiorano.tally import EVENT as DISK_WRITES
 from nodes.systems.reference.log_events import BROKER_STATES, Line, NodeLogs, State, logged
-from stormproof.contracts.system import RoleChange, StateTransfer
+from stormproof.contracts.system import DiskWrites, RoleChange, StateTransfer
 
 STATE = "state"
 """The event of a change of state; ``present`` and ``previous`` say which."""
@@ -35,6 +36,14 @@ def state_transfer(line: Line) -> StateTransfer | None:
     if line.event != "synchronisation complete" or "counter" not in line.fields:
         return None
     return StateTransfer("its peer", "", f"up to change {line.fields['counter']}")
+
+
+def disk_writes(line: Line) -> DiskWrites | None:
+    """How often a server, or the shared database's service, has written to its disk so far."""
+    if line.event != DISK_WRITES or not line.fields.get("writes", "").isdecimal():
+        return None
+    return DiskWrites(*(int(text) if text.isdecimal() else 0
+                        for text in (line.fields.get(name, "") for name in ("writes", "changes", "messages"))))
 
 
 def _changed(previous: str, present: str) -> State:

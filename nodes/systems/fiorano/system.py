@@ -15,7 +15,7 @@ from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
-from nodes.systems.fiorano.states import STATES, role_change, state_transfer
+from nodes.systems.fiorano.states import STATES, disk_writes, role_change, state_transfer
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
@@ -78,7 +78,7 @@ FIORANO = Fiorano(
     modes=COMPARED,
     trial=TRIAL,
     read_options=_read_options,
-    events=Events(role_change, state_transfer),
+    events=Events(role_change, state_transfer, disk_writes),
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
         Option("lease", 1.0, "seconds for which the lock is held after its holder has last asked for it"),

@@ -15,7 +15,7 @@ from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import AdminCommand, KnownBug, RoleChange, StateTransfer, System
+from stormproof.contracts.system import AdminCommand, DiskWrites, KnownBug, RoleChange, StateTransfer, System
 from stormproof.errors import UsageError
 from stormproof.test import DEFAULT_NODES, Test
 
@@ -29,6 +29,7 @@ class Events:
 
     role: Callable[[Line], RoleChange | None] = lambda line: None
     transfer: Callable[[Line], StateTransfer | None] = lambda line: None
+    writes: Callable[[Line], DiskWrites | None] | None = None
 
 
 class ReferenceSystem(System):
@@ -148,6 +149,10 @@ class ReferenceSystem(System):
     def state_transfer(self, text: str) -> StateTransfer | None:
         """As the design's events say."""
         return self._events.transfer(event_of(text))
+
+    def disk_writes(self, text: str) -> DiskWrites | None:
+        """As the design's events say."""
+        return self._events.writes(event_of(text)) if self._events.writes is not None else None
 
     def states_reached(self, logs: Mapping[str, str]) -> dict[str, int]:
         """How often each state was reached; clocks that differ may blur what spans several nodes."""

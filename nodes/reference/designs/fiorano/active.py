@@ -24,6 +24,7 @@ from nodes.reference.designs.fiorano.lock import Lock
 from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Message, Page, Stored
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.tables import Tables
+from nodes.reference.designs.fiorano.tally import Tally
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.store import Changes as Noted
 
@@ -57,14 +58,16 @@ class ActiveSide:
         send: sends a message over the HA channel.
         above: an epoch that a standby may have; what only this server has is confirmed in a later one.
         fencing: whether the lock is looked at before anything is confirmed.
+        tally: counts change-sets.
         bugs: those that are switched on.
     """
 
     def __init__(self, broker: Broker, engine: StoreEngine, repository: Repository, tables: Tables, lock: Lock,
                  send: Callable[[Message], None], above: int, fencing: bool,
-                 bugs: frozenset[str] = frozenset()) -> None:
+                 tally: Tally, bugs: frozenset[str] = frozenset()) -> None:
         self._broker, self._engine, self._repository, self._tables = broker, engine, repository, tables
         self._lock, self._send, self._fencing, self._bugs = lock, send, fencing, bugs
+        self._tally = tally
         self._left_out = frozenset(table for bug in bugs for table in _LEFT_OUT.get(bug, ()))
         self.above = above
         self.standing: Standing | None = None
@@ -105,7 +108,9 @@ class ActiveSide:
                 effects += self._engine.apply(command)
             repository.write(counter=repository.stamp.counter + 1, changed=runtime.time_of_day())
         self._waiting.append((repository.stamp.counter, effects))
-        self._tell([[name, rows, removed] for name, rows, removed in self._noted.drain()])
+        tables: list[list[object]] = [[*each] for each in self._noted.drain()]
+        self._tally.add(tables)
+        self._tell(tables)
         self.release()
 
     def adopt_epoch(self) -> None:

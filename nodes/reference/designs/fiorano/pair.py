@@ -150,7 +150,8 @@ class Pair(Server):
             self.lock.want(Wish(self.stamp.epoch, ALONE))
         options = self._options
         self._active = ActiveSide(self._broker, self._engine, self._repository, self._tables, self.lock, self._send,
-                                  self._above, options.lock and options.fencing, self._bugs)
+                                  self._above, options.lock and options.fencing, self.tally,
+                                  self._bugs)
         self._active.adopt_epoch()
         self._broker.began_serving()
 

@@ -14,6 +14,7 @@ from nodes.reference.designs.fiorano.messages import Hello, Message, Stored
 from nodes.reference.designs.fiorano.repository import Stamp
 from nodes.reference.designs.fiorano.standby import Sent
 from nodes.reference.designs.fiorano.states import DEAD
+from nodes.reference.designs.fiorano.tally import Tally
 from nodes.reference.designs.fiorano.transitions import Transition, View, next_step, wants_lock
 from nodes.reference.replication.links import LinkError
 
@@ -33,6 +34,7 @@ class Server(ABC):
         self._broker, self._options, self._table, self._send = broker, options, table, send
         self._runtime = broker.runtime
         self._bugs = switched_on(broker.config.options)
+        self.tally = Tally(self._runtime)
         self.state, self.before = first, DEAD
         self.peer: Hello | None = None
         """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
@@ -105,6 +107,7 @@ class Server(ABC):
         self.lock.tick()
         self.decide()
         self.greet()
+        self.tally.tell(self._broker.disk_writes)
 
     # The channel.
 

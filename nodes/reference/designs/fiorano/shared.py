@@ -209,7 +209,7 @@ class SharedPair(Server):
         self._commits += 1
         task = None
         if self._store.epoch:
-            task = self._store.commit()
+            task = self._store.commit(self.tally.add)
             task.add_done_callback(self._committed)
         self._waiting.append((task, effects))
         self._release()

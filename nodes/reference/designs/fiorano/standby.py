@@ -35,7 +35,7 @@ class Standby:
         Raises:
             LinkError: something is malformed, or something before it is missing.
         """
-        if not self.following and not any(isinstance(message, Begin) for message in messages):
+        if not messages or not (self.following or any(isinstance(message, Begin) for message in messages)):
             return False
         for message in messages:
             self._check(message)

@@ -1,0 +1,32 @@
+"""How often the machines of a run wrote to their disks for what was stored, as their programs' logs tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from reports.folder import mapping, number
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small_text
+from stormproof.run_folder import LOG_EVENTS
+
+
+def disk_facts(run_dir: Path) -> list[tuple[str, str, str]]:
+    """(label, figure, remark) for the top of the page; none where nobody tells of disk writes."""
+    writes, changes, messages = 0, 0, 0
+    try:
+        lines = read_small_text(run_dir / LOG_EVENTS).splitlines()
+    except (OSError, HistoryError):
+        return []  # a report shows what it can
+    for line in lines:
+        try:
+            row = mapping(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+        if row.get("event") == "disk":
+            counts = [int(number(row.get(name)) or 0) for name in ("writes", "changes", "messages")]
+            writes, changes, messages = writes + counts[0], changes + counts[1], messages + counts[2]
+    if not messages or not changes:
+        return []
+    return [("Disk writes", f"{writes / messages:,.2f}",
+             f"per stored message; {writes / changes:,.2f} per store operation, {writes:,} on all machines")]
