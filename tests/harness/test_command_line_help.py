@@ -27,6 +27,7 @@ WITH_JSON = {
     "gc --keep 1d": "harness.housekeeping.collect",
     "nightly a.toml": "harness.nights.command.run_nightly", "triage": "harness.nights.command.run_triage",
     "trend": "harness.nights.command.run_trend",
+    "query x": "harness.query.run_query",
     "compare a b": "harness.differences.compare", "list": "harness.listing.listing",
     "doctor": "harness.backends.probe.probe_all",
 }  # fmt: skip
