@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -171,6 +172,52 @@ def test_a_removal_that_was_killed_leaves_no_run_and_is_finished_later(store: St
     child.stdout.close()
     assert remove_rests(store) == [run_dir]
     assert [path.name for path in store.path.iterdir()] == [other.name]
+
+
+_GC = """
+import sys, time
+from harness.cli import main
+from stormproof import keeping
+remove = keeping.shutil.rmtree
+def slow(path):
+    (path / "run.json").unlink()
+    print("half", flush=True)
+    time.sleep(0.02)
+    remove(path)
+keeping.shutil.rmtree = slow
+sys.argv = ["stormproof", "gc", "--keep", "1d", "--store", sys.argv[1]]
+main()
+"""
+
+
+@pytest.mark.requirement("H22")
+def test_gc_that_is_killed_in_the_middle_harms_no_live_or_pinned_run(store: Store) -> None:
+    runs = [add(store, day) for day in range(1, 29)]
+    free, pinned_ones, alive = runs[:18], runs[18:23], runs[23:]
+    for run_dir in pinned_ones:
+        pin(run_dir, "issue 7")
+    before = {path: path.read_bytes() for run_dir in runs for path in run_dir.iterdir()}
+    with contextlib.ExitStack() as locks:
+        for run_dir in alive:
+            locks.enter_context(Lock(run_dir))
+        for halves in (5, 4):  # killed twice, and each time it had begun with one more
+            child = subprocess.Popen([sys.executable, "-c", _GC, str(store.path)], stdout=subprocess.PIPE, text=True)
+            assert child.stdout is not None
+            assert [child.stdout.readline() for _ in range(halves)] == ["half\n"] * halves
+            child.kill()
+            child.wait()
+            child.stdout.close()
+            left = store.runs()
+            assert len(left) <= len(free) - halves + len(pinned_ones) + len(alive) and free[-1] in left
+            assert set(left) >= {*pinned_ones, *alive}
+            for run_dir in left:
+                assert {path.name for path in run_dir.iterdir()} >= {"run.json", "verdict.json", "history.parquet"}
+                assert all(path.read_bytes() == before[path] for path in run_dir.iterdir() if path in before)
+        found = collect(store.path, Rules(keep=DAY), dry_run=False)
+        assert found.left == len(pinned_ones) + len(alive) and not found.failed
+    assert store.runs() == [*pinned_ones, *alive] and not list(store.path.glob(".gone-*"))
+    assert {path: path.read_bytes() for path in before if path.parent not in free} == {
+        path: content for path, content in before.items() if path.parent not in free}
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("2h", 7200), ("1.5d", 129_600), ("2w", 1_209_600)])
