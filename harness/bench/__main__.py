@@ -25,6 +25,7 @@ from harness.backends.probe import choose_backend
 from harness.bench import elections
 from harness.bench.cluster import IN_FLIGHT, measure
 from harness.bench.events import REPLICAS, event_rates
+from harness.bench.fiorano import fiorano_figures
 from harness.bench.interpreter import operations_per_second
 from harness.bench.joram import joram_figures
 from harness.bench.qpid import qpid_figures
@@ -212,8 +213,8 @@ def on_each_backend(rows: Callable[[str], Iterator[Row]]) -> Callable[[], Iterat
 
 GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "harness": harness_figures, "sending": sending_figures, "joram": on_each_backend(joram_figures),
-    "qpid": on_each_backend(qpid_figures), "elections": election_figures, "events": lambda: event_figures("local"),
-    "backends": backend_figures, "check": check_figures, "porcupine": porcupine_figures,
+    "qpid": on_each_backend(qpid_figures), "fiorano": on_each_backend(fiorano_figures), "elections": election_figures,
+    "events": lambda: event_figures("local"), "backends": backend_figures, "check": check_figures, "porcupine": porcupine_figures,
 }  # fmt: skip
 
 if __name__ == "__main__":
