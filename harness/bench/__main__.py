@@ -214,7 +214,8 @@ def on_each_backend(rows: Callable[[str], Iterator[Row]]) -> Callable[[], Iterat
 GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "harness": harness_figures, "sending": sending_figures, "joram": on_each_backend(joram_figures),
     "qpid": on_each_backend(qpid_figures), "fiorano": on_each_backend(fiorano_figures), "elections": election_figures,
-    "events": lambda: event_figures("local"), "backends": backend_figures, "check": check_figures, "porcupine": porcupine_figures,
+    "events": lambda: event_figures("local"), "backends": backend_figures, "check": check_figures,
+    "porcupine": porcupine_figures,
 }  # fmt: skip
 
 if __name__ == "__main__":
