@@ -233,7 +233,9 @@ class QpidCluster(ReferenceCluster):
             return None
         fresh = first_start(each["store"] for each in found)
         able = not self.by_hand and (fresh or any(each["eligible"] for each in found))
-        return 4 * PATIENCE if able else PATIENCE
+        if not able:
+            return PATIENCE
+        return max(2 * PATIENCE, 10 * float(self.test.options["manager_lease"])) if self.managed else 4 * PATIENCE
 
     async def _act_as_person(self, statuses: Sequence[NodeStatus]) -> None:
         # Who is missing is no node that only a person promotes, or else all members are there: nobody needs that.

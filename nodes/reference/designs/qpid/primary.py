@@ -13,7 +13,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from nodes.reference.api import Broker, Closed, Command, Done, Effect, Refused
-from nodes.reference.bugs import COMPLETED_BEFORE_SIGNAL, DEQUEUE_NOT_SENT, EXCLUSION_NOT_NOTED, switched_on
+from nodes.reference.bugs import (
+    COMPLETED_BEFORE_SIGNAL,
+    DEQUEUE_NOT_SENT,
+    EXCLUSION_NOT_NOTED,
+    INQUORATE_BROKER_LIVES,
+    switched_on,
+)
 from nodes.reference.designs.qpid.browsing import Browser, Browsing
 from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration, Mistaken
 from nodes.reference.designs.qpid.management import LIST, changes_of, listing, read_declaration, read_request
@@ -193,7 +199,7 @@ class Primary:
             return LC2C in self._documented
         if changed or command.kind not in _CHANGELESS or self._held.get(command.conn, 0) > self._released:
             return False
-        return self._permission is None or self._permission.holds()
+        return self._permission is None or self._permission.holds() or INQUORATE_BROKER_LIVES in self._bugs
 
     def _next(self, events: list[Event]) -> None:
         """Tell the backups what belongs together."""
@@ -319,7 +325,9 @@ class Primary:
     def _may_complete(self) -> bool:
         if self._awaits_backups:
             return False
-        return self._permission is None or (self._permission.holds() and self._permission.recorded(self.excluded))
+        if self._permission is None or INQUORATE_BROKER_LIVES in self._bugs:
+            return True
+        return self._permission.holds() and self._permission.recorded(self.excluded)
 
     def completed(self, name: str, number: int, groups: int) -> None:
         """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
