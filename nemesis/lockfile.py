@@ -37,7 +37,7 @@ class LockFile(Fault):
     """Takes the lock from whoever holds it."""
 
     name = "lockfile"
-    conflict_group = "process"
+    conflict_group = "lock"
     kind_undo: ClassVar[Mapping[str, str]] = {"delete": FILE, "lease": NETWORK, "pause": RESUME}
     kind_needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"delete": (FILES,), "lease": (LINKS,), "pause": (PAUSE,)}
     kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {

@@ -71,7 +71,7 @@ ALL_OF_A_PAIR = {("gateway", "kill"), ("gateway", "cut"), ("gateway", "cut-one")
 @pytest.mark.requirement("F3", part=True)
 @pytest.mark.requirement("F10", part=True)
 def test_a_replicated_pair_under_all_of_them(tmp_path: Path) -> None:
-    run = simulated(tmp_path, "gateway,lockfile,channel", 40, seed=4, fault_duration=2)
+    run = simulated(tmp_path, "gateway,lockfile,channel", 45, fault_duration=2)
     assert verdict(run).startswith("valid"), verdict(run)
     assert confirmed(run) == ALL_OF_A_PAIR
     assert not [fault for fault in faults(run) if fault.error and not fault.error.startswith("skipped")]
