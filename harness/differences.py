@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.nights.record import Night, find_night
+from reports.compare_page import Section, write_comparison
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.bounds import read_small_text
 from stormproof.history.schema import TYPE_NAMES, decode_pair
 from stormproof.history.seal import read_history
 from stormproof.run_folder import LOG_EVENTS, VERDICT_FILE, read_run, read_verdict
 from stormproof.store import Store
+from stormproof.text import amount
 
 _ROWS = ("process", "type", "f", "key", "value", "text", "node", "error")
 """What two operations must have in common to be the same; their times may differ."""
@@ -37,6 +39,16 @@ class RunDifference:
     sentences: tuple[str, str]
     history: tuple[str, str]
     roles: tuple[str, str]
+
+    def write_page(self, path: Path, store: Path) -> Path:
+        """Write it as a page; raises HistoryError when that can't be done."""
+        parts = [(what, first or "its end", second or "its end")
+                 for what, (first, second) in (("operations", self.history), ("roles", self.roles)) if first or second]
+        return write_comparison(path, store, self.runs, self.sentences, (
+            Section("Settings", "setting", [(name, str(a), str(b)) for name, (a, b) in self.settings.items()]),
+            Section("Verdicts", "check", [(name, a, b) for name, (a, b) in self.verdicts.items()]),
+            Section("Where they part", "in", parts, "Nowhere."),
+        ))  # fmt: skip
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -64,6 +76,21 @@ class NightDifference:
     come: Mapping[str, tuple[str, int]]
     both: Mapping[str, tuple[str, int, int]]
     cells: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
+
+    def write_page(self, path: Path, store: Path) -> Path:
+        """Write it as a page; raises HistoryError when that can't be done."""
+        kinds = [(f"{words} ({code})", 0, runs) for code, (words, runs) in self.come.items()]
+        kinds += [(f"{words} ({code})", runs, 0) for code, (words, runs) in self.gone.items()]
+        kinds += [(f"{words} ({code})", first, second) for code, (words, first, second) in self.both.items()]
+        pairs = [(first, second) for _, first, second in kinds]
+        told = [f"{amount(sum(kind[side] > 0 for kind in pairs), 'kind')} of failure" for side in (0, 1)]
+        return write_comparison(path, store, self.nights, (told[0], told[1]), (
+            Section("Kinds of failure", "kind (runs that had it)",
+                    [(words, str(first), str(second)) for words, first, second in kinds], "There were none."),
+            Section("Combinations of which another share was valid", "combination (valid runs of all)",
+                    [(name, "{} of {}".format(*one), "{} of {}".format(*other))
+                     for name, (one, other) in self.cells.items()]),
+        ))  # fmt: skip
 
     def lines(self) -> Iterator[str]:
         """For a person."""

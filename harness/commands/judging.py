@@ -16,6 +16,7 @@ from harness.commands.common import (
     MarkdownOption,
     MaxHistoryOption,
     RunsArgument,
+    SparkEnvOption,
     StoreOption,
 )
 from harness.output import print_json
@@ -32,6 +33,7 @@ def check(
     all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
     store: StoreOption = DEFAULT_STORE,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
+    spark_env: SparkEnvOption = None,
     system: Annotated[list[str] | None, typer.Option(help=f"the system: {PLUGIN_HELP}")] = None,
     workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,
     nemesis: Annotated[list[str] | None, typer.Option(help=f"the fault: {PLUGIN_HELP}")] = None,
@@ -46,11 +48,13 @@ def check(
 
     Runs that were made with plug-ins are checked where the same ones are installed, or named here.
     """
+    from checkers.spark import ship_environment
     from harness import plugins
     from harness.outcomes import Outcomes
     from harness.recheck import check_stored
 
     set_max_history(max_history)
+    ship_environment(spark_env)
     if bool(runs) == all_runs:
         raise UsageError("check what? name runs, or say --all")
     named = {plugins.SYSTEM: system, plugins.WORKLOAD: workload, plugins.NEMESIS: nemesis, plugins.CHECK: check}
@@ -91,6 +95,7 @@ def list_names(
 def compare(
     first: Annotated[str, typer.Argument(help="a run or a night: its id, or the unique beginning of one")],
     second: Annotated[str, typer.Argument(help="another one, of the same kind")],
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as an HTML page, too")] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
@@ -100,6 +105,8 @@ def compare(
     from harness.differences import compare as compare_them
 
     found = compare_them(store, first, second)
+    if page is not None:
+        found.write_page(page, store)
     if as_json:
         print_json(asdict(found))
     else:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.differences import compare, compare_nights, compare_runs
+from harness.differences import NightDifference, compare, compare_nights, compare_runs
 from harness.nights.record import Night, Result
-from stormproof.errors import UsageError
+from stormproof.errors import HistoryError, UsageError
 from stormproof.history.journal import JournalWriter
 from stormproof.operation import INVOKE, OK, Op
 from stormproof.run_folder import RUN_SCHEMA
@@ -82,3 +82,25 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     run_of(tmp_path / "20261101T000000-joram-queue-1-0a1b")
     with pytest.raises(UsageError, match="no run 'nosuch'"):
         compare(tmp_path, "nosuch", "latest")
+
+
+@pytest.mark.requirement("H22", part=True)
+def test_differences_as_pages(tmp_path: Path) -> None:
+    later = [OPS[0], Op(OK, "enqueue", (2, 7), 0, 0, 9 * 10**9, "n2<b>")]
+    first = run_of(tmp_path / "a", ack="<b>all")
+    second = run_of(tmp_path / "b", later, verdict="invalid", ack="majority")
+    page = compare_runs(first, second).write_page(tmp_path / "runs.html", tmp_path).read_text()
+    for told in ("ack", "&lt;b&gt;all", "majority", "It is invalid.", "operation 1", "n2&lt;b&gt;"):
+        assert told in page, told
+    assert "<b>" not in page and "default-src &#39;none&#39;" in page
+    same = compare_runs(first, first).write_page(tmp_path / "same.html", tmp_path).read_text()
+    assert same.count("No difference.") == 2 and "Nowhere." in same
+    found = NightDifference(("one", "two"), {"aa": ("gone <b>", 3)}, {"bb": ("come", 2)}, {"cc": ("both", 1, 4)},
+                            {"cell": ((1, 5), (4, 5))})  # fmt: skip
+    page = found.write_page(tmp_path / "nights.html", tmp_path).read_text()
+    rows = ["<td>gone &lt;b&gt; (aa)</td><td>3</td><td>0</td>", "<td>come (bb)</td><td>0</td><td>2</td>",
+            "<td>both (cc)</td><td>1</td><td>4</td>", "<td>cell</td><td>1 of 5</td><td>4 of 5</td>",
+            "one: 2 kinds of failure", "two: 2 kinds of failure"]  # fmt: skip
+    assert [row for row in rows if row not in page] == []
+    with pytest.raises(HistoryError, match="can't write"):
+        found.write_page(tmp_path / "nowhere" / "nights.html", tmp_path)
