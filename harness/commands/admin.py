@@ -105,5 +105,6 @@ def _parameter(argument: AdminArgument) -> inspect.Parameter:
         default = inspect.Parameter.empty if argument.default is None else argument.default
         annotation: Any = Annotated[kind, typer.Argument(help=argument.help, show_default=False)]
     else:
-        default, annotation = argument.default, Annotated[kind, typer.Option(help=argument.help, min=0)]
+        least = 0 if kind is int else None
+        default, annotation = argument.default, Annotated[kind, typer.Option(help=argument.help, min=least)]
     return inspect.Parameter(argument.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
