@@ -16,6 +16,7 @@ from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
 from nodes.reference.server.process import BrokerProcess
 from nodes.systems.fiorano.cluster import CHANNEL, FioranoCluster
 from nodes.systems.fiorano.system import FIORANO
+from nodes.systems.reference.admin_connection import AdminConnection
 from nodes.systems.reference.cluster import CLIENT_PORT
 from stormproof.contracts.backend import DEAD, DiskFault, Link, LinkConditions
 from stormproof.contracts.cluster import MAIN, Deployment
@@ -114,6 +115,14 @@ class EnterpriseServer:
 
     async def log(self, machine: str) -> str:
         return (await self.backend.download(machine, self.cluster.log_path(machine, MAIN))).decode()
+
+    async def administer(self, node: str, **request: Any) -> dict[str, Any]:
+        """An administrator's request to one server."""
+        admin = AdminConnection(self.backend.address(node), CLIENT_PORT, self.cluster.login, self.cluster.passcode)
+        try:
+            return dict(await admin.design(request, LIMIT))
+        finally:
+            admin.close()
 
     # Clients.
 

@@ -11,6 +11,7 @@ from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SH
 from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
+from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.modes import MODES as COMPARED
@@ -79,6 +80,7 @@ FIORANO = Fiorano(
     trial=TRIAL,
     read_options=_read_options,
     events=Events(role_change, state_transfer, disk_writes),
+    commands=COMMANDS,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
         Option("lease", 1.0, "seconds for which the lock is held after its holder has last asked for it"),

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nodes.reference.designs.qpid.store_status import first_start
-from nodes.stomp import ProtocolError
 from nodes.systems.qpid.copying import copy_store, source_of_copy
 from nodes.systems.qpid.stores import Status, best_store, describe, propagation
-from nodes.systems.reference.asking import ANSWER_SECONDS, LOGIN_HINT, TROUBLE, connect, parse_address
+from nodes.systems.reference.asking import ANSWER_SECONDS, TROUBLE, ask_design, asked, connect, parse_address
 from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
 from stormproof.errors import BackendError, UsageError
 
@@ -27,26 +26,7 @@ def ask(access: AdminAccess, seconds: float = ANSWER_SECONDS, **request: Any) ->
     Raises:
         UsageError: it is refused. BackendError: nobody answers.
     """
-    try:
-        answer = asyncio.run(_asked(access, request, seconds))
-    except TROUBLE as error:
-        why = str(error) or type(error).__name__
-        raise BackendError(f"{access.server} does not answer: {why}; name a running broker with "
-                           f"--server{LOGIN_HINT}") from None
-    if not answer.get("ok"):
-        raise UsageError(f"{access.server}: {answer.get('error', 'refused')}")
-    return answer
-
-
-async def _asked(access: AdminAccess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    connection = connect(access)
-    try:
-        answer = await connection.design(request, seconds)
-    finally:
-        connection.close()
-    if not isinstance(answer, dict):
-        raise ProtocolError("the answer is no JSON object")
-    return answer
+    return ask_design(access, request, seconds)
 
 
 def statuses(access: AdminAccess) -> dict[str, Status | str]:
@@ -129,7 +109,7 @@ def copy(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _copied(access: AdminAccess, source: str, targets: Sequence[str]) -> int:
-    addresses = dict((await _asked(access, {"op": "status"}, ANSWER_SECONDS))["clients"])
+    addresses = dict((await asked(access, {"op": "status"}, ANSWER_SECONDS))["clients"])
     connections = {name: connect(AdminAccess(str(addresses[name]), access.login, access.passcode))
                    for name in (source, *targets)}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
 from stormproof.contracts.system import AdminAccess
-from stormproof.errors import UsageError
+from stormproof.errors import BackendError, UsageError
 
 ANSWER_SECONDS = 5.0
 LOGIN_HINT = ", and who you are with --login and --passcode (or STORMPROOF_PASSCODE)"
@@ -26,6 +27,35 @@ def parse_address(text: str, what: str = "--server") -> tuple[str, int]:
 def connect(access: AdminAccess, *, privileged: bool = True) -> AdminConnection:
     """A connection to the broker, opened by the first question; ``privileged`` ones are let in by every replica."""
     return AdminConnection(*parse_address(access.server), access.login, access.passcode, privileged=privileged)
+
+
+def ask_design(access: AdminAccess, request: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+    """The answer of a broker's design to a request.
+
+    Raises:
+        UsageError: it is refused. BackendError: nobody answers.
+    """
+    try:
+        answer = asyncio.run(asked(access, request, seconds))
+    except TROUBLE as error:
+        why = str(error) or type(error).__name__
+        raise BackendError(f"{access.server} does not answer: {why}; name a running broker with "
+                           f"--server{LOGIN_HINT}") from None
+    if not answer.get("ok"):
+        raise UsageError(f"{access.server}: {answer.get('error', 'refused')}")
+    return answer
+
+
+async def asked(access: AdminAccess, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """The answer of a broker's design to a request, refused or not; raises what TROUBLE names."""
+    connection = connect(access)
+    try:
+        answer = await connection.design(request, seconds)
+    finally:
+        connection.close()
+    if not isinstance(answer, dict):
+        raise ProtocolError("the answer is no JSON object")
+    return answer
 
 
 async def ask_status(server: str, access: AdminAccess) -> Mapping[str, Any] | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodes.reference.api import Admission, Broker, Command, Config, ConfigError
@@ -82,6 +82,20 @@ class Fiorano:
         view = [self._name] if server.peer is None else sorted((self._name, self._options.peer))
         return {"role": server.state, "serving": server.serves, "epoch": server.stamp.epoch, "view": view,
                 "mode": self._options.mode, "primary": self._options.layer.primary, **server.status()}
+
+    async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """``status``: how this server is; ``accept``: its repository is the one to go on with (``Server.accept``).
+
+        Raises:
+            ConfigError: the request is none of these, or can't be carried out now.
+        """
+        match request.get("op"):
+            case "status":
+                return {**self.status(), "clients": dict(self._broker.config.client_addresses)}
+            case "accept":
+                self._server.accept(request.get("alone") is True)
+                return {"state": self._server.state}
+        raise ConfigError("there is no such request (there are: status, accept)")
 
     async def _tick_forever(self) -> None:
         options = self._options

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nodes.reference.api import Broker, Command
+from nodes.reference.api import Broker, Command, ConfigError
 from nodes.reference.bugs import OLDER_REPOSITORY_WINS, PASSIVE_SERVES
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.configuration import Options
-from nodes.reference.designs.fiorano.gateway.grants import ALONE
+from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY
 from nodes.reference.designs.fiorano.lock import NoLock, Wish
 from nodes.reference.designs.fiorano.messages import Message, Stored
 from nodes.reference.designs.fiorano.repository import Repository, Stamp, is_newer
@@ -45,7 +45,7 @@ class Pair(Server):
         self._tables = Tables(broker.database)
         self._standby = Standby(broker, self._repository, self._tables, send)
         self._active: ActiveSide | None = None
-        self._met = self._synced = False
+        self._met = self._synced = self._accepted = False
         self._above = 0
         stamp = self._repository.stamp
         self._syncs = 0
@@ -91,6 +91,32 @@ class Pair(Server):
             self._synced = True
             self.decide()
 
+    def accept(self, alone: bool) -> None:
+        """Where neither repository may be used, or nobody may know what the other one has confirmed, a person decides:
+        this one counts as whole and up to date. What a broken off synchronisation has brought is dropped, and so is
+        what the other server has confirmed alone. ``alone``: serve without the other server, too.
+
+        Raises:
+            ConfigError: this server does not wait, or the other one's repository is the better one.
+        """
+        mine, peer = self.stamp, self.peer
+        if self.state != WAITING:
+            raise ConfigError(f"this server is {self.state}; only one that is {WAITING} can be told to go on")
+        if peer is None and not alone:
+            raise ConfigError("there is no channel to the other server: let them be in touch, or say alone=1 if it "
+                              "will not come back with what it has")
+        if peer is not None and peer.whole and (peer.epoch, peer.counter) > (mine.epoch, mine.counter):
+            raise ConfigError("the other server's repository is whole and newer: accept that one")
+        with self._broker.transaction():
+            self._tables.drop_staged()
+            self._repository.write(whole=True, epoch=max(mine.epoch, peer.epoch if peer is not None else 0))
+        self._standby.stale = self._accepted = True
+        self._met = self._met or alone
+        self._runtime.log("repository accepted", level="warning", epoch=mine.epoch, counter=mine.counter,
+                          was_whole=mine.whole, alone=alone)
+        self.decide()
+        self.greet()
+
     def _note_asked(self, epoch: int) -> None:
         with self._broker.transaction():
             self._repository.write(asked=epoch)
@@ -115,6 +141,8 @@ class Pair(Server):
 
     def _wish(self) -> Wish:
         mine, peer = self.stamp, self.peer
+        if self._accepted and self.state == WAITING:
+            return Wish(ANY, ALONE)
         if peer is not None and self.state == WAITING:
             return Wish(max(mine.epoch, peer.epoch), max(peer.asked, 0))
         # A standby may be up to date in an epoch up to this one: what it does not get is of a later one.
@@ -127,6 +155,7 @@ class Pair(Server):
     def _entered(self, line: Transition) -> None:
         self._met = self._met or line.to != WAITING
         self._synced = self._synced and line.to not in (WAITING, STANDALONE, ACTIVE_TRANSITION)
+        self._accepted = False
         if line.to == WAITING:
             self._standby.refuse()
         serving = (*SERVING, PASSIVE) if PASSIVE_SERVES in self._bugs else SERVING

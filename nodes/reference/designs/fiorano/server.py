@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nodes.reference.api import Broker, Command
+from nodes.reference.api import Broker, Command, ConfigError
 from nodes.reference.bugs import switched_on
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.lock import GatewayLock, NoLock, Wish
@@ -81,6 +81,14 @@ class Server(ABC):
     @abstractmethod
     def _note_asked(self, epoch: int) -> None:
         """This epoch of the lock is going to be asked for."""
+
+    def accept(self, alone: bool) -> None:
+        """A person says that this server's repository is the one to go on with, whatever it lacks.
+
+        Raises:
+            ConfigError: there is nothing to be decided by a person.
+        """
+        raise ConfigError("mode shared has one repository, on which nobody has to decide")
 
     def take_sent(self, messages: Sequence[Sent]) -> None:
         """What the active server replicates; raises LinkError when it is malformed."""

@@ -24,7 +24,7 @@ class Tables:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._unstage()
+        self.drop_staged()
 
     def pages(self) -> Iterator[tuple[str, list[list[Any]]]]:
         """(table, rows) until every row that is there now, and still is when its turn comes, was given.
@@ -39,7 +39,7 @@ class Tables:
 
     def stage(self) -> None:
         """Begin a new repository, which is empty; in an open transaction, as all that follows."""
-        self._unstage()
+        self.drop_staged()
         for name, columns in COLUMNS.items():
             self._database.execute(f"CREATE TABLE {STAGED}{name} ({', '.join(columns)})")
 
@@ -68,6 +68,7 @@ class Tables:
             except ShapeError as error:
                 raise LinkError(str(error)) from error
 
-    def _unstage(self) -> None:
+    def drop_staged(self) -> None:
+        """Forget what was staged."""
         for name in COLUMNS:
             self._database.execute(f"DROP TABLE IF EXISTS {STAGED}{name}")
