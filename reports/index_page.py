@@ -7,6 +7,7 @@ when it needs them. A file's name tells its content: none is ever changed, and t
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import zlib
 from collections import Counter
@@ -18,6 +19,7 @@ from reports.pack import inert_json
 from reports.page import render, write_page
 from reports.summaries import IndexRow, index_rows, locked, read_rows, run_stamps
 from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small_text
 
 __all__ = ["IndexRow", "index_rows", "is_part", "run_stamps", "write_index"]
 
@@ -108,11 +110,30 @@ def _write_part(folder: Path, part: Sequence[tuple[IndexRow, int]]) -> str:
     try:
         if not _is_whole(path):
             folder.mkdir(exist_ok=True)
-            text = f"stormproofRows({inert_json(name)},{inert_json(packed([row for row, _ in part]))});"
+            text = _script(name, packed([row for row, _ in part]))
             write_page(path, f"{text}\n//{zlib.crc32(text.encode()):08x}\n")
     except OSError as error:
         raise HistoryError(f"{path}: can't write the index ({error.strerror or error})") from error
     return name
+
+
+def _script(name: str, rows: Any) -> str:
+    return f"stormproofRows({inert_json(name)},{inert_json(rows)});"
+
+
+def part_script(path: Path) -> bytes | None:
+    """A part as it may be sent to a browser; None where it is none.
+
+    A store may be a stranger's: whatever the file says, this hands over data and does nothing else.
+    """
+    try:
+        text = read_small_text(path).partition("\n")[0]
+        before = f"stormproofRows({inert_json(path.name)},"
+        if text.startswith(before) and text.endswith(");"):
+            return _script(path.name, json.loads(text[len(before) : -2])).encode()
+    except (OSError, ValueError, RecursionError, HistoryError):
+        pass
+    return None
 
 
 def _is_whole(path: Path) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from reports.feeds import FEEDS, BadQuery, feed
 from reports.folder import read_folder
-from reports.index_page import PAGES, PARTS, is_part, write_index
+from reports.index_page import PAGES, PARTS, is_part, part_script, write_index
 from reports.page import write_page
 from reports.run_page import run_report
 from reports.summaries import IndexRow, index_rows, run_stamps
@@ -88,10 +88,12 @@ class Pages:
                 write_index(self.store)
                 self._stamps = stamps
 
-    def refresh_others(self) -> None:
-        """Write the other pages over the store, unless nothing has changed since they were last written here."""
+    def refresh_others(self) -> bool:
+        """Write the other pages over the store, unless nothing has changed since they were last written here; whether
+        they are of our making."""
         with self._lock:
             self._refresh_others()
+        return self._others is not None
 
     def _refresh_others(self) -> None:
         if self._others is None:
@@ -184,14 +186,17 @@ class Handler(BaseHTTPRequestHandler):
             parts = ["index.html"]
         if parts == ["index.html"]:
             self.pages.refresh_index()
-        elif len(parts) == 1 and parts[0] in PAGES:
-            self.pages.refresh_others()
+        elif len(parts) == 1 and parts[0] in PAGES and not self.pages.refresh_others():
+            return None
         path = inside(self.pages.store, parts)
         if path is not None and len(parts) == 2 and parts[1] == REPORT and path.parent.is_dir():
             self.pages.refresh_report(path.parent)
         return path if path is not None and path.is_file() else None
 
     def _send(self, path: Path, body: bool) -> None:
+        if path.suffix == ".js":
+            self._send_part(path, body)
+            return
         try:
             file = path.open("rb")
         except OSError:
@@ -208,6 +213,15 @@ class Handler(BaseHTTPRequestHandler):
                     shutil.copyfileobj(file, self.wfile)
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True
+
+    def _send_part(self, path: Path, body: bool) -> None:
+        content = part_script(path)
+        if content is None:
+            self._say(HTTPStatus.NOT_FOUND, "There is no such file in this store.", body)
+            return
+        self._start(HTTPStatus.OK, CONTENT_TYPES[path.suffix], len(content))
+        if body:
+            self.wfile.write(content)
 
     def _say(self, status: HTTPStatus, text: str, body: bool) -> None:
         raw = f"{text}\n".encode("utf-8", "replace")

@@ -195,6 +195,27 @@ def test_other_pages_over_the_store_follow_runs_and_nights(store: Path) -> None:
     assert written == [1, 2, 2, 2]
 
 
+def test_pages_and_scripts_that_a_stranger_left_in_a_store_are_not_served(
+    server: ThreadingHTTPServer, store: Path
+) -> None:
+    (store / "trend.html").write_text("<script>alert(1)</script>")
+    assert ask(server, "/trend.html")[0] == 404
+    part = store / "index" / "rows-00112233445566778899.js"
+    part.parent.mkdir()
+    for text, sent in (
+        (f'stormproofRows("{part.name}",{{"words":["</script>"]}});\n//00000000\n',
+         f'stormproofRows("{part.name}",{{"words":["\\u003c/script\\u003e"]}});'),
+        (f'stormproofRows("{part.name}",[1]);\nalert(1)', f'stormproofRows("{part.name}",[1]);'),
+        (f'stormproofRows("{part.name}",[alert(1)]);', None), ("alert(1)", None), ('stormproofRows("",[]);', None),
+        (f'stormproofRows("{part.name}",[]);alert(1);(0);', None),
+        (f'stormproofRows("{part.name}",' + "[" * 10**6, None),
+    ):  # fmt: skip
+        part.write_text(text)
+        status, body, headers = ask(server, f"/index/{part.name}")
+        assert (status, body.decode() if status == 200 else None) == (404 if sent is None else 200, sent)
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
 def test_a_report_that_cannot_be_made_is_an_error_page_not_a_crash(server: ThreadingHTTPServer, store: Path) -> None:
     (store / "odd").mkdir()
     (store / "odd" / "verdict.json").write_text("{}")
