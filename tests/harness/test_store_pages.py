@@ -16,10 +16,12 @@ from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN
 from harness.nights.known import Known
 from harness.nights.matrix import matrix
 from harness.nights.pages import write_pages
-from harness.nights.record import Night, Result
+from harness.nights.plan_file import read_plan
+from harness.nights.record import Night, Result, begin, open_night
+from harness.nights.run import Budget, Run
 from harness.nights.trend import lines_of, to_json, trend
 from harness.nights.triage import kinds_over
-from reports.summaries import IndexRow
+from reports.summaries import IndexRow, index_rows
 from reports.trend_page import Trend
 
 
@@ -213,3 +215,44 @@ def test_pages_over_an_empty_store(tmp_path: Path) -> None:
     assert "no nights in this store yet" in (tmp_path / "triage.html").read_text()
     assert "No run in this store tells of a guarantee yet" in (tmp_path / "matrix.html").read_text()
     assert 'href="trend.html"' in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.requirement("H22", part=True)
+def test_a_nights_runs_are_found_on_all_pages(tmp_path: Path) -> None:
+    store, path = tmp_path / "runs", tmp_path / "night.toml"
+    path.write_text("""
+[defaults]
+time_limit = 6
+rate = 20
+set = { min_ok = 20 }
+[[case]]
+name = "plain"
+system = "standalone"
+nemesis = "kill"
+[[case]]
+name = "bug"
+system = "standalone"
+nemesis = "kill"
+bug = "requeued-twice"
+seeds = "3"
+time_limit = 14
+""")
+    store.mkdir()
+    plan = read_plan(path, "salt")
+    found = begin(store, plan, "20261101T000000-0001", "build=1")
+    Run(found, plan, store, Budget(None), 1, print).whole(0)
+    plain, bug = open_night(found.folder).results
+    assert plain.verdict == "valid" and not plain.run
+    assert plain.figures.keys() == {P99, OUTAGE, RECOVERY} and all(value > 0 for value in plain.figures.values())
+    assert plain.guarantees["lost"] == "kept promised"
+    assert bug.verdict == "invalid" and "violated promised" in bug.guarantees.values()
+    write_pages(store, {})
+    (shown,) = index_rows(store)
+    assert (shown.run, shown.night, shown.guarantees) == (bug.run, found.name, bug.guarantees)
+    (standalone,) = matrix([shown], [found])
+    (lost,) = standalone.table["lost"]
+    assert (lost.fault, lost.kind, lost.mark, standalone.skipped) == ("kill", "held", "1", 1)
+    triage = (store / "triage.html").read_text()
+    assert f"index.html#text={bug.run}" in triage and f'id="{bug.fingerprint}"' in triage
+    page = (store / "trend.html").read_text()
+    assert "plain" in page and "1 night: too few to tell a change." in page
