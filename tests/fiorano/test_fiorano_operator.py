@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fiorano_sim import EnterpriseServer, simulate
+from loopback import free_ports
+from typer.testing import CliRunner
 
+from harness.commands.admin import admin_app
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE, STANDALONE, WAITING
 from nodes.systems.fiorano.admin import describe
 from nodes.systems.fiorano.cluster import GATEWAY
+from stormproof.errors import StormproofError
+
+PATIENCE = 30.0
 
 
 @pytest.mark.requirement("F12", part=True)
@@ -91,3 +103,54 @@ def test_a_newer_repository_is_not_passed_over() -> None:
         await server.until("n1", ACTIVE)
 
     simulate(scenario)
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[str]:
+    """A primary as a process, with a gateway, and without its secondary: where it serves clients."""
+    client, channel, other, lock = free_ports(4)
+    layer = {"Primary": True, "Lockfile": str(tmp_path / "lock"), "BackupHAIPAddress": "127.0.0.1",
+             "BackupHAPort": other, "GatewayServerIPAddress": "127.0.0.1", "GatewayServerPort": lock}  # fmt: skip
+    peers = {"n1": ["127.0.0.1", channel], "n2": ["127.0.0.1", other]}
+    server = {"node": "n1", "design": "fiorano", "data": str(tmp_path / "n1"), "port": client, "peers": peers,
+              "client_addresses": {"n1": f"127.0.0.1:{client}"}, "options": layer}  # fmt: skip
+    gateway = {"host": "127.0.0.1", "port": lock, "Lockfile": layer["Lockfile"], "servers": ["n1", "n2"]}
+    running = []
+    for module, config in (("nodes.reference.gateway", gateway), ("nodes.reference", server)):
+        path = tmp_path / f"{module}.json"
+        path.write_text(json.dumps(config))
+        with Path(f"{path}.log").open("wb") as log:
+            running.append(subprocess.Popen([sys.executable, "-m", module, str(path)], stdout=log, stderr=log))
+    try:
+        yield f"127.0.0.1:{client}"
+    finally:
+        for program in running:
+            program.kill()
+            program.wait()
+
+
+@pytest.mark.requirement("F12", part=True)
+def test_commands_at_a_real_server(primary: str) -> None:
+    def admin(command: str, *words: str) -> str:
+        done = CliRunner().invoke(admin_app(complete=True), ["fiorano", command, *words, "--server", primary])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.output
+
+    def until(state: str) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if state in (told := admin("status")):
+                    return told
+            except StormproofError:
+                told = "it does not answer"
+            assert time.monotonic() < deadline, told
+            time.sleep(0.1)
+
+    assert until("n1: WAITING") == (
+        "n1: WAITING, was DEAD; primary; no lock; no channel; repository whole, epoch 0, change 0\n")
+    with pytest.raises(StormproofError, match="there is no channel to the other server"):
+        admin("accept")
+    assert "its repository is accepted" in admin("accept", "--alone", "1")
+    assert "lock held" in until("n1: STANDALONE")
