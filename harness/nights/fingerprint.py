@@ -1,7 +1,7 @@
 """What kind of failure a run is: known by what was violated and how, never by seed or counts.
 
-Which faults were in force, and whether somebody else had just begun to lead, tells defects apart no better: of the
-switchable bugs nearly all bite when the leader changes (docs/nights.md has the figures).
+Which faults were in force, and whether somebody else had just begun to lead, would tell some more defects apart, but
+give one defect many fingerprints, of which each is new on some morning (docs/nights.md has the figures).
 """
 
 from __future__ import annotations
