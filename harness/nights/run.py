@@ -183,7 +183,7 @@ class Run:
             if code in self._night.confirmed:
                 continue
             cell, again = cells[result.cell], 0
-            if not self._budget.has(times * (cell.time_limit + _AROUND)):
+            if not self._budget.has(times * result.seconds):
                 continue
             for _ in range(times):
                 again += self._fails_so(cell, result, scratch)

@@ -178,8 +178,13 @@ def keep_run(result: SeedResult, store: Path) -> SeedResult:
         return result
     store.mkdir(parents=True, exist_ok=True)
     # Between file systems a move is a copy: what is interrupted must not look like a run.
-    partial = Path(shutil.move(result.run_dir, store / f".{result.run_dir.name}"))
-    return replace(result, run_dir=partial.rename(store / result.run_dir.name))
+    partial = store / f".{result.run_dir.name}"
+    try:
+        shutil.move(result.run_dir, partial)
+        return replace(result, run_dir=partial.rename(store / result.run_dir.name))
+    except OSError:  # a full disk, say, which this must not leave fuller
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def campaign(
