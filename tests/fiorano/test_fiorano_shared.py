@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from fiorano_sim import EnterpriseServer, simulate
 
+from nodes.reference.designs.fiorano.lock import GatewayLock
+from nodes.reference.designs.fiorano.shared import SharedPair
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
+from nodes.reference.storage.shared_state import SharedState
 from nodes.systems.fiorano.cluster import DATABASE
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.system import GATEWAY
@@ -147,5 +151,39 @@ def test_a_dead_gateway_and_a_shared_database() -> None:
         await server.until("n2", PASSIVE)
         await server.start(GATEWAY)
         assert await server.cluster.await_healthy(15.0)
+
+    simulate(scenario, mode="shared")
+
+
+@pytest.mark.requirement("F6", part=True)
+def test_a_load_that_takes_longer_than_the_lease_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is renewed afterwards, as nobody else has had it; what was loaded is what the database holds."""
+    loads = []
+    load = SharedState.take_over
+    activate = SharedPair._activate
+
+    async def slow(self: SharedPair, epoch: int) -> None:
+        async def take_over(epoch: int) -> None:
+            await load(self._store, epoch)
+            loads.append((self._broker.config.node, epoch))
+            assert isinstance(self.lock, GatewayLock)
+            self.lock._until = -math.inf
+
+        monkeypatch.setattr(self._store, "take_over", take_over)
+        await activate(self, epoch)
+
+    monkeypatch.setattr(SharedPair, "_activate", slow)
+
+    async def scenario(server: EnterpriseServer) -> None:
+        await server.start(GATEWAY, DATABASE, "n1")
+        await server.until("n1", ACTIVE)
+        await server.send("n1", "one", "two")
+        await server.start("n2")
+        await server.until("n2", PASSIVE)
+        assert [node for node, _ in loads] == ["n1"]
+        await server.kill("n1")
+        await server.until("n2", ACTIVE)
+        assert await server.drain("n2", 2) == ["one", "two"]
+        assert [node for node, _ in loads] == ["n1", "n2"]
 
     simulate(scenario, mode="shared")

@@ -46,6 +46,8 @@ class SharedPair(Server):
         self._complaints = Complaints(broker.runtime, "database can't be used")
         self._rest_until = -math.inf
         self._epoch = self._above = self._commits = 0
+        self._kept = 0
+        """The epoch in which the database was loaded and nothing changed since: loading took longer than the lease."""
         self._commands: list[Command] = []
         self._wake = asyncio.Event()
         self._waiting: deque[tuple[asyncio.Task[None] | None, list[Effect]]] = deque()
@@ -103,7 +105,7 @@ class SharedPair(Server):
             self._broker.began_serving()
             return
         if line.to == PASSIVE:
-            self._let_go()
+            self._let_go(keep=self._activated and self.before == ACTIVATING and line.lock is False)
             if self.before == ACTIVE:
                 self._broker.drop_clients(NOT_SERVING)
         self._tell_state()
@@ -112,13 +114,15 @@ class SharedPair(Server):
         if self.state == ACTIVATING and self._activation is None and self.lock.epoch > self._above:
             self._activation = self._runtime.spawn(self._activate(self.lock.epoch), "activation")
 
-    def _let_go(self) -> None:
-        """Hold the database no longer: memory may be ahead of it."""
+    def _let_go(self, keep: bool = False) -> None:
+        """Hold the database no longer: memory may be ahead of it. ``keep``: it was loaded and nothing was changed."""
         activation, self._activation = self._activation, None
         if activation is not None and activation is not asyncio.current_task():
             activation.cancel()
         self._activated = False
-        self._store.let_go()
+        self._kept = self._epoch if keep else 0
+        if not keep:
+            self._store.let_go()
         self._commands.clear()
         self._waiting.clear()
 
@@ -164,6 +168,8 @@ class SharedPair(Server):
         try:
             if DATABASE_NOT_LOADED in self._bugs:
                 await self._store.go_on(epoch)
+            elif self._kept == epoch == self._store.epoch:
+                await self._store.renew()  # nobody has claimed it since, so memory is what it holds
             else:
                 await self._store.take_over(epoch)
         except StorageError as error:
