@@ -6,6 +6,8 @@ verdict and report, and told with the command that repeats them.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import shutil
 import time
@@ -182,8 +184,11 @@ def keep_run(result: SeedResult, store: Path) -> SeedResult:
     try:
         shutil.move(result.run_dir, partial)
         return replace(result, run_dir=partial.rename(store / result.run_dir.name))
-    except OSError:  # a full disk, say, which this must not leave fuller
+    except OSError as error:  # a full disk, say, which this must not leave fuller
         shutil.rmtree(partial, ignore_errors=True)
+        found = re.search(r"\[Errno (\d+)\]", str(error))  # of a copy there is a list of reasons, as texts
+        if error.strerror is None and found is not None:
+            raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
         raise
 
 

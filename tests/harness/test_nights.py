@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.nights.command import run_nightly
 from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
 from harness.nights.known import read_known
 from harness.nights.plan_file import Cell, Plan, read_plan
 from harness.nights.record import RUNNING, Night, Result, begin, find_night, open_night, unfinished
 from harness.nights.run import Budget, rounds
-from harness.outcomes import BROKEN
+from harness.notify import Notify
+from harness.outcomes import BROKEN, Outcomes
 from nodes.reference.bugs import BUGS
 from stormproof.errors import UsageError
 
@@ -210,45 +213,184 @@ def test_what_ended_is_kept_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
 
 
 def nightly(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = (sys.executable, "-m", "harness", "nightly", str(folder / "night.toml"), "--store", str(folder / "runs"))
+    command = (sys.executable, "-m", "harness", "nightly", str(folder / "night.toml"))
+    words = words if "--store" in words else (*words, "--store", str(folder / "runs"))
     return subprocess.Popen((*command, *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, _ = process.communicate(timeout=170)
+def ended(process: subprocess.Popen[str], seconds: float = 170) -> tuple[int, str]:
+    out, _ = process.communicate(timeout=seconds)
     return process.returncode, out
 
 
-@pytest.mark.requirement("H22")
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-def test_a_night_that_was_cut_short_goes_on(end: signal.Signals, tmp_path: Path) -> None:
-    plan_of(tmp_path, PLAN.replace("1-2", "1-4"))
-    process = nightly(tmp_path, "--jobs", "1")
-    folder = tmp_path / "runs" / "nights"
+def results_in(store: Path) -> int:
+    """How many runs of a store's nights are on disk."""
+    return sum(path.read_bytes().count(b'{"result": ') for path in store.glob("nights/*/results.jsonl"))
+
+
+def wait_for(process: subprocess.Popen[str], store: Path, count: int) -> None:
+    """Until so many runs are on disk, or the process has ended."""
     deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        if any(len(path.read_bytes().splitlines()) >= 3 for path in folder.glob("*/results.jsonl")):
-            break
+    while process.poll() is None and time.monotonic() < deadline and results_in(store) < count:
         time.sleep(0.02)
-    os.kill(process.pid, end)
-    status, out = ended(process)
-    assert status == (130 if end == signal.SIGINT else -end), out
-    (cut,) = folder.iterdir()
-    assert json.loads((cut / "night.json").read_text())["status"] == RUNNING
-    had = open_night(cut).results
-    assert 3 <= len(had) < 11
-    status, out = ended(nightly(tmp_path, "--jobs", "1"))
-    assert f"night {cut.name} goes on: {len(had)} of 11 runs" in out
-    assert [each.name for each in folder.iterdir()] == [cut.name]
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all the room that is left."""
+    path = folder / "ballast"
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of its own, of 16 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", folder], capture_output=True,
+                             check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a file system is root's")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def told_runs(out: str) -> list[str]:
+    """The runs that a night said had ended: cell and seed."""
+    return re.findall(r"^\d+ of \d+: \w+(?: \(as expected\))?: (.*?, seed \d+): ", out, re.MULTILINE)
+
+
+def goes_through(folder: Path, store: Path, ends: Sequence[str], words: Sequence[str]) -> None:
+    """A night that is cut short in each of these ways, after two more runs each time, ends whole in the end."""
+    total, outputs, kept = 11, [], []
+    for number, end in enumerate(ends):
+        process = nightly(folder, "--store", str(store), *words)
+        wait_for(process, store, len(kept) + 2)
+        if end == "disk":
+            ballast = fill(store.parent)
+            status, out = ended(process)
+            ballast.unlink()
+            assert status == 3 and re.search(r"No space left on device\)?; make room, then", out.splitlines()[-1]), out
+            assert "Traceback" not in out
+        else:
+            process.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGKILL)
+            status, out = ended(process)
+            assert status == (130 if end == "ctrl-c" else -signal.SIGKILL), out
+        outputs.append(out)
+        (cut,) = (store / "nights").iterdir()
+        assert number == 0 or f"night {cut.name} goes on: {len(kept)} of {total} runs" in out
+        assert json.loads((cut / "night.json").read_text())["status"] == RUNNING
+        found = open_night(cut).results
+        assert found[:len(kept)] == kept and len(kept) + 2 <= len(found) < total, "moments that are in the middle"
+        kept = found
+    status, out = ended(nightly(folder, "--store", str(store), *words))
+    outputs.append(out)
     whole = open_night(cut)
-    assert whole.results[:len(had)] == had
-    assert len(whole.results) == len(whole.done) == 11 and whole.head["status"] == "complete"
-    assert status == 1 and "NEW " in out and "new kind" in out
-    # The next one finds the same kinds, which are not new.
-    status, out = ended(nightly(tmp_path, "--jobs", "1", "--json"))
-    assert status == 0, out
-    told = json.loads(out.splitlines()[-1])
-    assert told["night"] != cut.name and {kind["status"] for kind in told["failures"]} == {SEEN}
+    assert whole.results[:len(kept)] == kept and whole.head["status"] == "complete"
+    assert len(whole.results) == len(whole.done) == total
+    assert status == 1 and "NEW " in out and "1 new kind of failure" in out.splitlines()[-1]
+    judged = [run for out in outputs for run in told_runs(out)]
+    assert len(judged) == len(set(judged)), "a run was judged twice"
+    assert set(judged) <= {f"{each.cell}, seed {each.seed}" for each in whole.results}
+    for each in whole.results:
+        assert each.verdict != "invalid" or (store / each.run / "verdict.json").exists()
+    assert not list(store.glob(".2*")), "nothing that was moved is left half"
+
+
+@pytest.mark.requirement("H22")
+def test_a_night_goes_on_after_ctrl_c_a_kill_and_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    plan_of(tmp_path, PLAN.replace("1-2", "1-4").replace("fresh:3", "1-2,4"))
+    goes_through(tmp_path, small_disk / "runs", ["ctrl-c", "kill", "disk"], ["--jobs", "1"])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ends", [["disk", "disk", "kill"], ["kill", "kill", "ctrl-c"], ["ctrl-c", "disk", "kill"]])
+def test_a_night_goes_on_after_anything_in_any_order(ends: list[str], small_disk: Path, tmp_path: Path) -> None:
+    plan_of(tmp_path, PLAN.replace("1-2", "1-4").replace("fresh:3", "1-2,4"))
+    goes_through(tmp_path, small_disk / "runs", ends, ["--jobs", "2"])
+
+
+BUGGY = """
+[defaults]
+time-limit = 8
+rate = 20
+set = { min_ok = 20 }
+
+[[case]]
+name = "clean"
+system = ["standalone", "joram"]
+nemesis = "none"
+time-limit = 4
+seeds = "1"
+
+[[case]]
+name = "buggy"
+system = "standalone"
+nemesis = "kill"
+time-limit = 14
+seeds = "1-2"
+bug = "requeued-twice"
+"""
+TWIN = """
+[[case]]
+name = "twin"
+system = "standalone"
+nemesis = "none"
+expected = "invalid"
+time-limit = 4
+seeds = "1"
+"""
+
+
+@pytest.mark.requirement("H22")
+@pytest.mark.requirement("H29", part=True)
+def test_a_bug_is_new_the_first_night_and_known_the_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(text: str, confirm: int = 0) -> tuple[int, dict[str, Any]]:
+        plan_of(tmp_path, text)
+        status = run_nightly(tmp_path / "night.toml", tmp_path / "runs", budget=None, tag="", fresh=False, jobs=1,
+                             confirm=confirm, known=None, outcomes=Outcomes(), notify=Notify(), as_json=True)
+        return status, json.loads(capsys.readouterr().out)
+
+    status, first = run(BUGGY, confirm=2)
+    (kind,) = first["failures"]
+    assert status == 1 and kind["status"] == NEW and kind["words"].startswith("standalone queue: ")
+    assert kind["confirmed"] == [2, 2]
+    status, second = run(BUGGY.replace("1-2", "4-5"))
+    assert status == 0 and [(each["fingerprint"], each["status"]) for each in second["failures"]] == [
+        (kind["fingerprint"], SEEN)]
+    known = f'[[known]]\nfingerprint = "{kind["fingerprint"]}"\nissue = "#7"\nuntil = '
+    for until, expected, word in (("2999-12-31", 0, KNOWN), ("2020-01-31", 1, OVERDUE)):
+        (tmp_path / "known.toml").write_text(known + until)
+        status, night = run(BUGGY.replace("1-2", "6"))
+        assert (status, [each["status"] for each in night["failures"]]) == (expected, [word])
+    (tmp_path / "known.toml").unlink()
+    status, last = run(BUGGY.partition("[[case]]")[0] + TWIN)
+    assert status == 1 and last["unfailing"] == ["twin: standalone queue none on sim"] and last["failures"] == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.requirement("H29", part=True)
+def test_a_failure_of_real_nodes_is_run_again_and_says_how_often(tmp_path: Path) -> None:
+    plan_of(tmp_path, """
+[[case]]
+name = "real"
+system = "joram"
+nemesis = "partition"
+backend = "local"
+time-limit = 15
+rate = 100
+seeds = "7"
+set = { partitions = "unspecified", partition_kind = "master", fault_duration = 6 }
+""")
+    status, out = ended(nightly(tmp_path, "--confirm", "2"), 580)
+    found = re.search(r"^again: (\d) of 2: joram queue \(partitions=unspecified\): ", out, re.MULTILINE)
+    assert status == 1 and found is not None, out
+    assert f"first in {find_night(tmp_path / 'runs', 'latest').name}" in out and f"; again {found[1]} of 2" in out
+    assert len(list((tmp_path / "runs").glob("*-joram-*"))) == 3
 
 
 def test_a_night_without_time_says_so(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import BROKEN, Case, SeedResult
+from harness.sim.campaign import BROKEN, Case, SeedResult, keep_run
 from harness.sim.command import run_campaign
 from harness.sim.kinds import FailureKinds
 
@@ -49,3 +51,15 @@ def test_a_campaign_tells_each_kind_once(tmp_path: Path, capsys: pytest.CaptureF
     before, _, summary = err.partition(f"{len(told['failures'])} runs failed in ")
     assert before.count("INVALID") == len(told["kinds"])
     assert all(f"{kind['fingerprint']}  {kind['words']}" in summary for kind in told["kinds"])
+
+
+def test_why_a_run_can_not_be_kept_is_told_by_the_first_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.mkdir()
+        raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device: 'x'")] * 2)
+
+    monkeypatch.setattr(shutil, "move", full)
+    with pytest.raises(OSError, match="No space left") as found:
+        keep_run(replace(result(1, "invalid", "lost"), run_dir=tmp_path / "run"), tmp_path / "store")
+    assert found.value.strerror == "No space left on device"
+    assert list((tmp_path / "store").iterdir()) == []
