@@ -21,10 +21,11 @@ from stormproof.test import Test
 from stormproof.text import seeds_of
 
 DEFAULTS, CASE = "defaults", "case"
-_RENAMED = {"design": "system", "workloads": "workload", "nemeses": "nemesis", "time_limit": "time-limit"}
+_RENAMED = {"design": "system", "workloads": "workload", "nemeses": "nemesis", "backends": "backend",
+            "time_limit": "time-limit"}
 _KEYS = {
     "system": Key(STRING, several=True), "workload": Key(STRING, several=True), "nemesis": Key(STRING, several=True),
-    "backend": Key(STRING), "nodes": Key(INTEGER), "time-limit": Key(NUMBER), "rate": Key(NUMBER),
+    "backend": Key(STRING, several=True), "nodes": Key(INTEGER), "time-limit": Key(NUMBER), "rate": Key(NUMBER),
     "seeds": Key(STRING), "expected": Key(STRING), "set": Key(TABLE), "bug": Key(STRING),
     "mutants": Key(STRING, several=True),
 }  # fmt: skip
@@ -127,11 +128,11 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
     if "mutants" in given:
         return [_mutant(name, bug, seeds) for bug in _bugs(given["mutants"], where)], []
     lists = [list(_several(given.get(key, default))) for key, default in
-             (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"))]
+             (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
     cells: list[Cell] = []
     left_out: list[str] = []
-    for system, workload, nemesis in itertools.product(*lists):
-        cell = Cell(name, system, workload, nemesis, given.get("backend", "sim"), given.get("nodes"),
+    for system, workload, nemesis, backend in itertools.product(*lists):
+        cell = Cell(name, system, workload, nemesis, backend, given.get("nodes"),
                     float(given.get("time-limit", 30.0)), float(given.get("rate", 17.0)), settings, expected, seeds)
         try:
             cell.test(seeds[0])

@@ -25,8 +25,10 @@ from harness.nights.run import Budget, rounds
 from harness.notify import Notify
 from harness.outcomes import BROKEN, Outcomes
 from nodes.reference.bugs import BUGS
+from nodes.systems.catalog import SYSTEMS
 from stormproof.errors import UsageError
 
+ROOT = Path(__file__).resolve().parents[2]
 PLAN = """
 [defaults]
 time_limit = 6
@@ -42,6 +44,7 @@ nemeses = ["none", "kill"]
 [[case]]
 name = "other"
 design = ["standalone", "icestorm"]
+backends = ["sim"]
 workloads = ["queue"]
 nemesis = "kill"
 seeds = "fresh:3"
@@ -69,6 +72,17 @@ def test_a_file_is_a_matrix(tmp_path: Path) -> None:
     assert len(set(last.seeds)) == 3
     assert plan_of(tmp_path).cells[2].seeds == last.seeds
     assert plan_of(tmp_path, salt="another").cells[2].seeds != last.seeds
+
+
+def test_our_own_night_has_every_design_and_a_twin_of_each_everywhere() -> None:
+    plan = read_plan(ROOT / "nightly.toml", "salt")
+    assert plan.left_out == []
+    cells = [cell for cell in plan.cells if cell.case != "mutants"]
+    for backend in ("sim", "local", "docker"):
+        for expected in ("valid", "invalid"):
+            found = {cell.system for cell in cells if (cell.backend, cell.expected) == (backend, expected)}
+            assert found == set(SYSTEMS.names()), (backend, expected)
+    assert {cell.settings["bug"] for cell in plan.cells if cell.case == "mutants"} == set(BUGS)
 
 
 def test_mutants_are_twins_of_the_campaigns_that_exercise_them(tmp_path: Path) -> None:
