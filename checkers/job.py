@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -118,12 +119,21 @@ FROM verdicts v JOIN runs r ON v.run = r.run GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 """How each check came out; DuckDB and Spark alike understand it, over ``checkers.views``."""
 
+_OURS = re.compile(r"^stormproof\.errors\.\w+: (.+)$", re.MULTILINE)
+"""What a task of ours said, in the traceback that Spark brings home."""
 _NOWHERE = Path(os.devnull)
 
 
 def warm_up(spark: Any) -> None:
-    """Run an empty job, so that the first real one finds workers forked and classes loaded."""
-    _frame(spark, [_NOWHERE], 1).toArrow()
+    """Run an empty job, so that the first real one finds workers forked and classes loaded.
+
+    Raises:
+        SparkFailed: it failed.
+    """
+    try:
+        _frame(spark, [_NOWHERE], 1).toArrow()
+    except Exception as error:
+        raise _failed(error) from error
 
 
 def _run_job(
@@ -152,6 +162,8 @@ def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) 
 
 
 def _failed(error: Exception) -> SparkFailed:
+    if (ours := _OURS.search(str(error))) is not None:
+        return SparkFailed(ours[1])
     reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return SparkFailed(f"the Spark job failed: {reason}")
 

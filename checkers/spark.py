@@ -22,13 +22,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from checkers import shipping
 from checkers.caches import cache_dir
 from checkers.java import Java, find_java
-from stormproof.errors import SparkFailed, StormproofError
+from stormproof.errors import SparkFailed, StormproofError, UsageError
 from stormproof.limits import demand_files
 from stormproof.made import PREFIX, OwnFolder
 
 LOCAL_MASTER = "local[*]"
+SHIPPED = "STORMPROOF_SPARK_ENV"
+"""The environment variable that names the archive which is shipped to a cluster's workers (``checkers.shipping``)."""
 _TASK_ATTEMPTS = 4
 _EXIT_TIMEOUT = 180
 _ABANDON_SECONDS = 0.1
@@ -145,7 +148,23 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
     }
     if local:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    elif archive := os.environ.get(SHIPPED):
+        settings |= {"spark.archives": f"{archive}#{shipping.UNPACKED}",
+                     "spark.executorEnv.PYTHONPATH": shipping.python_path()}  # fmt: skip
     return settings
+
+
+def ship_environment(archive: Path | None) -> None:
+    """Ship an archive of ``checkers.shipping`` to the workers of the sessions that start from now on.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    if archive is None:
+        return
+    if not archive.is_file():
+        raise UsageError(f"--spark-env {archive}: there is no such file; `stormproof spark-env {archive}` writes it")
+    os.environ[SHIPPED] = str(archive.resolve())
 
 
 def _with_retries(master: str) -> str:
@@ -180,7 +199,8 @@ def _environment(java: Java, master: str) -> Iterator[None]:
     if master.startswith("local"):
         wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     else:
-        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        there = shipping.interpreter() if os.environ.get(SHIPPED) else sys.executable
+        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", there)
     with _variables(wanted):
         yield
 

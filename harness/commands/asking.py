@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.commands.common import DEFAULT_STORE, JsonOption, StoreOption
+from harness.commands.common import DEFAULT_STORE, JsonOption, SparkEnvOption, StoreOption
 from stormproof.errors import UsageError
 
 
@@ -15,6 +16,7 @@ def query(
     store: StoreOption = DEFAULT_STORE,
     engine: Annotated[str, typer.Option(help="duckdb, or spark")] = "duckdb",
     master: Annotated[str, typer.Option(help="Spark master, with --engine spark")] = "local[*]",
+    spark_env: SparkEnvOption = None,
     views: Annotated[bool, typer.Option("--views", help="print the statements that make the views instead")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="print comma-separated values")] = False,
     as_json: JsonOption = False,
@@ -23,8 +25,10 @@ def query(
 
     stormproof query "SELECT system, nemesis, count(*), count_if(verdict = 'invalid') FROM runs GROUP BY ALL"
     """
+    from checkers.spark import ship_environment
     from harness.query import ENGINES, print_views, run_query
 
+    ship_environment(spark_env)
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: one of {', '.join(ENGINES)}")
     if (sql is None) != views:
@@ -35,3 +39,14 @@ def query(
         raise typer.Exit(print_views(store, engine))
     form = "json" if as_json else "csv" if as_csv else "table"
     raise typer.Exit(run_query(store, sql, engine=engine, master=master, form=form))
+
+
+def spark_env(file: Annotated[Path, typer.Argument(help="the archive to write, as env.tar")]) -> None:
+    """Write what the workers of a Spark cluster need, as one archive for `--spark-env`."""
+    from checkers.shipping import interpreter, pack_environment
+    from stormproof.text import size
+
+    if file.suffix != ".tar":
+        raise UsageError(f"{file}: Spark tells an archive by its name; call it {file.name}.tar")
+    written = pack_environment(file)
+    print(f"{file}: {size(written)}; the workers need {interpreter()} and Spark, and nothing else")

@@ -37,6 +37,10 @@ MaxHistoryOption = Annotated[
     str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,
                              help="memory that one history may take, as 500M or 6G; more is refused  [default: 4G]")
 ]
+SparkEnvOption = Annotated[
+    Path | None, typer.Option("--spark-env", metavar="FILE", help="ship this to the workers of --master; "
+                              "`stormproof spark-env FILE` writes it")
+]
 RunsArgument = Annotated[
     list[str] | None, typer.Argument(help="run ids, unique beginnings of them, folders, or `latest`")
 ]
