@@ -21,6 +21,7 @@ REACHES_UP = {
 NEIGHBOURS = {
     ("workloads", "nodes.stomp"),  # their client speaks STOMP
     ("workloads", "nodes.timeouts"),
+    ("workloads", "nodes.reference.bugs"),  # a bug of a client stands in the same list
     # Names and values of the reference broker's extensions, which four workloads are about.
     ("workloads", "nodes.reference.engine.topics"),
     ("workloads", "nodes.reference.engine.threads"),
