@@ -69,7 +69,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     left = None if budget is None else max(0.0, budget - night.used)
     earlier = [each for each in all_nights(store) if each.name < night.name]
     try:
-        Run(night, plan, store, Budget(left), jobs, tell).whole(confirm)
+        end = night.head["status"] = Run(night, plan, store, Budget(left), jobs, tell).whole(confirm)
     except KeyboardInterrupt:
         tell(f"interrupted; the same command goes on with the night {night.name}")
         raise
@@ -85,6 +85,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
         print("\n".join(lines), flush=True)
     if judgement.status == EXIT_INVALID:
         notify.tell({"verdict": INVALID, "sentence": lines[-1], "text": "\n".join(lines), **to_json(night, judgement)})
+    night.end(end)
     return judgement.status
 
 
@@ -148,7 +149,10 @@ def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Know
                 write_report(run_dir)
             except StormproofError as error:
                 print(f"stormproof: no report of {run_dir.name}: {error}", file=sys.stderr)
-    write_pages(store, knowns)
+    try:
+        write_pages(store, knowns)
+    except StormproofError as error:  # what was found is to be told all the same
+        print(f"stormproof: {error}", file=sys.stderr)
 
 
 def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> list[str]:

@@ -74,8 +74,10 @@ class Run:
         self._total = sum(len(cell.seeds) for cell in plan.cells)
         self._spark: SparkWarmup | None = None
 
-    def whole(self, confirm: int) -> None:
-        """Run what is left, then each new kind of failure ``confirm`` times again.
+    def whole(self, confirm: int) -> str:
+        """Run what is left, then each kind of failure ``confirm`` times again; what the night's status is then.
+
+        It is not noted: until somebody has been told what was found, the same command goes on with this night.
 
         Raises:
             StormproofError: the store can't be written. KeyboardInterrupt: Ctrl-C; what has ended is kept.
@@ -99,7 +101,7 @@ class Run:
             finally:
                 if self._spark is not None:
                     self._spark.abandon()
-            self._night.end(COMPLETE if complete else SPENT)
+            return COMPLETE if complete else SPENT
 
     def _simulate(self, tasks: Sequence[Task], workers: Workers, scratch: Path) -> None:
         def left() -> Iterator[tuple[Any, ...]]:

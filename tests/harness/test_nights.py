@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.nights import command
 from harness.nights.command import run_nightly
 from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
 from harness.nights.known import read_known
@@ -26,7 +27,8 @@ from harness.notify import Notify
 from harness.outcomes import BROKEN, Outcomes
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
-from stormproof.errors import UsageError
+from stormproof.errors import StormproofError, UsageError
+from stormproof.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = """
@@ -227,9 +229,9 @@ def test_what_ended_is_kept_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
 
 
 def nightly(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = (sys.executable, "-m", "harness", "nightly", str(folder / "night.toml"))
+    program = (sys.executable, "-m", "harness", "nightly", str(folder / "night.toml"))
     words = words if "--store" in words else (*words, "--store", str(folder / "runs"))
-    return subprocess.Popen((*command, *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen((*program, *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 170) -> tuple[int, str]:
@@ -327,6 +329,41 @@ def test_a_night_goes_on_after_anything_in_any_order(ends: list[str], small_disk
     goes_through(tmp_path, small_disk / "runs", ends, ["--jobs", "2"])
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_night_goes_on_after_its_run_on_real_nodes_was_cut_short(end: signal.Signals, tmp_path: Path) -> None:
+    plan_of(tmp_path, """
+[[case]]
+name = "real"
+system = "standalone"
+nemesis = "kill"
+backend = "local"
+time-limit = 12
+rate = 40
+seeds = "3"
+""")
+    store = tmp_path / "runs"
+    process = nightly(tmp_path)
+    deadline = time.monotonic() + 200
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(path.stat().st_size for path in store.glob("*-standalone-*/ledger.jsonl")):  # a fault is in force
+            break
+        time.sleep(0.05)
+    process.send_signal(end)
+    status, out = ended(process)
+    assert status == (130 if end == signal.SIGINT else -end), out
+    (cut,) = Store(store).runs()
+    healed = subprocess.run((sys.executable, "-m", "harness", "heal", "--store", str(store)), check=False,
+                            capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert healed.returncode == 0, healed.stdout + healed.stderr
+    status, out = ended(nightly(tmp_path), 300)
+    assert "goes on: 0 of 1 runs are done" in out and status in (0, 2), out
+    (only,) = find_night(store, "latest").results
+    assert only.run != cut.name and not (cut / "verdict.json").exists(), "what was cut short is not judged"
+    assert {run.name for run in Store(store).runs()} == {cut.name, only.run}
+
+
 BUGGY = """
 [defaults]
 time-limit = 8
@@ -415,7 +452,33 @@ def test_a_night_without_time_says_so(tmp_path: Path) -> None:
     assert json.loads((folder / "night.json").read_text())["status"] == "budget spent"
 
 
+def test_a_night_that_nobody_was_told_of_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    plan_of(tmp_path, BUGGY.partition("[[case]]")[0] + TWIN)
+    store = tmp_path / "runs"
+
+    def run() -> int:
+        return run_nightly(tmp_path / "night.toml", store, budget=None, tag="", fresh=False, jobs=1, confirm=0,
+                           known=None, outcomes=Outcomes(), notify=Notify(), as_json=True)
+
+    def full(*_: object) -> None:
+        raise StormproofError("can't write trend.html: No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(command, "lines_of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run()
+    before = find_night(store, "latest")
+    assert before.head["status"] == RUNNING and len(before.results) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "write_pages", full)
+        assert run() == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["night"] == before.name and "goes on: 1 of 1 runs" in err and "No space left" in err
+    after = find_night(store, "latest")
+    assert (after.name, after.results, after.head["status"]) == (before.name, before.results, "complete")
+
+
 def test_triage_without_nights_is_told(tmp_path: Path) -> None:
-    command: Any = (sys.executable, "-m", "harness", "triage", "--store", str(tmp_path))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = (sys.executable, "-m", "harness", "triage", "--store", str(tmp_path))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "holds no nights" in done.stderr
