@@ -18,7 +18,7 @@ CAUGHT_BY = {
     "no lock": {"lost", "duplicated"}, "no fencing": {"lost"}, "wall-clock stamps": {"lost"},
     "shared, no fencing": {"lost", "duplicated"}, "shared, database as documented": {"lost"},
 }  # fmt: skip
-SLOW = {"no fencing", "wall-clock stamps"}
+SLOW = {"no lock", "no fencing", "wall-clock stamps"}
 REQUIREMENTS = {"shared, database as documented": "F16", "wall-clock stamps": "F5"}
 
 

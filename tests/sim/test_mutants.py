@@ -27,7 +27,7 @@ SLOW = {"transaction-half-applied", "prepared-forgotten", "invitation-twice", "r
         "completed-before-signal", "inquorate-broker-lives", "majority-too-small", "collocated-contexts-kept",
         "state-behind-log", "transfer-misses-changes", "promoted-in-catchup", "generation-not-stored",
         "catch-up-misses-changes", "dead-backup-holds", "complete-too-early", "passive-serves", "stale-standby-serves",
-        "repository-forgotten"}  # fmt: skip
+        "repository-forgotten", "lock-not-rechecked", "database-not-loaded"}  # fmt: skip
 """Bugs whose hunts take many seeds, or long ones."""
 
 
