@@ -8,6 +8,7 @@ synced beside the data failed, or took long: a broker that is cut off has nothin
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +39,8 @@ INSPECTION_SECONDS = 0.3
 """How long to ask whether all is well: the first question after a node's restart may meet its old connection."""
 REFUSAL_SECONDS = 2.0
 """How long a broker has to find out that its data is damaged."""
+ENDING_SECONDS = 0.5
+"""How long other programs of the node may take to end of what they have met, once its disk is right again."""
 
 
 class Disk(Fault):
@@ -102,7 +105,7 @@ class Disk(Fault):
         return Evidence(found, shown > 0 or probe in ("failed", "slow"))
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """Read what the disk did, set it right, and start a broker that has ended."""
+        """Read what the disk did, set it right, and start what has ended of it: the broker, or what looks after it."""
         backend, disks, (node,) = cluster.backend, disks_of(cluster), plan.targets
         main = cluster.programs(node)[0]
         await disks.set_disk(node, None)
@@ -110,7 +113,11 @@ class Disk(Fault):
         failing = plan.kind not in ("slow", *WHEN_DEAD)
         ends = shown and failing
         state = await (await_state(backend, node, main, DEAD) if ends else backend.process(node, main))
-        if state.state == DEAD:
+        others = [name for name in cluster.programs(node)[1:] if not cluster.restarted(node, name)]
+        if ends and others:
+            await asyncio.sleep(ENDING_SECONDS)
+        ended = [name for name in others if (await backend.process(node, name)).state == DEAD]
+        if state.state == DEAD or ended:
             if plan.kind == "corrupt":
                 await disks.set_disk(node, DiskFault("empty"))
                 await disks.set_disk(node, None)

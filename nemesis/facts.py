@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nemesis.families import LEADER_OF, MAX_DOWN, option_value
+from nemesis.families import LEADER_OF, MAX_DOWN, option_value, setting
 from stormproof.contracts.backend import RUNNING, Backend, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ClusterFacts, Infeasible
@@ -75,7 +75,7 @@ def _demand(role: str, nodes: Sequence[str]) -> Sequence[str]:
 def aim_option(family: str, meaning: str, default: str = ONE) -> Option:
     """The option ``<family>_target``: which node a family hits whose kinds tell what happens to it."""
     rules = f"{meaning}: one node's, the serving one's, that of one beside it, or of a role that nodes tell"
-    return Option(f"{family}_target", default, rules, (ONE, PRIMARY, BACKUP), extensible=True)
+    return Option(setting(family, "target"), default, rules, (ONE, PRIMARY, BACKUP), extensible=True)
 
 
 async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] = (), aim: str = "") -> ClusterFacts:

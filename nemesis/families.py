@@ -69,10 +69,9 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
                        and is_honoured(backend.abilities, family, kind))
         for kind in wanted:
             if kind not in (ANY_KIND, *kinds):
-                raise UsageError(
-                    f"backend {backend.name!r} can't inject {family.name}_kind={kind} (it can: {', '.join(kinds)}); "
-                    f"choose another --backend or --set {family.name}_kind"
-                )
+                name = setting(family.name, "kind")
+                raise UsageError(f"backend {backend.name!r} can't inject {name}={kind} (it can: {', '.join(kinds)}); "
+                                 f"choose another --backend or --set {name}")
         family.kinds = kinds
     return families
 
@@ -84,9 +83,14 @@ def _only_when_asked_for(kind: str, family: Fault) -> bool:
 def wanted_kinds(test: Test, family: Fault) -> tuple[str, ...]:
     """The kinds of a family that a test asks for; ``any`` stands for all but the aimed ones."""
     for option in family.options:
-        if option.name == f"{family.name}_kind":
+        if option.name == setting(family.name, "kind"):
             return tuple(str(option_value(test.options, option)).split(","))
     return (ANY_KIND,)
+
+
+def setting(family: str, what: str) -> str:
+    """The name of an option of a family: of ``shared-db`` and ``kind``, ``shared_db_kind``."""
+    return f"{family.replace('-', '_')}_{what}"
 
 
 def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, roles: bool = False) -> Option:
@@ -95,7 +99,7 @@ def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, r
     if roles:
         meaning = f"kinds of {name}, joined by commas: of these, or any in turn; or a role of the system's helpers, " \
                   "or `leader-of-NAME` of a queue"
-    return Option(f"{name}_kind", default, meaning, (ANY_KIND, *kinds), extensible=roles)
+    return Option(setting(name, "kind"), default, meaning, (ANY_KIND, *kinds), extensible=roles)
 
 
 def option_value(options: Mapping[str, Any], option: Option) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from nemesis.cuts import both_ways
 from nemesis.disk import disks_of
 from nemesis.facts import ONE, PRIMARY, aim_option, await_state, pick_node
-from nemesis.families import ANY_KIND, kind_option
+from nemesis.families import ANY_KIND, kind_option, setting
 from nemesis.partition import Partition
 from nemesis.process import PROGRAM, Kill, plan_nodes, plan_programs
 from stormproof.contracts.backend import DEAD, DISKS, KILL, LINKS, RUNNING, DiskFault
@@ -62,7 +62,7 @@ class _HelperFault(Fault):
 
     def aim(self, options: Mapping[str, Any]) -> str:
         """Which node it is to be cut off from, where that is one."""
-        wanted = str(options.get(f"{self.name}_target", ANY_KIND))
+        wanted = str(options.get(setting(self.name, "target"), ANY_KIND))
         return PRIMARY if wanted == ANY_KIND else wanted  # which of the two is for `plan` to draw
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -70,12 +70,12 @@ class _HelperFault(Fault):
         found = plan_nodes(self.role, facts, rng)
         (machine,) = found.targets
         if kind == "kill":
-            wanted = str(facts.options.get(f"{self.name}_program", ANY_KIND))
+            wanted = str(facts.options.get(setting(self.name, "program"), ANY_KIND))
             return plan_programs(FaultPlan(kind, found.targets), wanted, facts, rng)
         if kind == "cut":
             links = [both_ways(facts.topology, machine, node) for node in facts.nodes]
             return FaultPlan(kind, found.targets, frozenset().union(*links), f"from {', '.join(facts.nodes)}")
-        wanted = str(facts.options.get(f"{self.name}_target", ANY_KIND))
+        wanted = str(facts.options.get(setting(self.name, "target"), ANY_KIND))
         aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
         if not facts.eligible():
             raise Infeasible("no node is running")
@@ -126,7 +126,7 @@ class SharedDatabase(_HelperFault):
     aimed_kinds = ("damage",)
     options = (
         kind_option("shared-db", (*KINDS, "slow", "damage")), _target("shared-db"),
-        Option("shared-db_program", ANY_KIND, PROGRAM),
+        Option("shared_db_program", ANY_KIND, PROGRAM),
     )  # fmt: skip
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

@@ -90,7 +90,7 @@ def test_a_shared_database_is_killed_cut_off_and_slow(tmp_path: Path) -> None:
 def test_a_damaged_shared_database_is_lost_and_a_damaged_server_is_not(tmp_path: Path) -> None:
     """Side by side: the same damage to the one database of a shared pair, and to either of a replicated one."""
     fill: dict[str, Any] = {"producers": 5, "consumers": 1}
-    shared = simulated(tmp_path, "shared-db", 15, mode="shared", **fill, **{"shared-db_kind": "damage"})
+    shared = simulated(tmp_path, "shared-db", 15, mode="shared", **fill, shared_db_kind="damage")
     assert confirmed(shared) == {("shared-db", "damage")}
     assert verdict(shared).startswith("invalid") and anomalies(shared)["lost"]
     assert "put an empty database" in read_repairs(shared / "ledger.jsonl")[0].text

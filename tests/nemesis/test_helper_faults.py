@@ -118,8 +118,8 @@ def test_a_system_without_such_a_thing_is_refused(system: str, settings: dict[st
 @pytest.mark.parametrize("kind", ["slow", "damage"])
 def test_disks_fail_where_disks_can(kind: str) -> None:
     """Also a kind that comes only when it is asked for needs a backend that has the ability."""
-    test = Test("fiorano", "queue", ("shared-db",), options={"shared-db_kind": kind})
-    with pytest.raises(UsageError, match=f"'local' can't inject shared-db_kind={kind}"):
+    test = Test("fiorano", "queue", ("shared-db",), options={"shared_db_kind": kind})
+    with pytest.raises(UsageError, match=f"'local' can't inject shared_db_kind={kind}"):
         supported_families(LocalBackend, test, TOPOLOGY)
 
 

@@ -52,7 +52,7 @@ _FENCED = "the shared database refuses whoever does not hold its newest epoch, w
 _WRONG_CLOCK = "a clock that was wrong makes an old repository the newer one"
 _FORGETS = "a disk that forgets what it had confirmed, on the server that is the only one or the newer one"
 
-_DAMAGED: Mapping[str, Any] = {"mode": "shared", "shared-db_kind": "damage"}
+_DAMAGED: Mapping[str, Any] = {"mode": "shared", "shared_db_kind": "damage"}
 _ONE_DATABASE = "there is just one database: what was in it when it was damaged is nowhere else"
 
 GUARANTEES: tuple[Guarantee, ...] = (
