@@ -68,14 +68,15 @@ class Night:
         """Cell and seed of all that need not be run any more."""
         return {(result.cell, result.seed) for result in self.results}
 
-    def add(self, result: Result) -> None:
-        """Note a run that has ended; it is on disk when this returns.
+    def add(self, result: Result, seconds: float = 0.0) -> None:
+        """Note a run that has ended, and that so much more of the budget is gone; both are on disk when this returns.
 
         Raises:
             StormproofError: the disk is full, or can't be written.
         """
-        self._append({"result": asdict(result)})
+        self._append({"result": asdict(result), "used": round(seconds, 3)})
         self.results.append(result)
+        self.used += seconds
 
     def confirm(self, fingerprint: str, again: int, runs: int) -> None:
         """Note how often a failure came again; raises as ``add``."""
@@ -192,6 +193,7 @@ def open_night(folder: Path) -> Night:
 def _take(night: Night, line: Mapping[str, Any]) -> None:
     if "result" in line:
         night.results.append(Result(**line["result"]))
+        night.used += float(line.get("used", 0.0))
     elif "confirmed" in line:
         fingerprint, again, runs = line["confirmed"]
         night.confirmed[str(fingerprint)] = int(again), int(runs)

@@ -73,6 +73,12 @@ class Run:
         self._tell = tell
         self._total = sum(len(cell.seeds) for cell in plan.cells)
         self._spark: SparkWarmup | None = None
+        self._noted = 0.0
+
+    def _since(self) -> float:
+        """Seconds of the budget since this was asked for the last time."""
+        before, self._noted = self._noted, self._budget.used
+        return self._noted - before
 
     def whole(self, confirm: int) -> str:
         """Run what is left, then each kind of failure ``confirm`` times again; what the night's status is then.
@@ -91,10 +97,10 @@ class Run:
                     complete = len(self._night.done) >= self._total
                     if confirm:
                         self._confirm(confirm, scratch)
-                self._night.spend(self._budget.used)
+                self._night.spend(self._since())
             except BaseException:
                 try:
-                    self._night.spend(self._budget.used)
+                    self._night.spend(self._since())
                 except StormproofError as error:
                     print(f"stormproof: {error}", file=sys.stderr)
                 raise

@@ -208,8 +208,8 @@ def test_what_ended_is_kept_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     first = begin(tmp_path, plan, "20261123T000000-0001", "build=1")
     where = plan.cells[0]
-    first.add(result(where, 1))
-    first.spend(3.0)
+    first.add(result(where, 1), 2.5)
+    first.spend(0.5)
     with (first.folder / "results.jsonl").open("ab") as file:
         file.write(b'{"result": {"cell": "cut')
     again = open_night(first.folder)
@@ -298,6 +298,7 @@ def goes_through(folder: Path, store: Path, ends: Sequence[str], words: Sequence
         (cut,) = (store / "nights").iterdir()
         assert number == 0 or f"night {cut.name} goes on: {len(kept)} of {total} runs" in out
         assert json.loads((cut / "night.json").read_text())["status"] == RUNNING
+        assert open_night(cut).used > 0, "also where it was killed"
         found = open_night(cut).results
         assert found[:len(kept)] == kept and len(kept) + 2 <= len(found) < total, "moments that are in the middle"
         kept = found
