@@ -5,6 +5,7 @@ The program ``manager`` of each node looks after the node's first program, as fa
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from nemesis.compose import NemesisClient
 from nemesis.disk import Disk
 from nemesis.facts import await_state
 from nemesis.manager import Manager, Quorum
-from stormproof.contracts.backend import Link, ProcessState
+from stormproof.contracts.backend import DiskFault, Link, ProcessState
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.fault import ClusterFacts, Infeasible
 from stormproof.contracts.system import MANAGER
@@ -326,3 +327,36 @@ async def test_where_no_link_is_cut_no_quorum_is_lost(tmp_path: Path) -> None:
     await rig.step("quorum.heal", "cut")
     (window,) = read_ledger(tmp_path / "ledger.jsonl")
     assert window.heal_evidence["ended"] == ["n1", "n2", "n3"] and not window.confirmed
+
+
+class FailingDisks(Machines):
+    """A manager ends of its disk's failure shortly after that is right again."""
+
+    async def set_disk(self, machine: str, fault: DiskFault | None) -> None:
+        if fault is None:
+            asyncio.get_running_loop().call_later(0.03, self._set, machine, "manager", "dead")
+
+    async def disk_fault_count(self, machine: str) -> int:
+        return 1
+
+    async def probe_disk(self, machine: str) -> str:
+        return "failed"
+
+
+@pytest.mark.requirement("H5", part=True)
+async def test_a_manager_that_a_failing_disk_has_ended_is_started_with_the_disks_heal(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it ends only when the disk is right again: nobody else would start it."""
+    monkeypatch.setattr("nemesis.disk.ENDING_SECONDS", 0.1)
+    test = make_test(system="qpid", workload="queue", nemesis="disk", backend="sim", nodes=3, time_limit=20, rate=10,
+                     seed=1, settings={"disk_kind": "write-error"})  # fmt: skip
+    cluster, machines, disk = Managed(test), FailingDisks(test), Disk()
+    cluster.backend = machines
+    monkeypatch.setattr(await_state, "__defaults__", (0.3,))
+    plan = disk.plan("write-error", facts(), random.Random(1))
+    (node,) = plan.targets
+    injected = await disk.inject(cluster, plan)
+    machines.programs[node, MAIN] = "dead"  # its manager starts it again when that runs
+    await disk.heal(cluster, plan, injected)
+    assert machines.programs[node, "manager"] == "running"
