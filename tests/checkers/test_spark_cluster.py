@@ -39,6 +39,7 @@ def check(store: Path, master: str, archive: Path, *words: str) -> subprocess.Co
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_workers_get_their_environment_and_one_is_killed(tmp_path: Path) -> None:
     archive, store = tmp_path / "env.tar", tmp_path / "store"
