@@ -54,13 +54,21 @@ class Budget:
 
 
 def rounds(cells: Sequence[Cell], done: set[tuple[str, int]]) -> Iterator[tuple[list[Task], list[Task]]]:
-    """What there is to do, so that every cell gets a turn before any gets another: in each round one seed of each,
-    first of those that are simulated, then of the others."""
+    """What there is to do, in portions: first those that are simulated, then the others.
+
+    Every case gets a turn before any gets another, and then every cell: the first portion has one run of each case, the
+    next one of each other cell, and then there are portions with another seed of each cell.
+    """
+    first = {next(index for index, other in enumerate(cells) if other.case == cell.case) for cell in cells}
     for number in range(max((len(cell.seeds) for cell in cells), default=0)):
-        tasks = [(cell, cell.seeds[number]) for cell in cells
-                 if number < len(cell.seeds) and (cell.name, cell.seeds[number]) not in done]
-        simulated = [task for task in tasks if BACKENDS.load(task[0].backend).in_process]
-        yield simulated, [task for task in tasks if task not in simulated]
+        due = [index for index, cell in enumerate(cells) if number < len(cell.seeds)]
+        portions = [[index for index in due if index in first], [index for index in due if index not in first]]
+        for portion in portions if number == 0 else [due]:
+            tasks = [(cells[index], cells[index].seeds[number]) for index in portion]
+            tasks = [(cell, seed) for cell, seed in tasks if (cell.name, seed) not in done]
+            simulated = [task for task in tasks if BACKENDS.load(task[0].backend).in_process]
+            if tasks:
+                yield simulated, [task for task in tasks if task not in simulated]
 
 
 class Run:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,18 @@ def test_every_cell_gets_a_turn_before_any_gets_another() -> None:
     order = [[(each.case, seed) for each, seed in [*simulated, *others]]
              for simulated, others in rounds([real, one, two], {(one.name, 2)})]
     assert order == [[("one", 1), ("two", 5), ("real", 1)], [("real", 2)], [("one", 3)]]
+
+
+def test_every_case_gets_a_turn_before_any_gets_another() -> None:
+    many = [replace(cell(f"many-{number}"), case="many", nemesis=f"kill,pause{number}") for number in range(3)]
+    real = [replace(cell("real", backend=backend), case="real") for backend in ("local", "docker")]
+    cells = [*many, *real, cell("last", seeds=(1,))]
+    order = [[(each.case, each.nemesis, each.backend, seed) for each, seed in [*simulated, *others]]
+             for simulated, others in rounds(cells, set())]
+    assert [len(portion) for portion in order] == [3, 3, 5]
+    assert [each[0] for each in order[0]] == ["many", "last", "real"]
+    assert [each[0] for each in order[1]] == ["many", "many", "real"]
+    assert len({each for portion in order for each in portion}) == 11
 
 
 def test_a_budget_is_spent() -> None:
