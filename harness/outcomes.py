@@ -23,6 +23,7 @@ ORDER = (INVALID, BROKEN, UNKNOWN, VALID)
 """The worst first."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML 1.0 document may hold (section 2.2)."""
+_SKIPPED = "skipped"
 _SHOWN = 100
 """Runs in a table of Markdown: pages of CI systems have their limits."""
 
@@ -30,7 +31,8 @@ _SHOWN = 100
 @dataclass(frozen=True)
 class Outcome:
     """One run. ``group`` is what is tested, ``name`` how; ``seconds`` is the time that it took, if that is known;
-    ``told`` is where things are: the run's folder, its report, the command that repeats it."""
+    ``told`` is where things are: the run's folder, its report, the command that repeats it; ``excuse`` says why its
+    failure is put up with, if it is."""
 
     group: str
     name: str
@@ -38,6 +40,7 @@ class Outcome:
     sentence: str
     seconds: float = 0.0
     told: Mapping[str, str] = field(default_factory=dict)
+    excuse: str = ""
 
 
 def outcome_of(test: Test, verdict: str, sentence: str, seconds: float, **told: object) -> Outcome:
@@ -98,12 +101,13 @@ class Outcomes:
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
-    """A JUnit document: an invalid run is a failure; one that is unknown, or broke, is an error."""
-    counts = Counter(outcome.verdict for outcome in outcomes)
+    """A JUnit document: an invalid run is a failure; one that is unknown, or broke, is an error; one whose failure is
+    put up with is skipped."""
+    counts = Counter(_SKIPPED if outcome.excuse else outcome.verdict for outcome in outcomes)
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(
         root, "testsuite", name="stormproof", tests=str(len(outcomes)), failures=str(counts[INVALID]),
-        errors=str(counts[UNKNOWN] + counts[BROKEN]), skipped="0",
+        errors=str(counts[UNKNOWN] + counts[BROKEN]), skipped=str(counts[_SKIPPED]),
         time=f"{sum(outcome.seconds for outcome in outcomes):.3f}",
     )
     for outcome in outcomes:
@@ -113,7 +117,9 @@ def junit(outcomes: Sequence[Outcome]) -> str:
             properties = ElementTree.SubElement(case, "properties")
             for name, value in outcome.told.items():
                 ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
-        if outcome.verdict != VALID:
+        if outcome.excuse:
+            ElementTree.SubElement(case, "skipped", message=_xml(f"{outcome.excuse}: {outcome.sentence}"))
+        elif outcome.verdict != VALID:
             kind = "failure" if outcome.verdict == INVALID else "error"
             element = ElementTree.SubElement(case, kind, message=_xml(outcome.sentence), type=outcome.verdict)
             element.text = _xml("\n".join([outcome.sentence, *(f"{name}: {at}" for name, at in outcome.told.items())]))
@@ -130,7 +136,8 @@ def markdown(outcomes: Sequence[Outcome], told: Sequence[str] = ()) -> str:
     if ranked:
         lines += ["| verdict | test | run | what was found |", "| --- | --- | --- | --- |"]
     for outcome in ranked[:_SHOWN]:
-        cells = (outcome.verdict, *map(_cell, (outcome.group, outcome.name, outcome.sentence)))
+        sentence = f"{outcome.excuse}: {outcome.sentence}" if outcome.excuse else outcome.sentence
+        cells = (outcome.verdict, *map(_cell, (outcome.group, outcome.name, sentence)))
         lines.append(f"| {' | '.join(cells)} |")
     if len(ranked) > _SHOWN:
         lines += ["", f"... and {len(ranked) - _SHOWN} more"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.coverage import note_log_events
-from harness.nights.judgement import NEW, OVERDUE, Judgement, Kind, judge
+from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, Judgement, Kind, judge
 from harness.nights.known import Known
 from harness.nights.pages import known_failures, write_pages
 from harness.nights.plan_file import Cell, Plan, read_plan
@@ -27,7 +27,7 @@ from reports.matrix_page import MATRIX
 from reports.run_page import write_report
 from reports.trend_page import TREND
 from reports.triage_page import TRIAGE
-from stormproof.contracts.check import INVALID
+from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import EXIT_INVALID, StormproofError, UsageError
 from stormproof.run_folder import REPORT
 from stormproof.store import make_store
@@ -70,13 +70,19 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     earlier = [each for each in all_nights(store) if each.name < night.name]
     try:
         end = night.head["status"] = Run(night, plan, store, Budget(left), jobs, tell).whole(confirm)
-    except KeyboardInterrupt:
-        tell(f"interrupted; the same command goes on with the night {night.name}")
-        raise
-    finally:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            tell(f"interrupted; the same command goes on with the night {night.name}")
         for result in night.results:
-            outcomes.add(_outcome(result, plan.cells))
+            outcomes.add(_outcome(result, plan.cells, {}))
+        raise
     judgement = judge(night, plan.cells, earlier, knowns)
+    kinds = {kind.fingerprint: kind for kind in judgement.kinds}
+    for result in night.results:
+        outcomes.add(_outcome(result, plan.cells, kinds))
+    for cell in judgement.unfailing:
+        outcomes.add(Outcome(f"night.{cell.case}", f"{cell.name.partition(': ')[2]}, all seeds", INVALID,
+                             "none of its runs failed, and one should have"))
     _write_reports(store, judgement.kinds, knowns)
     lines = outcomes.lines = lines_of(night, judgement, plan, store)
     if as_json:
@@ -127,16 +133,18 @@ def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
     return 0
 
 
-def _outcome(result: Any, cells: Iterable[Cell]) -> Outcome:
-    """A twin that fails as it should is a success to a CI system."""
+def _outcome(result: Any, cells: Iterable[Cell], kinds: Mapping[str, Kind]) -> Outcome:
+    """A twin that fails as it should is a success to a CI system; what is not new is skipped."""
     twin = any(cell.name == result.cell and cell.expected == INVALID for cell in cells)
     case, _, rest = result.cell.partition(": ")
     told = {"command": result.command, "run": result.run, "fingerprint": result.fingerprint}
     verdict, sentence = result.verdict, result.sentence
     if twin and verdict == INVALID:
-        verdict, sentence = "valid", f"as expected: {sentence}"
+        verdict, sentence = VALID, f"as expected: {sentence}"
+    kind = kinds.get(result.fingerprint)
+    excuse = kind.status if kind is not None and verdict != VALID and kind.status in (SEEN, KNOWN) else ""
     return Outcome(f"night.{case}", f"{rest}, seed {result.seed}", verdict, sentence, result.seconds,
-                   {name: value for name, value in told.items() if value})
+                   {name: value for name, value in told.items() if value}, excuse)
 
 
 def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Known]) -> None:

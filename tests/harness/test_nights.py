@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from junitparser import JUnitXml
 
 from harness.nights import command
 from harness.nights.command import run_nightly
@@ -415,10 +416,14 @@ seeds = "1"
 def test_a_bug_is_new_the_first_night_and_known_the_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(text: str, confirm: int = 0) -> tuple[int, dict[str, Any]]:
         plan_of(tmp_path, text)
-        status = run_nightly(tmp_path / "night.toml", tmp_path / "runs", budget=None, tag="", fresh=False, jobs=1,
-                             confirm=confirm, known=None, outcomes=Outcomes(), notify=Notify(), as_json=True)
+        with Outcomes(tmp_path / "junit.xml") as outcomes:
+            status = run_nightly(tmp_path / "night.toml", tmp_path / "runs", budget=None, tag="", fresh=False, jobs=1,
+                                 confirm=confirm, known=None, outcomes=outcomes, notify=Notify(), as_json=True)
+        (suite,) = JUnitXml.fromfile(str(tmp_path / "junit.xml"))
+        junit.append((suite.tests, suite.failures, suite.errors, suite.skipped))
         return status, json.loads(capsys.readouterr().out)
 
+    junit: list[tuple[int, ...]] = []
     status, first = run(BUGGY, confirm=2)
     (kind,) = first["failures"]
     assert status == 1 and kind["status"] == NEW and kind["words"].startswith("standalone queue: ")
@@ -434,6 +439,8 @@ def test_a_bug_is_new_the_first_night_and_known_the_second(tmp_path: Path, capsy
     (tmp_path / "known.toml").unlink()
     status, last = run(BUGGY.partition("[[case]]")[0] + TWIN)
     assert status == 1 and last["unfailing"] == ["twin: standalone queue none on sim"] and last["failures"] == []
+    told_by_junit = [(4, 2, 0, 0), (4, 0, 0, 2), (3, 0, 0, 1), (3, 1, 0, 0), (2, 1, 0, 0)]
+    assert junit == told_by_junit, "failures: what is new or overdue, and a twin that did not fail"
 
 
 @pytest.mark.soak

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from junitparser import Failure, JUnitXml, Skipped
 
 from harness.outcomes import BROKEN, ORDER, Outcome, Outcomes, junit, markdown, outcome_of
 from stormproof.errors import StormproofError, UsageError
@@ -31,6 +33,15 @@ def test_junit_tells_failures_from_errors() -> None:
     failure = suite[1].find("failure")
     assert failure is not None
     assert failure.get("message") == BAD.sentence and "command: stormproof test" in (failure.text or "")
+
+
+def test_a_failure_that_is_put_up_with_is_skipped() -> None:
+    known = replace(BAD, excuse="known")
+    (suite,) = JUnitXml.fromstring(junit([BAD, known]))
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (2, 1, 0, 1)
+    first, second = (case.result[0] for case in suite)
+    assert isinstance(first, Failure) and isinstance(second, Skipped) and second.message == f"known: {BAD.sentence}"
+    assert "| known: 1 message lost" in markdown([known])
 
 
 @given(st.lists(st.builds(Outcome, st.text(), st.text(), st.sampled_from(ORDER), st.text(),
