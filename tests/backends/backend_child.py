@@ -333,7 +333,6 @@ async def check_nasty_paths(backend: Backend) -> None:
         await backend.resume("n1", MAIN)
     assert await from_host(backend, "c2", "n1") == backend.address("c2")
     await backend.kill("n1", MAIN)
-    shared = ("common",) if "shared" in checks else ()
     test = Test(system="standalone", workload="queue", nodes=1, options={"idle_timeout": 5.0, "bug": ""})
     topology = Topology(test.node_names, test.client_hosts)
     cluster = SYSTEMS.load("standalone").cluster(Deployment(test, Demands(), backend, topology, "secret"))
