@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ SHIPPED = "STORMPROOF_SPARK_ENV"
 """The environment variable that names the archive which is shipped to a cluster's workers (``checkers.shipping``)."""
 _TASK_ATTEMPTS = 4
 _EXIT_TIMEOUT = 180
+_MASTER_TIMEOUT = 10.0
 _ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
@@ -107,6 +109,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         if running is not None and running._sc._jsc is not None:
             return running
         java = find_java()
+        demand_master(master)
         logging.getLogger().addFilter(_is_of_others)
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
         with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
@@ -152,6 +155,24 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         settings |= {"spark.archives": f"{archive}#{shipping.UNPACKED}",
                      "spark.executorEnv.PYTHONPATH": shipping.python_path()}  # fmt: skip
     return settings
+
+
+def demand_master(master: str) -> None:
+    """See that somebody listens where the master of a standalone cluster should: Spark would wait for a minute.
+
+    Raises:
+        SparkFailed: nobody does; the message says where.
+    """
+    places = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
+    refused = []
+    for host, port in places:
+        try:
+            socket.create_connection((host, int(port)), _MASTER_TIMEOUT).close()
+            return
+        except (OSError, OverflowError) as error:
+            refused.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")
+    if refused or master.startswith("spark://"):
+        raise SparkFailed(f"no Spark master answers at {master} ({'; '.join(refused) or 'write it as spark://host:port'})")
 
 
 def ship_environment(archive: Path | None) -> None:
