@@ -121,6 +121,8 @@ FROM verdicts v JOIN runs r ON v.run = r.run GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 
 _OURS = re.compile(r"^stormproof\.errors\.\w+: (.+)$", re.MULTILINE)
 """What a task of ours said, in the traceback that Spark brings home."""
+_PY4J = "An error occurred while calling"
+_PYTHON_ERROR = re.compile(r"(?!java|org|scala)[\w.]+(Error|Exception): ")
 _NOWHERE = Path(os.devnull)
 
 
@@ -164,7 +166,12 @@ def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) 
 def _failed(error: Exception) -> SparkFailed:
     if (ours := _OURS.search(str(error))) is not None:
         return SparkFailed(ours[1])
-    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    reason = lines[0]
+    if reason.startswith(_PY4J):
+        # What comes next is Java's; a traceback of Python's, if there is one, ends with what went wrong.
+        told = [line for line in lines if _PYTHON_ERROR.match(line)]
+        reason = told[-1] if told else (lines[1] if len(lines) > 1 else reason).removeprefix(": ")
     return SparkFailed(f"the Spark job failed: {reason}")
 
 

@@ -23,6 +23,8 @@ from stormproof.run_folder import HISTORY, LEDGER, LOGS, RUN_FILE, VERDICT_FILE,
 _ROOT = Path(__file__).resolve().parent.parent
 _SOURCES = ("checkers", "stormproof", "nodes/systems/reference/log_events.py")
 """What bears on a verdict: the checks and what they read histories and logs with."""
+NO_CODE_OF_OURS = frozenset({"tests", "docs", "examples"})
+"""Folders beside the code that nothing of ours imports."""
 _PACKAGES = ("numba", "numpy", "pyarrow")
 
 
@@ -42,7 +44,7 @@ def _sources() -> Iterator[Path]:
     for source in _SOURCES:
         place = _ROOT / source
         found = [place] if place.is_file() else sorted(place.rglob("*.py"))
-        yield from (file for file in found if "tests" not in file.relative_to(_ROOT).parts)
+        yield from (file for file in found if not NO_CODE_OF_OURS.intersection(file.relative_to(_ROOT).parts))
 
 
 def digest_of_records(run_dir: Path) -> str | None:

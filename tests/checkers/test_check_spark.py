@@ -129,6 +129,20 @@ def test_a_job_that_fails_is_one_line(spark: Any, tmp_path: Path, monkeypatch: p
         check_runs(spark, [tmp_path])
 
 
+@pytest.mark.parametrize(("said", "told"), [
+    ("An error occurred while calling o81.getResult.\n: org.apache.spark.SparkException: Job aborted\n"
+     "Traceback (most recent call last):\n  File \"x\"\nModuleNotFoundError: No module named 'x'\n\tat a.b(C.java)\n"
+     "Caused by: java.io.IOException: y", "ModuleNotFoundError: No module named 'x'"),
+    ("An error occurred while calling o81.getResult.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b(C.java)",
+     "org.apache.spark.SparkException: Job aborted"),
+    ("x\nstormproof.errors.SparkFailed: the worker on w is old", "^the worker on w is old$"),
+])  # fmt: skip
+def test_what_a_cluster_says_is_one_telling_line(said: str, told: str) -> None:
+    with pytest.raises(SparkFailed, match=told) as failed:
+        raise job._failed(RuntimeError(said))
+    assert len(str(failed.value).splitlines()) == 1
+
+
 def test_a_verdict_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     run_dir = store_run(tmp_path / "r", [*sent(0, (0, 0)), *drained()])
     (run_dir / "verdict.json").mkdir()
