@@ -3,7 +3,7 @@ VENV ?= .venv
 export STORMPROOF_VENV = $(VENV)
 PY = $(VENV)/bin/python
 
-.PHONY: help setup demo vagrant-demo test lint wheel bench soak requirements docs lock clean
+.PHONY: help setup demo vagrant-demo test lint wheel bench faults soak reproduce requirements docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,10 +35,16 @@ wheel: setup ## both distributions, stormproof and porcupine-py, in dist/
 bench: setup ## figures of docs/benchmarks.md, measured on this machine
 	@$(PY) -m harness.bench
 
+faults: setup ## table of faults and backends, by runs of each (half an hour); then make docs
+	@$(PY) -m harness.fault_table
+
 soak: ## slow tests: many seeds, many histories
 	@scripts/setup test
 	@$(PY) -m pytest -m soak --timeout 3600
 	@cd checkers/porcupine-py && $(abspath $(PY)) -m pytest -m soak --timeout 3600
+
+reproduce: setup ## published misbehaviours of real systems, five times each, and their twins
+	@$(VENV)/bin/stormproof reproduce --all --times 5
 
 requirements: ## rows of docs/REQUIREMENTS.md and the tests that prove them, with their last outcome
 	@scripts/setup test

@@ -1,17 +1,55 @@
-"""A check of a whole run, as a function with what is to be known of it."""
+"""A check of a whole run, as a function with what is to be known of it; some also judge a run part by part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from checkers.run import Run
-from stormproof.contracts.check import Check, CheckOutcome, RecordedRun
+from stormproof.contracts.check import MAX_EXAMPLES, Anomaly, Check, CheckOutcome, RecordedRun
 from stormproof.text import amount
+
+Example = tuple[tuple[int, ...], Anomaly]
+"""An anomaly, after its place among all of its check's: such places are compared across the parts of a run."""
+
+
+class NeedsWhole(Exception):
+    """What was found in the parts of a run does not tell what the check finds in the whole."""
+
+
+class WholeRun(Protocol):
+    """What is known of a whole run where it is judged by parts."""
+
+    @property
+    def open_queues(self) -> Mapping[int, str]:
+        """As ``Run.open_queues``."""
+        ...
+
+
+class ByParts:
+    """How a check judges a run of which each part (``checkers.parts``) holds all about the messages of some producers.
+
+    ``find`` says what is in a part, as something that can be pickled; ``conclude`` what follows from all parts, and
+    what is known of the whole. It raises NeedsWhole where that does not suffice.
+    """
+
+    def __init__(self, find: Callable[[Run], Any], conclude: Callable[[Sequence[Any], WholeRun], CheckOutcome]) -> None:
+        self.find, self.conclude = find, conclude
+
+    def __call__(self, run: Run) -> CheckOutcome:
+        """The outcome for a run that is one part; raises HistoryError where it has no account."""
+        return self.conclude([self.find(run)], run)
+
+
+def examples_of(found: Iterable[Iterable[Example]]) -> tuple[Anomaly, ...]:
+    """The first anomalies of those that each part gave the first of."""
+    ordered = sorted((example for some in found for example in some), key=lambda example: example[0])
+    return tuple(anomaly for _, anomaly in ordered[:MAX_EXAMPLES])
 
 
 class RunCheck(Check):
     """A check whose ``function`` takes a ``Run``; ``one`` and ``more`` are what a verdict's sentence says of one
-    anomaly, and of several. The rest is explained at ``Check``."""
+    anomaly, and of several. ``by_parts`` is the same for a run in parts. The rest is explained at ``Check``."""
 
     def __init__(
         self,
@@ -26,6 +64,7 @@ class RunCheck(Check):
         more: str = "",
         speaks_when_held: bool = False,
         headline_figures: bool = False,
+        by_parts: ByParts | None = None,
     ) -> None:
         self.name = name
         self.guarantee = guarantee
@@ -34,6 +73,7 @@ class RunCheck(Check):
         self.decides = decides
         self.speaks_when_held = speaks_when_held
         self.headline_figures = headline_figures
+        self.by_parts = by_parts
         self._function = function
         self._one, self._more = one, more
 

@@ -10,12 +10,11 @@ import importlib
 from pyspark import daemon
 
 from checkers.catalog import CHECKS
+from checkers.memory import keep_memory
 
 _WORKER_NEEDS = (
     "checkers.job",
     "checkers.run_check",
-    "pandas",
-    "pyarrow.pandas_compat",
     "pyarrow.parquet",
     "pyspark.worker",
 )
@@ -24,6 +23,7 @@ _WORKER_NEEDS = (
 
 def main() -> None:
     """Import what workers need, then serve as Spark's own daemon does."""
+    keep_memory()
     for check in CHECKS:
         CHECKS.load(check.name)
     for module in _WORKER_NEEDS:

@@ -116,12 +116,12 @@ def _schedule(run: Run) -> GateResult:
 
 
 def _enqueued(run: Run, wanted: Any) -> GateResult:
-    found = len(run.ended(vocabulary.ENQUEUE, vocabulary.OK))
+    found = run.count(vocabulary.ENQUEUE, vocabulary.OK)
     return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are asked for")
 
 
 def _dequeued(run: Run, wanted: Any) -> GateResult:
-    found = len(run.ended(vocabulary.DEQUEUE, vocabulary.OK)) + len(run.ended(vocabulary.DRAIN, vocabulary.OK))
+    found = run.count(vocabulary.DEQUEUE, vocabulary.OK) + run.count(vocabulary.DRAIN, vocabulary.OK)
     return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for")
 
 
@@ -135,12 +135,7 @@ def _kept(run: Run, wanted: Any) -> GateResult:
 
 def _min_ok(run: Run, wanted: Any) -> GateResult:
     """At least so many operations of each function that is named were confirmed."""
-    h = run.history
-    found = {}
-    for function in wanted:
-        codes = [code for code, name in enumerate(h.f.names) if name == function]
-        mine = np.isin(h.f.codes, codes) & (h.process >= 0)
-        found[function] = int(np.count_nonzero(mine & (h.kind == vocabulary.OK)))
+    found = {name: int(run.tally[name][vocabulary.OK]) if name in run.tally else 0 for name in wanted}
     short = [f"{found[function]:,} of {function}" for function in wanted if found[function] < wanted[function]]
     asked = ", ".join(f"{least:,} of {function}" for function, least in wanted.items())
     return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for")

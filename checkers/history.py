@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from checkers import kernels_rows
 from stormproof.errors import HistoryError
-from stormproof.history.columns import HistoryColumns, Int32s, read_columns
+from stormproof.history.columns import HistoryColumns, Int8s, Int32s, Int64s, first_problem, read_columns
 from stormproof.history.schema import NO_VALUE, TEXT_VALUE, TYPE_NAMES
 from stormproof.run_folder import HISTORY
 from stormproof.vocabulary import CREATES as THAT_CREATE
@@ -31,17 +32,18 @@ def read_history(run_dir: Path, file_sha256: str, rows_sha256: str) -> HistoryCo
             that of its rows), or its rows do not form a history.
     """
     path = run_dir / HISTORY
-    return validated(read_columns(path, file_sha256, rows_sha256), str(path))
+    return validated(read_columns(path, file_sha256, rows_sha256, pair=pair_rows), str(path))
 
 
-def validated(history: HistoryColumns, where: str) -> HistoryColumns:
-    """The history, if kernels may index by what is in it.
+def validated(history: HistoryColumns, where: str, *, whole: bool = True) -> HistoryColumns:
+    """The history, if kernels may index by what is in it; if it is not ``whole``, its rows may be any in order.
 
     Raises:
         HistoryError: its rows do not form a history; the message begins with ``where`` and names the row.
     """
     rows, codes = history.rows, history.f.codes
-    _require(np.array_equal(history.index, np.arange(rows)), where, "its rows are not numbered 0, 1, 2...")
+    numbered = np.array_equal(history.index, np.arange(rows)) if whole else bool((np.diff(history.index) > 0).all())
+    _require(numbered, where, "its rows are not numbered 0, 1, 2...")
     _require(history.runs <= 1, where, "it holds rows of several runs")
     if rows:
         _require(history.kind.min() >= 0 and history.kind.max() < len(TYPE_NAMES), where,
@@ -56,7 +58,16 @@ def validated(history: HistoryColumns, where: str) -> HistoryColumns:
     return history
 
 
-def _dense(numbers: Int32s) -> tuple[Int32s, int]:
+def pair_rows(
+    process: Int32s, kind: Int8s, function: Int32s, time: Int64s
+) -> tuple[Int64s, tuple[int, str] | None]:
+    """As ``stormproof.history.columns.pair_rows``, compiled."""
+    numbers, bound = dense(process)
+    partner, wrong = kernels_rows.pair(numbers, bound, kind, function, time)
+    return partner, first_problem(wrong.tolist())
+
+
+def dense(numbers: Int32s) -> tuple[Int32s, int]:
     """Numbers from -1 as they are, or renumbered where they are too sparse to index an array with; and their
     bound."""
     top = int(numbers.max(initial=-1)) + 1
@@ -69,7 +80,7 @@ def _dense(numbers: Int32s) -> tuple[Int32s, int]:
 
 def dense_keys(history: HistoryColumns) -> tuple[Int32s, int, Int32s]:
     """Queues by row as numbers below a bound (-1: none), the bound, and the queue's key by number."""
-    queue, bound = _dense(history.key)
+    queue, bound = dense(history.key)
     keys = np.arange(bound, dtype=np.int32)
     if queue is not history.key:
         keys[queue[queue >= 0]] = history.key[queue >= 0]

@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import pickle
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from checkers import lake
-from checkers.judged import digest_of_checks, note_for
+from checkers import lake, memory
+from checkers.judged import digest_of_checks, note_for, other_version
+from checkers.lake_files import AnyStore
+from checkers.large_runs import history_size, judge_units, needed_for, units_of
+from checkers.memory import Budget, TooLarge, budget_of, rows_of
+from checkers.spark_failures import TaskDied, failed
+from checkers.task_log import tell
 from checkers.verdict import Verdict, write_verdict
 from stormproof.errors import SparkFailed, StormproofError
 from stormproof.history import bounds
-from stormproof.run_folder import HISTORY
 
 RUNS_A_JOB = 10_000
 """Runs in one Spark job; more are checked in several, which bounds what the driver holds."""
 TASKS_A_CORE = 4
+MOST_GIVEN_UP = 3
+"""Runs at which what judges may die, again and again, before the job counts as failed."""
 
 Progress = Callable[[int, int], None]
 """Called with the runs checked so far and the runs in all."""
@@ -83,12 +91,14 @@ class SummaryRow:
 
 
 def check_runs(
-    spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None, *, prepare: Prepare | None = None
-) -> list[VerdictRow]:
+    spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None, *, prepare: Prepare | None = None,
+    refused: list[str] | None = None,
+) -> list[VerdictRow]:  # fmt: skip
     """Check runs, store each verdict in its run's folder, and add it to the store's lake.
 
     Returns one row per run, in the order given. Each process that checks calls ``prepare`` first: it loads plug-ins,
-    and a verdict that was made with any does not say what it rests on.
+    and a verdict that was made with any does not say what it rests on. ``refused`` takes in what could not be stored,
+    and why; without it that is an error.
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.
@@ -105,24 +115,28 @@ def check_runs(
     table = pa.concat_tables(tables)
     rows = _gather(table, wanted)
     trouble = [text for text in table.column("trouble").to_pylist() if text]
-    add_to_lakes(table)
-    if trouble:
+    try:
+        add_to_lakes(table)
+    except StormproofError as error:
+        if refused is None:
+            raise
+        refused.append(str(error))
+    if trouble and refused is None:
         raise StormproofError(f"{len(trouble)} verdicts could not be stored: {trouble[0]}")
+    if refused is not None:
+        refused.extend(trouble)
     return rows
 
 
 SUMMARY = """
 SELECT coalesce(system, '?') AS system, coalesce(nemesis, '') AS nemesis, check_name, count(*) AS runs,
-       count_if(v.verdict = 'valid') AS valid, count_if(v.verdict = 'unknown') AS unknown,
-       count_if(v.verdict = 'invalid') AS invalid, sum(v.count) AS found
+       CAST(count_if(v.verdict = 'valid') AS bigint) AS valid,
+       CAST(count_if(v.verdict = 'unknown') AS bigint) AS unknown,
+       CAST(count_if(v.verdict = 'invalid') AS bigint) AS invalid, CAST(sum(v.count) AS bigint) AS found
 FROM verdicts v JOIN runs r ON v.run = r.run GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 """How each check came out; DuckDB and Spark alike understand it, over ``checkers.views``."""
 
-_OURS = re.compile(r"^stormproof\.errors\.\w+: (.+)$", re.MULTILINE)
-"""What a task of ours said, in the traceback that Spark brings home."""
-_PY4J = "An error occurred while calling"
-_PYTHON_ERROR = re.compile(r"(?!java|org|scala)[\w.]+(Error|Exception): ")
 _NOWHERE = Path(os.devnull)
 
 
@@ -135,18 +149,72 @@ def warm_up(spark: Any) -> None:
     try:
         _frame(spark, [_NOWHERE], 1).toArrow()
     except Exception as error:
-        raise _failed(error) from error
+        raise failed(error) from error
 
 
 def _run_job(
     spark: Any, run_dirs: Sequence[Path], progress: Progress | None, prepare: Prepare | None
 ) -> pa.Table:
+    budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     try:
-        tasks = max(1, min(len(run_dirs), spark.sparkContext.defaultParallelism * TASKS_A_CORE))
-        frame = _frame(spark, _dealt(run_dirs, tasks), tasks, prepare)
+        cores = int(spark.sparkContext.defaultParallelism)
     except Exception as error:  # its JVM is gone
-        raise _failed(error) from error
-    return collect_frame(spark, frame, len(run_dirs), progress)
+        raise failed(error) from error
+    units = units_of(run_dirs, cores, budget)
+    try:
+        found = judge_units(_carried_out(spark, prepare), units, budget) if units else {}
+    except TaskDied:
+        found = {}  # each run is judged as a whole: one at which that dies as well is told below
+    left, gathered, alone = list(run_dirs), [], False
+    while left:
+        tasks = len(left) if alone else min(len(left), cores * TASKS_A_CORE)
+        dealt = _dealt(left, tasks)
+        try:
+            frame = _frame(spark, dealt, tasks, prepare, budget, found)
+        except Exception as error:
+            raise failed(error) from error
+        try:
+            gathered.append(collect_frame(spark, frame, len(left), progress))
+            break
+        except TaskDied as error:
+            if len(gathered) >= MOST_GIVEN_UP:
+                raise
+            if tasks == len(left):  # so that the task tells the run
+                run_dir = dealt[error.task]
+                gathered.append(_given_up(run_dir, error))
+                left.remove(run_dir)
+            alone = True
+    return pa.concat_tables(gathered)
+
+
+def _given_up(run_dir: Path, error: TaskDied) -> pa.Table:
+    """The row of a run that can't be judged, because whatever tries to dies; the others are judged without it."""
+    from checkers.run_check import unjudged
+
+    reason = f"{run_dir}: {error.reason}"
+    verdict, trouble = unjudged(run_dir.name, reason, reason), None
+    try:
+        write_verdict(run_dir, verdict)
+    except OSError as refused:
+        trouble = f"{run_dir}: {refused.strerror or refused}"
+    return pa.Table.from_batches([verdict_row(run_dir, verdict, trouble)])
+
+
+def _carried_out(
+    spark: Any, prepare: Prepare | None
+) -> Callable[[Callable[..., Iterator[pa.RecordBatch]], int, str], pa.Table]:
+    """What gives each of so many numbers to a task of its own, and collects what the tasks yield."""
+
+    def carry_out(function: Callable[..., Iterator[pa.RecordBatch]], count: int, ddl: str) -> pa.Table:
+        begin = _beginning(prepare)
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            begin()
+            yield from function(batches)
+
+        return collect_frame(spark, spark.range(0, count, 1, count).mapInArrow(task, ddl), count, None)
+
+    return carry_out
 
 
 def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) -> pa.Table:
@@ -160,64 +228,71 @@ def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) 
             return frame.toArrow()
         return _watched(spark, frame, runs, progress)
     except Exception as error:
-        raise _failed(error) from error
+        raise failed(error) from error
 
 
-def _failed(error: Exception) -> SparkFailed:
-    if (ours := _OURS.search(str(error))) is not None:
-        return SparkFailed(ours[1])
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    reason = lines[0]
-    if reason.startswith(_PY4J):
-        # What comes next is Java's; a traceback of Python's, if there is one, ends with what went wrong.
-        told = [line for line in lines if _PYTHON_ERROR.match(line)]
-        reason = told[-1] if told else (lines[1] if len(lines) > 1 else reason).removeprefix(": ")
-    return SparkFailed(f"the Spark job failed: {reason}")
-
-
-def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | None = None) -> Any:
-    """The data frame of verdict rows; nothing is computed yet."""
+def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | None = None,
+           budget: Budget | None = None, found: Mapping[str, Sequence[bytes]] | None = None) -> Any:  # fmt: skip
+    """The data frame of verdict rows; nothing is computed yet. ``found`` is what ``judge_units`` gave."""
     paths = [str(path) for path in run_dirs]
-    bound = os.environ.get(bounds.VARIABLE)
-    ours = digest_of_checks()
+    begin = _beginning(prepare)
+    known = found or {}
 
     def check_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        bounds.set_max_history(bound)
-        if digest_of_checks() != ours:
-            raise SparkFailed(f"the worker on {socket.gethostname()} has another version of Stormproof, or of what "
-                              "checks are made with, than this driver: give all of them the same environment")
-        if prepare is not None:
-            prepare()
+        begin()
         for batch in batches:
             for position in batch.column(0).to_pylist():
-                yield check_and_store(Path(paths[position]), noted=prepare is None)
+                path = paths[position]
+                demand_mounted(Path(path).parent)
+                yield check_and_store(Path(path), noted=prepare is None, budget=budget, found=known.get(path, ()))
 
     return spark.range(0, len(paths), 1, tasks).mapInArrow(check_batches, VERDICT_DDL)
 
 
+def _beginning(prepare: Prepare | None) -> Prepare:
+    """What a task does first: it takes over the bound on histories, sees that its code is this one, loads plug-ins."""
+    bound = os.environ.get(bounds.VARIABLE)
+    ours = digest_of_checks()
+
+    def begin() -> None:
+        bounds.set_max_history(bound)
+        if digest_of_checks() != ours:
+            raise other_version()
+        if prepare is not None:
+            prepare()
+
+    return begin
+
+
+def demand_mounted(store: Path) -> None:
+    """See that a task finds the store: on a worker that does not, all runs would seem to be gone.
+
+    Raises:
+        StormproofError: it is not there.
+    """
+    # Where nothing is mounted there is no such folder, or an empty one.
+    if not store.is_dir() or next(store.iterdir(), None) is None:
+        raise StormproofError(f"{store} is not there on {socket.gethostname()}: a store has to be mounted at the same "
+                              "path on every worker, or lie in an object store")
+
+
 def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
     """The runs in an order that gives each task (a contiguous slice) its share of the large ones."""
-    by_size = sorted(run_dirs, key=_history_size, reverse=True)
+    by_size = sorted(run_dirs, key=history_size, reverse=True)
     return [path for task in range(tasks) for path in by_size[task::tasks]]
 
 
-def _history_size(run_dir: Path) -> int:
-    try:
-        return (run_dir / HISTORY).stat().st_size
-    except OSError:
-        return 0
-
-
-def check_and_store(run_dir: Path, *, noted: bool = True) -> pa.RecordBatch:
+def check_and_store(
+    run_dir: Path, *, noted: bool = True, budget: Budget | None = None, found: Sequence[bytes] = ()
+) -> pa.RecordBatch:
     """Check one run, store its verdict beside it, and return its row.
 
-    ``noted``: the verdict says what it rests on, so that the run need not be judged again.
+    ``noted``: the verdict says what it rests on, so that the run need not be judged again. ``budget`` bounds the memory
+    that it takes. ``found`` is what was found of the run in parts, if it was judged so.
     """
-    # Here and not above: the driver, which starts while a person waits, needs neither kernels nor Numba.
-    from checkers.run_check import check_run
-
-    note = note_for(run_dir) if noted else None
-    verdict = check_run(run_dir)
+    note, verdict = judged(run_dir, budget, found)
+    if not noted:
+        note = None
     trouble = None
     try:
         write_verdict(run_dir, verdict, note)
@@ -226,7 +301,31 @@ def check_and_store(run_dir: Path, *, noted: bool = True) -> pa.RecordBatch:
     except Exception as error:
         # A page that can't be drawn is a defect of ours: it must not cost the other runs their verdicts.
         trouble = f"{run_dir}: a page of its verdict can't be made ({type(error).__name__}: {error})"
+    if run_dir != _NOWHERE:
+        tell(verdict, trouble)
     return verdict_row(run_dir, verdict, trouble)
+
+
+def judged(run_dir: Path, budget: Budget | None, found: Sequence[bytes] = ()
+           ) -> tuple[dict[str, Any] | None, Verdict]:  # fmt: skip
+    """The verdict on a run, and what it rests on; it is not judged if that takes too much memory."""
+    # Here and not above: the driver, which starts while a person waits, needs neither kernels nor Numba.
+    from checkers.parts import finish, told_by_parts
+    from checkers.run_check import check_in_memory, check_run, unjudged
+
+    try:
+        if found:
+            (note, rest), *parts = map(pickle.loads, found)
+            needed = 0 if isinstance(rest, Verdict) or told_by_parts(rest, parts) else needed_for(rows_of(run_dir))
+            with budget.reserved(needed, run_dir) if budget and needed else nullcontext():
+                return note, finish(run_dir, rest, parts)
+        note, rows = note_for(run_dir), rows_of(run_dir) if budget else 0
+        if budget is None or not rows:
+            return note, check_run(run_dir)
+        with budget.reserved(needed_for(rows), run_dir):
+            return note, check_in_memory(run_dir)
+    except TooLarge as error:
+        return None, unjudged(run_dir.name, str(error), str(error))
 
 
 def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
@@ -323,7 +422,7 @@ def _runs_done(tracker: Any, group: str, runs: int) -> int:
     return runs * done // total if total else 0
 
 
-def summarize(spark: Any, store: Path) -> list[SummaryRow]:
+def summarize(spark: Any, store: AnyStore) -> list[SummaryRow]:
     """How each check came out over the runs of a store, by system and nemesis: the query ``SUMMARY`` over the lake, by
     Spark, or by DuckDB where there is no session (``spark`` is None).
 
@@ -335,9 +434,12 @@ def summarize(spark: Any, store: Path) -> list[SummaryRow]:
     lake.refresh(store)
     if not lake.has_rows(store):
         raise StormproofError(f"{store}: no run of it has been checked; run `stormproof check --all --store {store}`")
-    if spark is None:
-        table = duckdb_views(store, SMALL).execute(SUMMARY).to_arrow_table()
-    else:
+
+    def ask() -> pa.Table:
+        if spark is None:
+            return duckdb_views(store, SMALL).execute(SUMMARY).to_arrow_table()
         spark_views(spark, store, SMALL)
-        table = spark.sql(SUMMARY).toArrow()
+        return spark.sql(SUMMARY).toArrow()
+
+    table = lake.mended(store, ask)
     return [SummaryRow(**row) for row in table.to_pylist()]

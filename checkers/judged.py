@@ -10,14 +10,16 @@ import functools
 import hashlib
 import json
 import platform
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from checkers.verdict import JUDGED, Verdict, digest_of
-from stormproof.errors import HistoryError
+from stormproof.errors import HistoryError, SparkFailed
 from stormproof.history.bounds import read_small
+from stormproof.own_packages import PACKAGES
 from stormproof.run_folder import HISTORY, LEDGER, LOGS, RUN_FILE, VERDICT_FILE, pictures
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -40,8 +42,24 @@ def digest_of_checks() -> str:
     return digest.hexdigest()
 
 
-def _sources() -> Iterator[Path]:
-    for source in _SOURCES:
+@functools.cache
+def digest_of_all() -> str:
+    """Of all code that simulates and judges: ours, the interpreter's and the libraries' versions, without plug-ins."""
+    digest = hashlib.sha256(digest_of_checks().encode())
+    for file in _sources(PACKAGES):
+        digest.update(f"{file.relative_to(_ROOT)}\n".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def other_version() -> SparkFailed:
+    """What a worker says that is of another version than its driver."""
+    return SparkFailed(f"the worker on {socket.gethostname()} has another version of Stormproof, or of what checks are "
+                       "made with, than this driver: give all of them the same environment")
+
+
+def _sources(sources: Iterable[str] = _SOURCES) -> Iterator[Path]:
+    for source in sources:
         place = _ROOT / source
         found = [place] if place.is_file() else sorted(place.rglob("*.py"))
         yield from (file for file in found if not NO_CODE_OF_OURS.intersection(file.relative_to(_ROOT).parts))

@@ -10,7 +10,9 @@ import numpy as np
 from numba import types
 
 from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I32, OUT_I64, kernel
+from checkers.kernels_rows import mix, number_streams
 from stormproof.history.columns import Int8s, Int32s, Int64s
+from stormproof.history.schema import PAIR_SHIFT
 from stormproof.vocabulary import DEQUEUE, DRAIN, ENQUEUE, FAIL, INFO, INVOKE, OK
 
 NEVER, ACKED, FAILED, UNSURE = 0, 1, 2, 3
@@ -18,14 +20,51 @@ NEVER, ACKED, FAILED, UNSURE = 0, 1, 2, 3
 UNTOUCHED = -2
 
 
-@kernel(types.int64(types.int64, types.int64))
-def mix(key: int, value: int) -> np.int64:
-    """Spread a (key, value) pair over 63 bits (the finalizer of SplitMix64)."""
-    z = np.uint64(value) ^ (np.uint64(key) * np.uint64(0x9E3779B97F4A7C15))
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return np.int64(z >> np.uint64(1))
+@kernel(types.Tuple((OUT_I32, types.int64))(OUT_I32, OUT_I64))
+def _number_pairs(keys: Int32s, values: Int64s) -> tuple[Int32s, int]:
+    """Number the pairs in order of appearance; pair n is then the nth of ``keys`` and ``values``.
+
+    Where the sequences of the producers are dense, as they mostly are, a pair's place in a table follows from them, and
+    whoever goes through them in order goes through memory in order; else they are hashed.
+    """
+    total = len(keys)
+    low = (np.int64(1) << PAIR_SHIFT) - 1
+    numbers, streams = number_streams(keys, values, PAIR_SHIFT)
+    offset = np.zeros(streams + 1, dtype=np.int64)
+    for place in range(total):
+        offset[numbers[place] + 1] = max(offset[numbers[place] + 1], (values[place] & low) + 1)
+    size = np.int64(0)
+    for stream in range(streams):
+        size += offset[stream + 1]
+        offset[stream + 1] = size
+    count = 0
+    if size <= 4 * total + 1024:
+        table = np.full(size, -1, dtype=np.int32)
+        for place in range(total):
+            slot = offset[numbers[place]] + (values[place] & low)
+            if table[slot] < 0:
+                table[slot] = count
+                keys[count] = keys[place]
+                values[count] = values[place]
+                count += 1
+            numbers[place] = table[slot]
+        return numbers, count
+    size = np.int64(16)
+    while size < 2 * total:
+        size *= 2
+    mask = np.int64(size - 1)
+    slots = np.full(size, -1, dtype=np.int32)
+    for place in range(total):
+        slot = mix(keys[place], values[place]) & mask
+        while slots[slot] >= 0 and (keys[slots[slot]] != keys[place] or values[slots[slot]] != values[place]):
+            slot = (slot + 1) & mask
+        if slots[slot] < 0:
+            slots[slot] = count
+            keys[count] = keys[place]
+            values[count] = values[place]
+            count += 1
+        numbers[place] = slots[slot]
+    return numbers, count
 
 
 @kernel(types.Tuple((OUT_I32, OUT_I32, OUT_I64))(I8, I8, I32, I64))
@@ -46,26 +85,20 @@ def number_messages(role: Int8s, kind: Int8s, key: Int32s, value: Int64s) -> tup
         if sent or taken:
             of_row[row] = 0
             eligible += 1
-    size = 16
-    while size < 2 * eligible:
-        size *= 2
-    mask = np.int64(size - 1)
-    slots = np.full(size, -1, dtype=np.int32)
     keys = np.empty(eligible, dtype=np.int32)
     values = np.empty(eligible, dtype=np.int64)
-    count = 0
+    place = 0
     for row in range(rows):
-        if of_row[row] < 0:
-            continue
-        slot = mix(key[row], value[row]) & mask
-        while slots[slot] >= 0 and (keys[slots[slot]] != key[row] or values[slots[slot]] != value[row]):
-            slot = (slot + 1) & mask
-        if slots[slot] < 0:
-            slots[slot] = count
-            keys[count] = key[row]
-            values[count] = value[row]
-            count += 1
-        of_row[row] = slots[slot]
+        if of_row[row] >= 0:
+            keys[place] = key[row]
+            values[place] = value[row]
+            place += 1
+    numbers, count = _number_pairs(keys, values)
+    place = 0
+    for row in range(rows):
+        if of_row[row] >= 0:
+            of_row[row] = numbers[place]
+            place += 1
     return of_row, keys[:count].copy(), values[:count].copy()
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from numba import types
 
 from checkers.compiled import I8, I32, I64, OUT_I8, OUT_I64, kernel
-from checkers.kernels import ACKED, mix
+from checkers.kernels import ACKED, FAILED
+from checkers.kernels_rows import mix
 from stormproof.history.columns import Int8s, Int32s, Int64s
 from stormproof.vocabulary import DEQUEUE, DRAIN, INVOKE, OK
 
@@ -55,6 +56,16 @@ def _bound(message: int, later: int, sequence: Int64s, sent: Int64s, state: Int8
     return bool(partner[sent[message]] < sent[later])
 
 
+@kernel(types.int64(types.int64, types.int64, I32, I32))
+def _slot(process: int, stream: int, processes: Int32s, streams: Int32s) -> int:
+    """Where (process, stream) is in an open-addressed table whose size is a power of two, or has its place."""
+    mask = np.int64(len(processes) - 1)
+    slot = mix(process, stream) & mask
+    while processes[slot] >= 0 and (processes[slot] != process or streams[slot] != stream):
+        slot = (slot + 1) & mask
+    return int(slot)
+
+
 @kernel(types.Tuple((OUT_I8, OUT_I64))(I8, I8, I32, I64, I32, I32, I64, I64, I8, I64, I64, types.int64))
 def judge_order(
     role: Int8s,
@@ -83,11 +94,10 @@ def judge_order(
     codes = np.zeros(messages, dtype=np.int8)
     shown_by = np.full(messages, -1, dtype=np.int64)
     latest = np.full(streams, -1, dtype=np.int64)
-    # Latest message first delivered by a process in a stream: an open-addressed table of (process, stream).
-    size = 16
-    while size < 2 * messages:
-        size *= 2
-    mask = np.int64(size - 1)
+    # Latest message first delivered by a process in a stream: an open-addressed table of (process, stream), which
+    # grows: it mostly is so small that it stays in the processor's cache.
+    size = 64
+    used = 0
     table_process = np.full(size, -1, dtype=np.int32)
     table_stream = np.full(size, -1, dtype=np.int32)
     table_latest = np.full(size, -1, dtype=np.int64)
@@ -109,13 +119,24 @@ def judge_order(
             continue
         if latest[group] < 0 or sequence[latest[group]] < sequence[message]:
             latest[group] = message
-        slot = mix(process[row], group) & mask
-        while table_process[slot] >= 0 and (
-            table_process[slot] != process[row] or table_stream[slot] != group
-        ):
-            slot = (slot + 1) & mask
-        table_process[slot] = process[row]
-        table_stream[slot] = group
+        slot = _slot(process[row], group, table_process, table_stream)
+        if table_process[slot] < 0:
+            used += 1
+            if 2 * used > size:
+                size *= 2
+                old_process, old_stream, old_latest = table_process, table_stream, table_latest
+                table_process = np.full(size, -1, dtype=np.int32)
+                table_stream = np.full(size, -1, dtype=np.int32)
+                table_latest = np.full(size, -1, dtype=np.int64)
+                for old in range(len(old_process)):
+                    if old_process[old] >= 0:
+                        slot = _slot(old_process[old], old_stream[old], table_process, table_stream)
+                        table_process[slot] = old_process[old]
+                        table_stream[slot] = old_stream[old]
+                        table_latest[slot] = old_latest[old]
+                slot = _slot(process[row], group, table_process, table_stream)
+            table_process[slot] = process[row]
+            table_stream[slot] = group
         later = table_latest[slot]
         if later >= 0 and _bound(message, later, sequence, sent, state, partner):
             codes[message] = BY_CONSUMER
@@ -123,3 +144,24 @@ def judge_order(
         if later < 0 or sequence[later] < sequence[message]:
             table_latest[slot] = message
     return codes, shown_by
+
+
+@kernel(types.int64(I8, I8, I32, I64, I8))
+def takes_in_order(role: Int8s, kind: Int8s, of_row: Int32s, sent: Int64s, state: Int8s) -> int:
+    """How many confirmed deliveries there are, if each took a message that was sent, had not been taken before, and
+    whose send was invoked before the delivery completed; -1 if any did not.
+
+    Then queues are linearizable as bags: each message may be put in when its send was invoked and taken when its
+    delivery completed (a message that nobody took binds nothing), and bags are linearizable message by message.
+    """
+    taken = np.zeros(len(sent), dtype=np.int8)
+    count = 0
+    for row in range(len(role)):
+        if kind[row] != OK or (role[row] != DEQUEUE and role[row] != DRAIN):
+            continue
+        message = of_row[row]
+        if message < 0 or sent[message] < 0 or sent[message] > row or state[message] == FAILED or taken[message]:
+            return -1
+        taken[message] = 1
+        count += 1
+    return count

@@ -1,39 +1,33 @@
 """The lake: what is known of every run of a store as one table, a row a run, in partitioned Parquet.
 
-``STORE/lake/month=2026-11/part-*.parquet``. Rows are only ever appended, by a file that is there whole or not at all;
-the newest row of a run counts, and one that says that its folder is gone takes it out. So two writers need not wait
-for each other, and whatever is killed leaves nothing that is wrong. Many small files become one when there are many
-(``compact``). All of it can be made again from the runs' folders, and ``refresh`` does for what is missing.
+``STORE/lake/month=2026-11/part-*.parquet``, in a folder or in an object store. Rows are only ever appended, by a file
+that is there whole or not at all; the newest row of a run counts, and one that says that its folder is gone takes it
+out. So two writers need not wait for each other, and whatever is killed leaves nothing that is wrong. Many small files
+become one when there are many (``compact``). All of it can be made again from the runs' folders, and ``refresh`` does
+for what is missing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import re
-import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from checkers.lake_files import AnyStore, LakeFiles, files_of, written
 from checkers.verdict import Verdict
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.ledger import read_ledger
-from stormproof.run_folder import LEDGER, RUN_ID, VERDICT_FILE, read_run, read_verdict
+from stormproof.run_folder import LEDGER, NIGHT_FILE, read_object, read_run, read_verdict
 
-LAKE = "lake"
-PART = "part-*.parquet"
+T = TypeVar("T")
+
 MANY_PARTS = 32
 """Files of one month; when there are more they become one."""
-RUNS_A_GROUP = 5_000
-_ABANDONED = 3600
-"""Seconds after which a file that is being written is nobody's any more."""
 _TRIES = 10
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -50,7 +44,7 @@ _LATENCY = pa.struct([
     ("p99_ms", pa.float64()), ("max_ms", pa.float64()),
 ])  # fmt: skip
 ROWS = pa.schema([
-    ("run", pa.string()), ("noted", pa.int64()), ("gone", pa.bool_()),
+    ("run", pa.string()), ("noted", pa.int64()), ("written", pa.int64()), ("gone", pa.bool_()),
     ("started", pa.timestamp("us", "UTC")), ("status", pa.string()),
     ("system", pa.string()), ("workload", pa.string()), ("nemesis", pa.string()), ("backend", pa.string()),
     ("seed", pa.int64()), ("nodes", pa.int64()), ("rate", pa.float64()), ("time_limit_s", pa.float64()),
@@ -62,7 +56,8 @@ ROWS = pa.schema([
     ("version", pa.string()), ("settings", _TEXTS), ("tags", _TEXTS), ("versions", _TEXTS),
     ("latency", pa.list_(_LATENCY)), ("checks", pa.list_(_CHECK)), ("faults", pa.list_(_FAULT)),
 ])  # fmt: skip
-"""One row a run; units are in the names, times count from the run's start (``docs/lake.md``)."""
+"""One row a run; units are in the names, times count from the run's start (``docs/lake.md``). ``noted`` orders a run's
+rows; ``written`` is when the files were written that a row tells of, by which one that is out of date is known."""
 
 MESSAGES_DIR = "messages"
 """In the lake: a file a run, the account of its messages."""
@@ -91,7 +86,7 @@ def row_of(run_dir: Path, verdict: Verdict) -> dict[str, Any]:
     lost = next((check for check in verdict.checks if check.check == "lost"), None)
     window = _object(lost.outcome.figures.get("window")) if lost is not None else {}
     return {
-        "run": verdict.run, "noted": time.time_ns(), "gone": False,
+        "run": verdict.run, "noted": time.time_ns(), "written": written(run_dir), "gone": False,
         "started": _text(info.get("started")), "status": _text(info.get("status")),
         "system": _text(test.get("system")), "workload": _text(test.get("workload")),
         "nemesis": ",".join(map(str, nemesis)) if isinstance(nemesis, list) else None,
@@ -106,7 +101,7 @@ def row_of(run_dir: Path, verdict: Verdict) -> dict[str, Any]:
         **_whole_latency(latency),
         "version": _text(info.get("system_version")) or versions.get("stormproof"),
         "settings": [[name, _shown(value)] for name, value in options.items()],
-        "tags": list(map(list, _texts(info.get("tags")).items())), "versions": list(map(list, versions.items())),
+        "tags": list(map(list, _tags(run_dir, info).items())), "versions": list(map(list, versions.items())),
         "latency": [{"f": f, "count": _whole(told.get("count")),
                      **{f"{name}_ms": _number(told.get(name)) for name in ("p50", "p95", "p99", "max")}}
                     for f, told in ((str(f), _object(told)) for f, told in latency.items())],
@@ -116,6 +111,21 @@ def row_of(run_dir: Path, verdict: Verdict) -> dict[str, Any]:
                     "summary": check.outcome.summary} for check in verdict.checks],
         "faults": _faults(run_dir, figures),
     }  # fmt: skip
+
+
+def _tags(run_dir: Path, info: Mapping[str, Any]) -> dict[str, str]:
+    """A run's own tags, and those of its night: its name, the case, and what ``--tag`` said: ``build=1234,os=debian``
+    are two, a text without ``=`` is the one that is called ``tag``."""
+    try:
+        night = read_object(run_dir / NIGHT_FILE)
+    except HistoryError:  # most often there is none
+        return _texts(info.get("tags"))
+    found = {name: text for name in ("night", "case") if (text := _text(night.get(name)))}
+    for part in (_text(night.get("tag")) or "").split(","):
+        name, equals, value = part.strip().partition("=")
+        if part.strip():
+            found[name.strip() if equals else "tag"] = value.strip() if equals else name
+    return found | _texts(info.get("tags"))
 
 
 def _whole_latency(latency: Mapping[str, Any]) -> dict[str, float | None]:
@@ -140,18 +150,19 @@ def _faults(run_dir: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
              "proven": fault.confirmed, "recovery_s": recovery.get(fault.id)} for fault in windows]  # fmt: skip
 
 
-def append(store: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def append(store: AnyStore, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows (as ``row_of`` gives them) to a store's lake; they count instead of earlier ones of the same runs.
 
     Raises:
         StormproofError: they can't be stored.
     """
+    files = files_of(store)
     months: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         months.setdefault(_month(row["run"]), []).append(row)
     for month, some in months.items():
-        _write(store / LAKE / month, _table(some))
-        if sum(1 for _ in (store / LAKE / month).glob(PART)) > MANY_PARTS:
+        files.write(month, _table(some))
+        if len(files.parts(month)) > MANY_PARTS:
             compact(store, month)
 
 
@@ -167,108 +178,73 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(plain, schema=ROWS)
 
 
-def _write(folder: Path, table: pa.Table) -> Path:
-    """A new part of a month: written aside, flushed, and named when it is whole."""
-    name = f"part-{time.time_ns():020}-{os.getpid()}-{secrets.token_hex(3)}.parquet"
-    partial = folder / f".{name}.partial"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            pq.write_table(table, partial, compression="zstd", compression_level=1, row_group_size=RUNS_A_GROUP)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            partial.replace(folder / name)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise StormproofError(f"{folder}: the table of runs can't be stored ({error.strerror or error})") from error
-    return folder / name
-
-
-def compact(store: Path, month: str) -> None:
+def compact(store: AnyStore, month: str) -> None:
     """Make one file of a month's files, without rows that no longer count. Does nothing where somebody else is at it.
 
     Raises:
         StormproofError: it can't be stored.
     """
-    folder = store / LAKE / month
-    with contextlib.ExitStack() as stack:
-        try:
-            lock = stack.enter_context((store / LAKE / ".lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    files = files_of(store)
+    with files.alone(month) as alone:
+        if not alone:
             return
-        except OSError as error:
-            raise StormproofError(f"{store / LAKE}: can't be written ({error.strerror or error})") from error
-        for partial in folder.glob(f".{PART}.partial"):
-            if time.time() - partial.stat().st_mtime > _ABANDONED:
-                partial.unlink(missing_ok=True)
-        before = sorted(folder.glob(PART))
-        # Rows that say that a run is gone stay: somebody may be adding an older row of it just now.
-        kept = _newest(_read(before))
+        before = files.parts(month)
+        try:
+            # Rows that say that a run is gone stay: somebody may be adding an older row of it just now.
+            kept = _newest(_read(files, before))
+        except FileNotFoundError:
+            return  # somebody else is at it, where nothing can be locked
         # From here on both may be read: rows that are there twice count once.
-        _write(folder, kept)
+        files.write(month, kept)
         for part in before:
-            part.unlink(missing_ok=True)
+            files.remove(part)
 
 
-def read_lake(store: Path) -> pa.Table:
-    """The newest row of every run that is there (the schema is ``ROWS``)."""
-    table = _newest(_read_all(store))
-    present = _present(store)
+def read_lake(store: AnyStore) -> pa.Table:
+    """The newest row of every run that is there (the schema is ``ROWS``).
+
+    Raises:
+        StormproofError: it can't be read.
+    """
+    files = files_of(store)
+    table = _newest(_read_all(files, store))
+    present = files.present()
     there = [not gone and run in present
              for run, gone in zip(table.column("run").to_pylist(), table.column("gone").to_pylist(), strict=True)]
     return table.filter(pa.array(there, pa.bool_()))
 
 
-def has_rows(store: Path) -> bool:
+def has_rows(store: AnyStore) -> bool:
     """Whether there is a lake with anything in it."""
-    return next((store / LAKE).glob(f"month=*/{PART}"), None) is not None
+    return bool(files_of(store).parts())
 
 
-def _read_all(store: Path) -> pa.Table:
+def _read_all(files: LakeFiles, store: AnyStore) -> pa.Table:
     for _ in range(_TRIES):
         try:
-            return _read(sorted((store / LAKE).glob(f"month=*/{PART}")))
+            return _read(files, files.parts())
         except FileNotFoundError:
             continue  # somebody made one file of several meanwhile
-    raise StormproofError(f"{store / LAKE}: its files change faster than they can be read")
+    raise StormproofError(f"{store}: the files of its lake change faster than they can be read")
 
 
-def _present(store: Path) -> set[str]:
-    """Names of the folders that a store holds."""
-    try:
-        with os.scandir(store) as entries:
-            return {entry.name for entry in entries}
-    except OSError:
-        return set()
-
-
-def _read(parts: Iterable[Path]) -> pa.Table:
+def _read(files: LakeFiles, parts: Iterable[str]) -> pa.Table:
     """All rows of the parts that can be read."""
-    tables = [table for part in parts if (table := _part(part)) is not None]
+    tables = [table for part in parts if (table := _part(files, part)) is not None]
     return pa.concat_tables(tables) if tables else ROWS.empty_table()
 
 
-def _part(part: Path) -> pa.Table | None:
-    """The rows of one file; None where it is damaged, or of another version."""
+def _part(files: LakeFiles, part: str, columns: Sequence[str] = ROWS.names) -> pa.Table | None:
+    """The rows of one file, or some columns of them; None where it is damaged, or of another version."""
     try:
-        # By itself, without the partition that its place tells: the schema is ours.
-        table = pq.ParquetFile(part).read()
-        return table.cast(ROWS) if table.schema.names == ROWS.names else None
-    except (pa.ArrowException, ValueError):
+        file = files.open(part)
+        if file.schema_arrow.names != ROWS.names:
+            return None
+        return file.read(list(columns)).cast(pa.schema([ROWS.field(name) for name in columns]))
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, ValueError, OSError):  # the last is what Arrow says of pages that can't be unpacked
         return None
-
-
-def _remove_damaged(store: Path) -> None:
-    """Remove parts that can't be read: no engine would get past them, and the runs have what they held."""
-    for part in (store / LAKE).glob(f"month=*/{PART}"):
-        try:
-            damaged = _part(part) is None
-        except FileNotFoundError:
-            continue
-        if damaged:
-            part.unlink(missing_ok=True)
 
 
 def _newest(table: pa.Table) -> pa.Table:
@@ -280,32 +256,78 @@ def _newest(table: pa.Table) -> pa.Table:
     return table.take(pa.array(sorted(place for _, place in newest.values()), pa.int64()))
 
 
-def refresh(store: Path) -> int:
-    """Bring the lake up to date with the runs' folders: add runs whose verdict it has not, or has an older one of, and
-    take out those that are gone. Tells how many rows that took.
+def refresh(store: AnyStore) -> int:
+    """Bring the lake up to date with the runs' folders: add runs whose verdict it has not, or has another one of, and
+    take out those that are gone. Tells how many rows that took. Parts that can't be read are removed: no engine would
+    get past them, and the runs have what they held.
 
     Raises:
         StormproofError: they can't be stored.
     """
-    _remove_damaged(store)
-    table = _newest(_read_all(store)).select(["run", "noted", "gone"])
-    known = {row["run"]: row for row in table.to_pylist()}
-    present = _present(store)
+    files = files_of(store)
+    known = _known(files)
+    judged = files.written()
+    present = files.present()
     now = time.time_ns()
     rows: list[Mapping[str, Any]] = [
-        {"run": run, "noted": now, "gone": True, "started": None}
-        for run, row in known.items() if not row["gone"] and run not in present
+        {"run": run, "noted": max(now, noted + 1), "gone": True, "started": None}
+        for run, (noted, _, gone) in known.items() if not gone and run not in present
     ]
-    for name in sorted(name for name in present if RUN_ID.fullmatch(name)):
-        run_dir, row = store / name, known.get(name)
+    for run in sorted(run for run, moment in judged.items() if known.get(run, _UNKNOWN)[1:] != (moment, False)):
         try:
-            written = (run_dir / VERDICT_FILE).stat().st_mtime_ns
-            if row is None or row["gone"] or row["noted"] < written:
-                rows.append(row_of(run_dir, Verdict.from_json(read_verdict(run_dir))))
-        except (OSError, HistoryError, KeyError, TypeError, ValueError, AttributeError):
-            continue  # not judged, or its verdict is damaged: `check` says so
+            with files.run_folder(run) as run_dir:
+                row = row_of(run_dir, Verdict.from_json(read_verdict(run_dir)))
+        except (OSError, StormproofError, KeyError, TypeError, ValueError, AttributeError):
+            continue  # its verdict is damaged: `check` says so
+        # Whatever the clocks of others say, it counts instead of the row that there was.
+        rows.append(row | {"noted": max(row["noted"], known.get(run, _UNKNOWN)[0] + 1), "written": judged[run]})
     append(store, rows)
     return len(rows)
+
+
+_OF_REFRESH = ("run", "noted", "written", "gone")
+_UNKNOWN = (0, -1, True)
+
+
+def _known(files: LakeFiles) -> dict[str, tuple[int, int, bool]]:
+    """``noted``, ``written`` and ``gone`` of each run's newest row; what can't be read is removed."""
+    known: dict[str, tuple[int, int, bool]] = {}
+    for part in files.parts():
+        try:
+            table = _part(files, part, _OF_REFRESH)
+        except FileNotFoundError:
+            continue  # made one of several meanwhile: the next time it is read
+        if table is None:
+            files.remove(part)
+            continue
+        columns = (table.column(name).to_pylist() for name in _OF_REFRESH)
+        for run, noted, moment, gone in zip(*columns, strict=True):
+            if run not in known or known[run][0] < noted:
+                known[run] = noted, moment, gone
+    return known
+
+
+def mended(store: AnyStore, ask: Callable[[], T]) -> T:
+    """What ``ask`` finds out from the lake. Where it fails and parts turn out to be damaged, what these held is read
+    again from the runs, and it is asked once more."""
+    try:
+        return ask()
+    except Exception:
+        files = files_of(store)
+        damaged = [part for part in files.parts() if _is_damaged(files, part)]
+        if not damaged:
+            raise
+        for part in damaged:
+            files.remove(part)
+        refresh(store)
+        return ask()
+
+
+def _is_damaged(files: LakeFiles, part: str) -> bool:
+    try:
+        return _part(files, part) is None
+    except FileNotFoundError:
+        return False
 
 
 def packed(row: Mapping[str, Any]) -> str:

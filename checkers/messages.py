@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pyarrow.parquet as pq
 
 from checkers import kernels
 from checkers.checks.lost import missing
-from checkers.lake import LAKE, MESSAGE_ROWS, MESSAGES_DIR
+from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR
+from checkers.lake_files import LAKE, AnyStore
+from checkers.object_store import ObjectStore, runs_among
 from checkers.run import SECOND, Run, load_run
 from checkers.wholeness import demand_whole, ended_early
 from stormproof.errors import HistoryError
@@ -70,13 +73,15 @@ def _nodes(run: Run, rows: Int64s) -> list[str | None]:
     return [None if row < 0 else run.history.node.at(row) for row in rows.tolist()]
 
 
-def add_messages(store: Path, progress: Callable[[int, int], None] | None = None) -> tuple[int, list[str]]:
+def add_messages(store: AnyStore, progress: Callable[[int, int], None] | None = None) -> tuple[int, list[str]]:
     """Make the accounts that a store's lake has not yet, or has of another history; tells how many, and why others
     can't be made. Accounts of runs that are gone are removed. ``progress`` is called with the runs done and all runs.
 
     Raises:
-        OSError: the lake can't be written.
+        OSError, StormproofError: the lake can't be written.
     """
+    if isinstance(store, ObjectStore):
+        return _add_objects(store, progress)
     folder = store / LAKE / MESSAGES_DIR
     folder.mkdir(parents=True, exist_ok=True)
     made, refused = 0, []
@@ -100,6 +105,36 @@ def add_messages(store: Path, progress: Callable[[int, int], None] | None = None
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+        made += 1
+    return made, refused
+
+
+def _add_objects(store: ObjectStore, progress: Callable[[int, int], None] | None) -> tuple[int, list[str]]:
+    """``add_messages`` for an object store."""
+    items = store.items()
+    runs = {run: files for run, files in runs_among(items).items() if HISTORY in files}
+    accounts = {name: item for name, item in items.items() if Path(name).match(f"{LAKE}/{MESSAGES_DIR}/*.parquet")}
+    for name in accounts:
+        if Path(name).stem not in runs:
+            store.remove(name)
+    made, refused = 0, []
+    for done, (run, files) in enumerate(runs.items()):
+        if progress is not None:
+            progress(done, len(runs))
+        name = f"{LAKE}/{MESSAGES_DIR}/{run}.parquet"
+        # Times of a service are of whole seconds.
+        if name in accounts and accounts[name].written >= files[HISTORY].written:
+            continue
+        with tempfile.TemporaryDirectory(prefix="stormproof-") as scratch:
+            try:
+                store.fetch(run, Path(scratch) / run, files)
+                table = messages_table(_read(Path(scratch) / run))
+            except HistoryError as error:
+                refused.append(str(error).replace(scratch, store.url))
+                continue
+        buffer = pa.BufferOutputStream()
+        pq.write_table(table, buffer, compression="zstd", compression_level=1)
+        store.write(name, buffer.getvalue().to_pybytes())
         made += 1
     return made, refused
 

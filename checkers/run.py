@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers import kernels
+from checkers import kernels, kernels_rows
 from checkers.history import dense_keys, read_history
 from checkers.topics import Topics
 from checkers.transactions import TransactionTable
@@ -33,6 +33,18 @@ from stormproof.run_folder import LEDGER
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
 SECOND = 1_000_000_000
+
+
+class SentTwice(HistoryError):
+    """One value was sent twice, so that there is no account of the run's messages; ``row`` is the row that did it."""
+
+    def __init__(self, row: int, name: str) -> None:
+        super().__init__(f"row {row} sends message {name} a second time: values must be unique")
+        self.row, self.name = row, name
+
+    def __reduce__(self) -> tuple[type[SentTwice], tuple[int, str]]:
+        return SentTwice, (self.row, self.name)
+
 
 @dataclass(frozen=True)
 class Messages:
@@ -76,6 +88,8 @@ class Run:
     """What was done between the last heal and the drain, as an operator would."""
     standstills: Sequence[Standstill] = ()
     """When the harness itself stood still."""
+    whole: bool = True
+    """Whether the history is all of it, not a part (``checkers.parts``)."""
 
     @property
     def test(self) -> Mapping[str, Any]:
@@ -86,6 +100,11 @@ class Run:
     def exempt(self, check: str) -> frozenset[str]:
         """The kinds of a check's anomalies that the run's mode does not promise to be without."""
         return frozenset((self.info.get("exemptions") or {}).get(check, ()))
+
+    def name_of(self, key: int) -> str:
+        """What a key of the history stands for, as the workload tells people."""
+        names = self.info.get("names") or ()
+        return str(names[key]) if 0 <= key < len(names) else f"object {key}"
 
     @property
     def in_process(self) -> bool:
@@ -110,7 +129,7 @@ class Run:
         sent, state, twice = kernels.account_sends(h.role, h.kind, h.partner, of_row, len(key))
         if twice >= 0:
             name = "/".join(map(str, decode_pair(int(h.value[twice]))))
-            raise HistoryError(f"row {twice} sends message {name} a second time: values must be unique")
+            raise SentTwice(int(h.index[twice]), name)
         start, delivered = kernels.account_deliveries(h.role, h.kind, of_row, len(key))
         return Messages(of_row, key, value, sent, state, start, delivered)
 
@@ -131,9 +150,8 @@ class Run:
         ``transfers`` of durable connections as well."""
         if told := self.info.get("subject"):
             return frozenset({str(told), ANY})
-        h = self.history
-        used = np.flatnonzero(np.bincount(h.f.codes[h.process >= 0], minlength=1))
-        found = {FUNCTIONS[h.f.names[code]].subject for code in used.tolist() if h.f.names[code] in FUNCTIONS}
+        used = (name for name, counts in self.tally.items() if counts.any())
+        found = {FUNCTIONS[name].subject for name in used if name in FUNCTIONS}
         if found & {TOPICS, TRANSACTIONS}:
             found &= {TOPICS, TRANSACTIONS}
         elif MESSAGES in found:
@@ -143,7 +161,10 @@ class Run:
     @cached_property
     def empty(self) -> Bools:
         """By row: a completion that found the queue empty (``fail`` with the error ``empty``)."""
-        empty: Bools = (self.history.kind == vocabulary.FAIL) & self.history.error.rows_with("empty")
+        h = self.history
+        empty: Bools = h.kind == vocabulary.FAIL
+        failed = np.flatnonzero(empty)
+        empty[failed] = np.asarray([*(name == "empty" for name in h.error.names), False])[h.error.codes[failed]]
         return empty
 
     @property
@@ -152,6 +173,35 @@ class Run:
         if TOPICS in self.subjects:
             return self.topics.undrained
         return self.transactions.undrained if TRANSACTIONS in self.subjects else self._undrained_queues
+
+    @cached_property
+    def open_queues(self) -> Mapping[int, str]:
+        """Queues that may still hold messages: not drained, nor their depth read as zero after everything else, with
+        the reason."""
+        return {queue: reason for queue, reason in self.undrained.items() if not self._proven_empty(queue)}
+
+    def _proven_empty(self, queue: int) -> bool:
+        """Whether the queue's depth was read as zero, after all other operations on it had completed."""
+        depth, row = self.depths.get(queue, (-1, -1))
+        if depth != 0:
+            return False
+        h = self.history
+        here = (h.key == queue) & (h.role >= vocabulary.ENQUEUE) & (h.role <= vocabulary.DRAIN)
+        still_open = here & (h.kind == vocabulary.INVOKE) & (h.partner < 0)
+        return not still_open.any() and not here[h.partner[row] :].any()
+
+    def place(self, message: int) -> int:
+        """Where a message is in the order in which messages appear, also among those of a run's other parts."""
+        return message if self.whole else int(self._appearances[message])
+
+    @cached_property
+    def _appearances(self) -> Int64s:
+        """The row of the whole history in which each message appears first."""
+        messages = self.messages
+        rows = np.flatnonzero(messages.of_row >= 0)[::-1]
+        first = np.empty(len(messages.key), dtype=np.int64)
+        first[messages.of_row[rows]] = self.history.index[rows]
+        return first
 
     @cached_property
     def _undrained_queues(self) -> Mapping[int, str]:
@@ -194,7 +244,19 @@ class Run:
         """Both halves of the operations that the rows belong to, in order of time."""
         partner = self.history.partner
         both = {int(row) for row in rows} | {int(partner[row]) for row in rows if partner[row] >= 0}
-        return tuple(sorted(both))[:MAX_EXAMPLES]
+        return tuple(int(self.history.index[row]) for row in sorted(both)[:MAX_EXAMPLES])
+
+    @cached_property
+    def tally(self) -> Mapping[str, Int64s]:
+        """By function: how many rows of clients there are of each type."""
+        h = self.history
+        counts = kernels_rows.tally(h.process, h.kind, h.f.codes, len(h.f.names)).reshape(-1, 4)
+        return dict(zip(h.f.names, counts, strict=True))
+
+    def count(self, role: int, kind: int) -> int:
+        """How many completions (invocations) there are of one role and type."""
+        return sum(int(counts[kind]) for name, counts in self.tally.items()
+                   if name in FUNCTIONS and FUNCTIONS[name].code == role)  # fmt: skip
 
     def ended(self, role: int, kind: int) -> Int64s:
         """Rows of the completions of one role and type."""

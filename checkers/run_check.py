@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from checkers.catalog import CHECKS, GATES
 from checkers.run import SECOND, Run, load_run
@@ -16,54 +14,81 @@ from checkers.wholeness import demand_whole, ended_early
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.errors import HistoryError
-from stormproof.history.columns import HistoryColumns
 from stormproof.run_folder import read_run, written_by
 
 
 def check_run(run_dir: Path) -> Verdict:
     """The verdict on one run. Never raises for what is wrong with the run.
 
-    One that merely ended early is unknown. One that is not whole is not judged: the verdict's ``damage`` says why.
+    One that merely ended early is unknown. One that is not whole, or takes more memory than there is, is not judged:
+    the verdict's ``damage`` says why.
     """
+    try:
+        return check_in_memory(run_dir)
+    except MemoryError:
+        reason = f"{run_dir}: there was not enough memory to judge it"
+        return unjudged(run_dir.name, reason, reason)
+
+
+def check_in_memory(run_dir: Path) -> Verdict:
+    """As ``check_run``, but raises MemoryError where there is not enough."""
+    found = opened(run_dir)
+    return judge(found) if isinstance(found, Run) else found
+
+
+def opened(run_dir: Path) -> Run | Verdict:
+    """The run, if it is one that can be judged; else the verdict that says why it can't."""
     try:
         info = read_run(run_dir)
         if (reason := ended_early(info)) is not None:
-            return _unjudged(run_dir.name, reason, None)
+            return unjudged(run_dir.name, reason, None)
         demand_whole(run_dir, info, written_by(run_dir))
-        run = load_run(run_dir, info)
+        return load_run(run_dir, info)
     except HistoryError as error:
-        return _unjudged(run_dir.name, str(error), str(error))
+        return unjudged(run_dir.name, str(error), str(error))
+    except MemoryError:
+        raise
     except Exception as error:
         # A damaged file can break the reader in ways nobody listed; the run must not vanish from the verdicts.
         reason = f"{run_dir}: reading the run failed: {_origin(error)}"
-        return _unjudged(run_dir.name, reason, reason)
-    return judge(run)
+        return unjudged(run_dir.name, reason, reason)
 
 
 def judge(run: Run) -> Verdict:
     """The verdict on a run that has been read."""
     results = tuple(_results(run))
-    figures = _figures(run, results)
-    return Verdict(run.name, _sentence(run, results), results, figures)
+    return verdict_of(run.name, results, counts_of(run), circumstances(run))
 
 
-def _unjudged(name: str, reason: str, damage: str | None) -> Verdict:
+def verdict_of(name: str, results: tuple[CheckVerdict, ...], counts: Mapping[str, Any], under: str) -> Verdict:
+    """The verdict that follows from what the checks found; ``counts`` as ``counts_of`` tells them, ``under`` as
+    ``circumstances``."""
+    return Verdict(name, _sentence(under, results), results, _figures(counts, results))
+
+
+def unjudged(name: str, reason: str, damage: str | None) -> Verdict:
+    """The verdict on a run that was not judged; ``damage`` says why it can't be, if that is so."""
     outcome = CheckOutcome(UNKNOWN, 1, reason)
     return Verdict(name, f"Unknown: {reason}.", (CheckVerdict(GATES, True, outcome),), damage=damage)
 
 
 def _results(run: Run) -> Iterator[CheckVerdict]:
+    for name, check, decides in checks_of(run):
+        yield CheckVerdict(name, decides, attempt(check, run), check.anomaly)
+    for name in run.info.get("guarantees") or ():
+        if name not in CHECKS:
+            yield CheckVerdict(name, True, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
+
+
+def checks_of(run: Run) -> Iterator[tuple[str, Check, bool]]:
+    """The checks that are asked of a run, by name, and whether they bear on its verdict."""
     judged_by = run.info.get("guarantees")
     for entry in CHECKS:
-        check = _load(entry.name)
+        check = load_check(entry.name)
         named = judged_by is not None and entry.name in judged_by
         if not (named or run.subjects.intersection(check.subjects)):
             continue
-        decides = named or entry.name == GATES or (judged_by is None and check.decides)
-        yield CheckVerdict(entry.name, decides, _attempt(check, run), check.anomaly)
-    for name in judged_by or ():
-        if name not in CHECKS:
-            yield CheckVerdict(name, True, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
+        yield entry.name, check, named or entry.name == GATES or (judged_by is None and check.decides)
 
 
 class _Broken(Check):
@@ -80,19 +105,22 @@ class _Broken(Check):
         raise self._error
 
 
-def _load(name: str) -> Check:
+def load_check(name: str) -> Check:
+    """A check by its name, or one that fails as loading it did."""
     try:
         return CHECKS.load(name)
     except Exception as error:
         return _Broken(name, error)
 
 
-def _attempt(check: Check, run: Run) -> CheckOutcome:
+def attempt(check: Check, run: Run) -> CheckOutcome:
     """The check's outcome; a check that can't judge this history, or breaks on it, leaves it unknown."""
     try:
         return check.judge(run)
     except HistoryError as error:
         return CheckOutcome(UNKNOWN, 0, str(error))
+    except MemoryError:
+        raise
     except Exception as error:
         # Anything else is a defect of the check: it costs this run its verdict, and no other run anything.
         return CheckOutcome(UNKNOWN, 0, f"the check {check.name} failed: {_origin(error)}")
@@ -105,12 +133,14 @@ def _origin(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error) or 'no reason given'}{where}".replace("\n", " ")
 
 
-def _figures(run: Run, results: Iterable[CheckVerdict]) -> dict[str, Any]:
+def counts_of(run: Run) -> dict[str, Any]:
+    """Figures of a run that no check gives: operations by how they ended, faults."""
     h = run.history
-    clients = h.process >= 0
-    kinds = np.bincount(h.kind[clients], minlength=4).tolist()
-    counted = {name: _kinds(h, name) for name in ("enqueue", "dequeue")}
-    figures: dict[str, Any] = {
+    kinds = _kinds(run, run.tally)
+    counted = {name: _kinds(run, [function for function in run.tally
+                                  if vocabulary.function_named(function).counted == name])
+               for name in ("enqueue", "dequeue")}  # fmt: skip
+    return {
         "ops": kinds[vocabulary.INVOKE],
         "ok": kinds[vocabulary.OK],
         "fail": kinds[vocabulary.FAIL],
@@ -124,45 +154,46 @@ def _figures(run: Run, results: Iterable[CheckVerdict]) -> dict[str, Any]:
         "faults": len(run.faults),
         "faults_confirmed": sum(fault.confirmed for fault in run.faults),
     }
+
+
+def _figures(counts: Mapping[str, Any], results: Iterable[CheckVerdict]) -> dict[str, Any]:
+    figures = dict(counts)
     for result in results:
-        if result.check in CHECKS and _load(result.check).headline_figures:
+        if result.check in CHECKS and load_check(result.check).headline_figures:
             figures |= result.outcome.figures
     unpromised = {r.check: r.outcome.figures["not_promised"] for r in results if "not_promised" in r.outcome.figures}
     return figures | ({"not_promised": unpromised} if unpromised else {})
 
 
-def _kinds(h: HistoryColumns, name: str) -> list[int]:
-    """How many rows are of each type, of the functions that figures count under a name."""
-    codes = [code for code, function in enumerate(h.f.names) if vocabulary.function_named(function).counted == name]
-    mine = np.isin(h.f.codes, codes) & (h.process >= 0)
-    counts: list[int] = np.bincount(h.kind[mine], minlength=4).tolist()
-    return counts
+def _kinds(run: Run, functions: Collection[str]) -> list[int]:
+    """How many rows of clients are of each type, of some functions."""
+    return [sum(int(run.tally[name][kind]) for name in functions) for kind in range(4)]
 
 
-def _sentence(run: Run, results: Iterable[CheckVerdict]) -> str:
+def _sentence(under: str, results: Iterable[CheckVerdict]) -> str:
     """One sentence for a person: what was found, or why nothing can be said, or what held."""
     deciding = [result for result in results if result.decides]
     verdict = worst(result.outcome.verdict for result in deciding)
     if verdict == INVALID:
         bad = [result for result in deciding if result.outcome.verdict == INVALID]
-        clauses = [text for result in bad if (text := _load(result.check).clause(result.outcome.count))]
+        clauses = [text for result in bad if (text := load_check(result.check).clause(result.outcome.count))]
         # The readings repeat what the loud checks say: they speak when nothing else does.
         clauses = clauses or [result.outcome.summary for result in bad]
-        return f"Invalid: {_join(clauses)}{_under(run)}."
+        return f"Invalid: {_join(clauses)}{under}."
     if verdict == UNKNOWN:
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
         gates = [result for result in open_ones if result.check == GATES]
         return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
     held = [result.outcome.summary for result in results
-            if result.outcome.verdict == VALID and _load(result.check).speaks_when_held]  # fmt: skip
-    return f"Valid: {_join(held) if held else 'every guarantee was kept'}{_under(run)}."
+            if result.outcome.verdict == VALID and load_check(result.check).speaks_when_held]  # fmt: skip
+    return f"Valid: {_join(held) if held else 'every guarantee was kept'}{under}."
 
 
 def _join(clauses: list[str]) -> str:
     return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
 
 
-def _under(run: Run) -> str:
+def circumstances(run: Run) -> str:
     """The faults that were confirmed, and what was done after them, as a phrase."""
     counts: dict[str, int] = {}
     for fault in run.faults:

@@ -6,6 +6,7 @@ the same minor version; no path has to be the same anywhere.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import tarfile
@@ -44,9 +45,11 @@ def pack_environment(path: Path) -> int:
         UsageError: it can't be written.
     """
     partial = path.with_name(f".{path.name}.partial")
+    pairs = itertools.chain(_of_libraries(), _of_versions(), _of_ours())
+    wanted = {name: file for file, name in pairs}
     try:
         with tarfile.open(partial, "w") as archive:
-            for file, name in sorted({**dict(_of_libraries()), **dict(_of_ours())}.items()):
+            for name, file in sorted(wanted.items()):
                 archive.add(file, f"{_SITE}/{name}", recursive=False)
         partial.replace(path)
     except OSError as error:
@@ -71,6 +74,16 @@ def _of_libraries() -> Iterator[tuple[Path, str]]:
             # Commands and headers lie elsewhere; modules don't need them.
             if ".." not in file.parts and place.is_file() and "tests" not in file.parts:
                 yield place, str(file)
+
+
+def _of_versions() -> Iterator[tuple[Path, str]]:
+    """What tells the versions of what is not shipped as a library: runs note them."""
+    for name in (_PROJECT, "porcupine-py", *_NOT_SHIPPED):
+        if _is_installed(name):
+            for file in metadata.distribution(name).files or ():
+                place = Path(str(file.locate()))
+                if file.name == "METADATA" and place.is_file():
+                    yield place, f"{place.parent.name}/{place.name}"
 
 
 def _required(project: str) -> Iterable[str]:

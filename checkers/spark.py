@@ -36,6 +36,7 @@ SHIPPED = "STORMPROOF_SPARK_ENV"
 _TASK_ATTEMPTS = 4
 _EXIT_TIMEOUT = 180
 _MASTER_TIMEOUT = 10.0
+_PATIENCE = 30.0
 _ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
@@ -43,6 +44,8 @@ _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
 _PLAIN_PLACE = Path("/tmp")
+_SETTING = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
+_MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|spark://.*|yarn|k8s://.*")
 
 _start_lock = threading.Lock()
 _folder_lock = threading.Lock()
@@ -154,15 +157,41 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
     elif archive := os.environ.get(SHIPPED):
         settings |= {"spark.archives": f"{archive}#{shipping.UNPACKED}",
                      "spark.executorEnv.PYTHONPATH": shipping.python_path()}  # fmt: skip
-    return settings
+    return settings if local else {**_of_the_cluster(), **settings}
+
+
+def _of_the_cluster() -> dict[str, str]:
+    """What a cluster asks of its users (a queue, an image, memory): ``spark-defaults.conf`` in ``SPARK_CONF_DIR``.
+
+    Raises:
+        UsageError: it is no such file.
+    """
+    folder = os.environ.get("SPARK_CONF_DIR")
+    path = Path(folder or "") / "spark-defaults.conf"
+    if not folder or not path.exists():
+        return {}
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: can't be read ({error})") from error
+    found = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            setting = _SETTING.fullmatch(line)
+            if setting is None:
+                raise UsageError(f"{path}: {line.split()[0][:80]} is no setting; write `spark.NAME VALUE` on a line")
+            found[setting[1]] = setting[2]
+    return found
 
 
 def demand_master(master: str) -> None:
     """See that somebody listens where the master of a standalone cluster should: Spark would wait for a minute.
 
     Raises:
-        SparkFailed: nobody does; the message says where.
+        SparkFailed: nobody does, the message says where; or it is no master at all.
     """
+    if _MASTER.fullmatch(master) is None:
+        raise SparkFailed(f"{master} is no Spark master: local[N], spark://HOST:PORT, yarn, or k8s://https://HOST:PORT")
     places = re.findall(r"([^,/]+):(\d+)", master.removeprefix("spark://")) if master.startswith("spark://") else []
     refused = []
     for host, port in places:
@@ -263,7 +292,8 @@ def _reason(error: Exception, log: IO[bytes]) -> str:
         lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack below a complaint
         telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
         if telling:
-            return telling[-1]
+            last = telling[-1].removeprefix('Exception in thread "main" ')
+            return last.removeprefix("org.apache.spark.SparkException: ")
         said = (lines or [said])[-1]
     return said or type(error).__name__
 
@@ -335,10 +365,28 @@ def _is_running() -> bool:
     return pyspark is not None and pyspark.SparkContext._gateway is not None
 
 
+@contextlib.contextmanager
+def _patience(master: str) -> Iterator[None]:
+    """Say what is waited for, where a cluster does not begin soon: it may have no worker that is free, or none."""
+
+    def tell() -> None:
+        print(f"stormproof: {master} has not begun yet: it waits for a worker that is free, and gets there what it "
+              "needs", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_PATIENCE, tell)
+    timer.daemon = True
+    if not master.startswith("local"):
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class SparkWarmup:
     """A session that starts in the background, so that it is there when a run has been recorded.
 
-    Raises JavaMissing when it is made: before the run, not after it.
+    Raises JavaMissing, or SparkFailed where no master answers, when it is made: before the run, not after it.
     """
 
     def __init__(self, master: str = LOCAL_MASTER) -> None:
@@ -347,6 +395,7 @@ class SparkWarmup:
         self._error: Exception | None = None
         demand_files("Spark")
         find_java()
+        demand_master(master)
         # A session that was there before belongs to somebody else in this process, who will stop it.
         self._owner = not _is_running()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
@@ -358,7 +407,8 @@ class SparkWarmup:
             from checkers.job import warm_up
 
             session = start_spark(self._master)
-            warm_up(session)
+            with _patience(self._master):
+                warm_up(session)
             self._session = session
         except Exception as error:
             self._error = error

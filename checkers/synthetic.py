@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,17 +16,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from checkers.gates import DEFAULT_GATES
 from stormproof.contracts.fault import CUTS_LINKS
+from stormproof.history.digest import RowsDigest
 from stormproof.history.ledger import LedgerLine, ledger_sha256
 from stormproof.history.schema import HISTORY_SCHEMA, NO_VALUE, PAIR_SHIFT, SCHEMA_VERSION, TYPE_CODES
-from stormproof.history.seal import rows_sha256
 from stormproof.run_folder import HISTORY, LEDGER, RUN_FILE, RUN_SCHEMA
 
 ROW_GROUP = 250_000
+BLOCK = 5_000_000
 SECOND = 1_000_000_000
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 PRODUCERS = 4
@@ -116,14 +118,62 @@ def write_run(run_dir: Path, events: int, seed: int, defects: Defects | None = N
     end = int(max(column.max(initial=0) for column in ops.end))
     window = (int(end * 0.4), int(end * 0.6))
     table = _rows(run_dir.name, ops.columns(), window)
+    _store(run_dir, [table], window, seed)
+
+
+def write_large_run(run_dir: Path, events: int, seed: int, defects: Defects | None = None, block: int = BLOCK) -> None:
+    """Write a run of about ``events`` rows as ``write_run`` does, without ever holding more than ``block`` of them: one
+    queue after the other is used, each by clients of its own; the defects are those of the first."""
+    sizes = [min(block, events - start) for start in range(0, events, block)]
+    window: list[int] = []
+
+    def tables() -> Iterator[pa.Table]:
+        rows = time = process = 0
+        for number, size in enumerate(sizes):
+            wrong = (defects or Defects()) if number == 0 else Defects(crashed=5)
+            ops = _traffic(np.random.default_rng((seed, number)), max(100, size // 4 - CLIENTS), wrong)
+            end = int(max(column.max(initial=0) for column in ops.end))
+            window[:] = window or [int(end * 0.4), int(end * 0.6)]
+            table = _rows(run_dir.name, ops.columns(), (int(end * 0.4), int(end * 0.6)))
+            table, processes = _moved(table, number, rows, time, process)
+            yield table
+            rows, time, process = rows + table.num_rows, time + end + 3 * SECOND, process + processes
+
+    _store(run_dir, tables(), window, seed)
+
+
+def _moved(table: pa.Table, number: int, rows: int, time: int, process: int) -> tuple[pa.Table, int]:
+    """A block's rows as those of queue ``number``, after so many rows and so much time, by clients that begin with
+    ``process``; and how many these are."""
+    columns = {name: table.column(name).to_numpy() for name in ("index", "time", "process", "key", "value")}
+    client = columns["process"] >= 0
+    depths = pc.equal(table.column("f").cast(pa.string()), "depth").to_numpy()
+    messages = (columns["value"] >= 0) & ~depths
+    moved = {
+        "index": columns["index"] + rows,
+        "time": columns["time"] + time,
+        "process": np.where(client, columns["process"] + process, -1).astype(np.int32),
+        "key": np.where(columns["key"] >= 0, number, columns["key"]).astype(np.int32),
+        "value": columns["value"] + np.where(messages, number * PRODUCERS << PAIR_SHIFT, 0),
+    }
+    for name, column in moved.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(place), pa.array(column))
+    return table, int(columns["process"].max()) + 1
+
+
+def _store(run_dir: Path, tables: Iterable[pa.Table], window: Sequence[int], seed: int) -> None:
+    """Write a run's folder; ``window``, the times of its fault, need be there only once all tables are."""
     run_dir.mkdir(parents=True)
     path = run_dir / HISTORY
-    table = table.replace_schema_metadata(
-        {"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run_dir.name}
-    )
-    pq.write_table(table, path, compression="zstd", compression_level=1, row_group_size=ROW_GROUP)
-    (run_dir / LEDGER).write_text(_ledger(window), encoding="utf-8")
-    digests = {"history_sha256": rows_sha256(table),
+    schema = HISTORY_SCHEMA.with_metadata({"stormproof.schema": str(SCHEMA_VERSION), "stormproof.run": run_dir.name})
+    digest = RowsDigest()
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+        for table in tables:
+            writer.write_table(table.cast(schema), row_group_size=ROW_GROUP)
+            digest.update(table)
+    (run_dir / LEDGER).write_text(_ledger((window[0], window[1])), encoding="utf-8")
+    digests = {"history_sha256": digest.hexdigest(),
                "history_file_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
                "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
     info = _info(run_dir.name, seed) | digests

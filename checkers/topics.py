@@ -117,6 +117,12 @@ class Topics:
         return len(self.value)
 
     @cached_property
+    def on_subscriptions(self) -> Bools:
+        """By row: whether it is of an operation on a subscription."""
+        on: Bools = np.isin(self.history.role, _ON_SUBSCRIPTIONS)
+        return on
+
+    @cached_property
     def which(self) -> Int64s:
         """The number of the subscription of each delivery."""
         return np.repeat(np.arange(len(self.subscriptions)), np.diff(self.start))

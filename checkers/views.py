@@ -6,12 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkers.lake import LAKE, MESSAGE_ROWS, MESSAGES_DIR, PART
-from stormproof.history.schema import TYPE_NAMES
+import pyarrow as pa
+
+from checkers.lake import MESSAGE_ROWS, MESSAGES_DIR, ROWS
+from checkers.lake_files import LAKE, PART, AnyStore
+from checkers.object_store import ObjectStore, runs_among
+from stormproof.history.schema import HISTORY_SCHEMA, TYPE_NAMES
 from stormproof.run_folder import HISTORY
 
 DUCKDB, SPARK = "duckdb", "spark"
@@ -38,14 +43,49 @@ SMALL = ("runs", "verdicts", "faults", "latency")
 VIEWS = (*SMALL, "operations", "messages")
 
 
-def views_sql(store: Path, engine: str = DUCKDB, names: Collection[str] = VIEWS) -> str:
-    """Statements that make views over a store, for ``duckdb`` or ``spark``.
+@dataclass(frozen=True)
+class Sources:
+    """What stands for a lake's files in a FROM; None where there are none."""
+
+    rows: str | None
+    histories: str | None
+    messages: str | None
+
+
+def views_sql(store: AnyStore, engine: str = DUCKDB, names: Collection[str] = VIEWS,
+              without: Collection[str] = ()) -> str:  # fmt: skip
+    """Statements that make views over a store, for ``duckdb`` or ``spark``; ``without`` the histories of some runs.
 
     A view of files that a store has none of is empty.
     """
-    store = store.resolve()
+    sources = _files(store, engine, without) if isinstance(store, Path) else _addresses(store, engine)
+    return _statements(sources, engine, names)
+
+
+def unreadable_histories(store: AnyStore) -> dict[str, str]:
+    """Why the histories of some runs can't be read, by the runs' names: an engine gives up on all for one of them."""
+    from pyarrow import parquet
+
+    if isinstance(store, ObjectStore):
+        found = [(name.partition("/")[0], f"{store}/{name}") for name in _objects(store)[1]]
+    else:
+        found = [(path.parent.name, str(path)) for path in sorted(store.glob(_PATTERNS[1]))]
+    refused = {}
+    for run, name in found:
+        try:
+            place = f"{store.root}/{run}/{HISTORY}" if isinstance(store, ObjectStore) else name
+            footer = parquet.read_metadata(place, filesystem=store.fs if isinstance(store, ObjectStore) else None)
+            missing = set(HISTORY_SCHEMA.names).difference(footer.schema.to_arrow_schema().names)
+            if missing:
+                refused[run] = f"{name}: it has no column {', '.join(sorted(missing))}"
+        except (pa.ArrowException, ValueError, OSError) as error:
+            refused[run] = f"{name}: {' '.join(str(error).split())}"
+    return refused
+
+
+def _statements(sources: Sources, engine: str, names: Collection[str]) -> str:
     quote = '"' if engine == DUCKDB else "`"
-    rows = _newest(store, engine)
+    rows = _newest(sources.rows)
     said = [] if rows is None else [_view("rows_that_count", rows)]
     said.append(_view("runs", _nothing(RUN_COLUMNS, quote) if rows is None else
                       f"SELECT {', '.join(RUN_COLUMNS)} FROM rows_that_count"))  # fmt: skip
@@ -56,9 +96,9 @@ def views_sql(store: Path, engine: str = DUCKDB, names: Collection[str] = VIEWS)
         said.append(_view(name, _nothing(("run", *told), quote) if rows is None else
                           f"SELECT run, {fields} FROM (SELECT run, {unpack}({column}) AS each FROM rows_that_count)"))
     if "operations" in names:
-        said.append(_view("operations", _operations(store, engine, quote)))
+        said.append(_view("operations", _operations(sources.histories, engine, quote)))
     if "messages" in names:
-        said.append(_view("messages", _messages(store, engine, quote)))
+        said.append(_view("messages", _messages(sources.messages, quote)))
     return "".join(f"{statement};\n" for statement in said)
 
 
@@ -78,25 +118,76 @@ def _nothing(columns: Iterable[str], quote: str) -> str:
     return "SELECT " + ", ".join(f"NULL AS {quote}{name}{quote}" for name in columns) + " WHERE false"
 
 
-def _newest(store: Path, engine: str) -> str | None:
+def _newest(files: str | None) -> str | None:
     """The rows that count; None where there is no lake."""
-    files = _files(store / LAKE, f"month=*/{PART}", engine)
     if files is None:
         return None
     return (f"SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY run ORDER BY noted DESC) AS place FROM {files}) "
             "WHERE place = 1 AND NOT gone")  # fmt: skip
 
 
-def _files(root: Path, pattern: str, engine: str) -> str | None:
-    """What stands for these files in a FROM; None where there are none."""
-    if next(root.glob(pattern), None) is None:
-        return None
-    path = str(root / pattern).replace("'", "''")
-    return f"read_parquet('{path}', hive_partitioning = false)" if engine == DUCKDB else f"parquet.`{root / pattern}`"
+_PATTERNS = (f"{LAKE}/month=*/{PART}", f"{_RUN_FOLDERS}/{HISTORY}", f"{LAKE}/{MESSAGES_DIR}/*.parquet")
 
 
-def _operations(store: Path, engine: str, quote: str) -> str:
-    files = _files(store, f"{_RUN_FOLDERS}/{HISTORY}", engine)
+def _files(store: Path, engine: str, without: Collection[str] = ()) -> Sources:
+    """Files in a folder."""
+    root = store.resolve()
+    parts, histories, messages = (
+        _parquet(f"{root}/{pattern}", engine) if next(root.glob(pattern), None) is not None else None
+        for pattern in _PATTERNS
+    )
+    if without:
+        kept = [str(path) for path in sorted(root.glob(_PATTERNS[1])) if path.parent.name not in without]
+        histories = _parquet_of(kept, engine) if kept else None
+    return Sources(parts, histories, messages)
+
+
+def _parquet(path: str, engine: str) -> str:
+    return f"read_parquet({_quoted(path)}, hive_partitioning = false)" if engine == DUCKDB else f"parquet.`{path}`"
+
+
+def _parquet_of(paths: Collection[str], engine: str) -> str:
+    """These files, which are many."""
+    if engine == DUCKDB:
+        return f"read_parquet([{', '.join(map(_quoted, paths))}], hive_partitioning = false)"
+    return "(" + " UNION ALL ".join(f"SELECT * FROM parquet.`{path}`" for path in paths) + ")"
+
+
+def _quoted(path: str) -> str:
+    return "'" + path.replace("'", "''") + "'"
+
+
+def _addresses(store: ObjectStore, engine: str) -> Sources:
+    """Objects, for an engine that reads such a service by itself: DuckDB's extension httpfs, Hadoop's S3A."""
+    root = store.url if engine == DUCKDB else store.url.replace("s3://", "s3a://", 1)
+    return Sources(*(_parquet(f"{root}/{pattern}", engine) if names else None
+                     for pattern, names in zip(_PATTERNS, _objects(store), strict=True)))  # fmt: skip
+
+
+def _objects(store: ObjectStore) -> tuple[list[str], list[str], list[str]]:
+    """Names in an object store: parts of the lake, histories, accounts of messages."""
+    items = store.items()
+    names = sorted(items)
+    return ([name for name in names if Path(name).match(_PATTERNS[0])],
+            [f"{run}/{HISTORY}" for run, files in runs_among(items).items() if HISTORY in files],
+            [name for name in names if Path(name).match(_PATTERNS[2])])  # fmt: skip
+
+
+_SCHEMAS: Mapping[str, pa.Schema] = {"lake_rows": ROWS, "histories": HISTORY_SCHEMA, "message_rows": MESSAGE_ROWS}
+"""Tables that stand for the objects of an object store, which our own queries read by Arrow."""
+
+
+def _tables(store: ObjectStore, names: Collection[str], without: Collection[str] = ()
+            ) -> tuple[dict[str, list[str]], Sources]:  # fmt: skip
+    """The objects of each table that is needed, and the tables as sources."""
+    parts, histories, messages = _objects(store)
+    histories = [name for name in histories if name.partition("/")[0] not in without]
+    found = {"lake_rows": parts, "histories": histories if "operations" in names else [],
+             "message_rows": messages if "messages" in names else []}  # fmt: skip
+    return found, Sources(*(name if objects else None for name, objects in found.items()))
+
+
+def _operations(files: str | None, engine: str, quote: str) -> str:
     columns = ("run", "process", "f", "key", "producer", "sequence", "value", "text", "node", "outcome", "error",
                "start_s", "end_s", "latency_ms")  # fmt: skip
     if files is None:
@@ -127,24 +218,68 @@ def _operations(store: Path, engine: str, quote: str) -> str:
     )
 
 
-def _messages(store: Path, engine: str, quote: str) -> str:
-    files = _files(store / LAKE / MESSAGES_DIR, "*.parquet", engine)
+def _messages(files: str | None, quote: str) -> str:
     if files is None:
         return _nothing(MESSAGE_ROWS.names, quote)
     return f"SELECT * FROM {files} WHERE run IN (SELECT run FROM runs)"
 
 
-def spark_views(spark: Any, store: Path, names: Collection[str] = VIEWS) -> None:
-    """Make views in a Spark session."""
-    for statement in views_sql(store, SPARK, names).split(";\n"):
+def spark_views(spark: Any, store: AnyStore, names: Collection[str] = VIEWS, without: Collection[str] = ()) -> None:
+    """Make views in a Spark session; ``without`` the histories of some runs."""
+    if isinstance(store, ObjectStore):
+        tables, sources = _tables(store, names, without)
+        for table, objects in tables.items():
+            if objects:
+                _spark_table(spark, store, table, objects)
+        text = _statements(sources, SPARK, names)
+    else:
+        text = views_sql(store, SPARK, names, without)
+    for statement in text.split(";\n"):
         if statement:
             spark.sql(statement)
 
 
-def duckdb_views(store: Path, names: Collection[str] = VIEWS) -> Any:
-    """A DuckDB connection in memory that has views."""
+def _spark_table(spark: Any, store: ObjectStore, table: str, objects: list[str]) -> None:
+    """A view of Parquet objects, which the tasks read by Arrow: Spark itself knows no such service."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in _SCHEMAS[table]])
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                yield from _dataset(store, [objects[position]], schema).to_batches()
+
+    frame = spark.range(0, len(objects), 1, min(len(objects), _SPARK_TASKS)).mapInArrow(read, from_arrow_schema(schema))
+    frame.createOrReplaceTempView(table)
+
+
+_SPARK_TASKS = 200
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """What Spark has for a column's type: it knows no dictionaries."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _dataset(store: ObjectStore, objects: list[str], schema: pa.Schema) -> Any:
+    from pyarrow import dataset
+
+    return dataset.dataset([f"{store.root}/{name}" for name in objects], schema=schema, format="parquet",
+                           filesystem=store.fs)  # fmt: skip
+
+
+def duckdb_views(store: AnyStore, names: Collection[str] = VIEWS, without: Collection[str] = ()) -> Any:
+    """A DuckDB connection in memory that has views; ``without`` the histories of some runs."""
     import duckdb
 
     connection = duckdb.connect()
-    connection.execute(views_sql(store, DUCKDB, names))
+    if isinstance(store, ObjectStore):
+        tables, sources = _tables(store, names, without)
+        for table, objects in tables.items():
+            if objects:
+                connection.register(table, _dataset(store, objects, _SCHEMAS[table]))
+        connection.execute(_statements(sources, DUCKDB, names))
+    else:
+        connection.execute(views_sql(store, DUCKDB, names, without))
     return connection

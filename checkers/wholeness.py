@@ -116,6 +116,10 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0
 
 
+def _is_broken_invariant(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(value.get(name)) for name in ("name", "rule", "source", "wrong"))
+
+
 def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
@@ -142,6 +146,7 @@ _RUN: Mapping[str, Kind] = {
     "phases": ("a list", lambda value: isinstance(value, list)),
     "recovery": ("an object or null", _or_null(_is_object)),
     "livelock": _TEXT,
+    "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
     "clock_zero": ("a text or null", _or_null(_is_text)),
     "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
     **dict.fromkeys((*DIGESTS, LEDGER_DIGEST), _DIGEST),
@@ -158,8 +163,8 @@ _BACKEND: Mapping[str, Kind] = {
 _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or null", _or_null(_TIME[1]))}
 _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
 
-_OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "clock_zero", "faults_planned",
-             "failure")  # fmt: skip
+_OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
+             "clock_zero", "faults_planned", "failure")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")

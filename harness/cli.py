@@ -14,10 +14,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from harness.commands import asking, judging, keeping, machines, nights, testing
+from harness.commands import asking, exchanging, judging, keeping, kept, machines, nights, reproducing, testing
 from harness.commands.admin import HELP as ADMIN_HELP
 from harness.commands.admin import admin_app, rewritten
 from harness.commands.old_names import tell_old_names
+from harness.commands.systems import HELP as SYSTEMS_HELP
+from harness.commands.systems import systems_app
 from harness.output import begin_output, json_missing, print_json
 from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.limits import demand_memory
@@ -70,14 +72,23 @@ app.command("list", short_help="Show every name and setting that can be used.")(
 app.command(short_help="Write reports and the index again.")(judging.report)
 app.command(short_help="Serve index and reports on loopback.")(judging.serve)
 app.command(short_help="Run a matrix of tests, and say what is new.")(nights.nightly)
+app.command(short_help="Show published misbehaviours of real systems, and their twins.")(reproducing.reproduce)
+app.add_typer(systems_app, name="systems", short_help=SYSTEMS_HELP)
 app.command(short_help="Show kinds of failure, over nights.")(nights.triage)
 app.command(short_help="Show what changed over nights; write pages over a store.")(nights.trend)
+app.command(short_help="Write a history for other tools.")(exchanging.export)
+app.command("import", short_help="Check a history that was recorded elsewhere.")(exchanging.import_)
 app.command(short_help="Remove old runs from the store.")(keeping.gc)
 app.command(short_help="Keep runs, whatever `gc` is told.")(keeping.pin)
 app.command(short_help="Let `gc` remove runs that were pinned.")(keeping.unpin)
 app.command(short_help="Write runs to one file each.")(keeping.pack)
 app.command(short_help="Put packed runs into the store.")(keeping.unpack)
+app.command(short_help="Copy runs to an object store.")(keeping.push)
+app.command(short_help="Copy runs from an object store.")(keeping.pull)
 app.command(short_help="Undo what a killed harness left behind.")(machines.heal)
+app.command(short_help="Inject faults into nodes that were kept.")(kept.fault)
+app.command(short_help="Open a shell on a node that was kept.")(kept.shell)
+app.command(short_help="Remove nodes that were kept.")(kept.down)
 app.command(short_help="Say that hosts may be broken, for backend ssh.")(machines.prepare)
 app.command(short_help="Seal the history that a killed harness left.")(machines.recover)
 app.command(short_help="Run one reference broker, for any STOMP client.")(machines.broker)
@@ -91,7 +102,7 @@ def main() -> NoReturn:
 
 def _whole(**settings: Any) -> Any:
     demand_memory()
-    sys.argv[1:] = rewritten(sys.argv[1:])
+    sys.argv[1:] = kept.with_policy(rewritten(sys.argv[1:]))
     tell_old_names(sys.argv[1:])
     words = os.environ["COMP_WORDS"].split() if "COMP_WORDS" in os.environ else sys.argv  # a shell completes a line
     app.add_typer(admin_app(complete=words[1:2] == ["admin"]), name="admin", short_help=ADMIN_HELP)

@@ -29,16 +29,17 @@ def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
         return {}
 
 
-def note_log_events(run_dir: Path) -> None:
+def note_log_events(run_dir: Path, *, over: bool = False) -> None:
     """Write down what the nodes' logs of a run say of roles and transfers of state, unless that was done.
 
     Reports read that, so that they need nothing of the system. Logs of another format than ours get their lines' times
-    beside them. While the run is under way nothing is written: its logs come at its end.
+    beside them. While the run is under way nothing is written: its logs come at its end. ``over``: it has come, also
+    where somebody keeps its nodes.
 
     Raises:
         StormproofError: the file can't be written.
     """
-    if (run_dir / LOG_EVENTS).exists() or is_alive(run_dir):
+    if (run_dir / LOG_EVENTS).exists() or (is_alive(run_dir) and not over):
         return
     try:
         run = read_run(run_dir)

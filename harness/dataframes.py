@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from stormproof.errors import HistoryError
+from checkers.object_store import ObjectStore, is_address, object_store
+from stormproof.errors import HistoryError, UsageError
 from stormproof.history.ledger import FaultWindow, read_ledger
 from stormproof.history.seal import history_frame
 from stormproof.run_folder import VERDICT_FILE, read_run, read_verdict
@@ -94,6 +95,32 @@ class StoreFrames:
         return pd.DataFrame(rows, columns=pd.Index(["run", "check", "verdict", "decides", "count", "summary"]))
 
 
+@dataclass(frozen=True)
+class ObjectFrames:
+    """A store in an object store: tables over all runs that were judged. A run by itself is read from a folder."""
+
+    store: ObjectStore
+
+    def run(self, name: str) -> RunFrames:
+        """Raises UsageError: it takes a folder."""
+        raise UsageError(f"a run is read from a folder: stormproof pull --from {self.store} {name}")
+
+    def query(self, sql: str) -> pd.DataFrame:
+        """What a query by DuckDB over the store's views gives; raises UsageError where it is refused."""
+        from harness.query import query
+
+        frame: pd.DataFrame = query(self.store, sql).to_pandas()
+        return frame
+
+    def runs(self) -> pd.DataFrame:
+        """The view ``runs`` (docs/lake.md)."""
+        return self.query("SELECT * FROM runs ORDER BY run")
+
+    def verdicts(self) -> pd.DataFrame:
+        """The view ``verdicts`` (docs/lake.md)."""
+        return self.query("SELECT * FROM verdicts ORDER BY run, check_name")
+
+
 def _row_of(path: Path) -> dict[str, Any]:
     try:
         info = read_run(path)
@@ -109,6 +136,12 @@ def _row_of(path: Path) -> dict[str, Any]:
     return row
 
 
-def load(store: str | Path) -> StoreFrames:
-    """Open a store: ``load("runs").runs()``, ``load("runs").run("latest").history()``."""
+def load(store: str | Path) -> StoreFrames | ObjectFrames:
+    """Open a store: ``load("runs").runs()``, ``load("runs").run("latest").history()``; or ``load("s3://bucket/runs")``.
+
+    Raises:
+        UsageError: it is no address of an object store.
+    """
+    if is_address(store):
+        return ObjectFrames(object_store(str(store)))
     return StoreFrames(Store(Path(store)))

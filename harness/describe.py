@@ -10,9 +10,11 @@ from pathlib import Path
 
 from harness import plugins
 from harness.backends.catalog import BACKENDS
+from harness.deployment import demands_of
 from harness.guarantees import exemptions_of, guarantees_of
 from harness.settings import declared_options
 from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.invariant import INVARIANTS
 from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
@@ -56,18 +58,23 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     """
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
     # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
-    wanted = [*work.guarantees, *(["recovery", "livelock"] if backend.in_process else []), *plugins.check_names()]
+    wanted = [*work.guarantees, *(["recovery", "livelock"] if backend.in_process else [])]
+    invariants = {each.name: each.source for each in system.invariants
+                  if test.options.get(INVARIANTS) and each.claimed(test)}  # fmt: skip
+    wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
     judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(
         test,
         backend={"name": test.backend, "why": why, "lateness": backend.lateness, "in_process": backend.in_process},
         plugins=plugins.named(),
         subject=work.subject,
+        names=list(work.names(test.options)),
+        elements=[list(nodes) for nodes in system.elements(test, demands_of(test))],
         guarantees=judged_by,
         statuses=statuses,
         exemptions=exemptions_of(test, wanted),
         gates=work.gates(test.options),
-        invariants=dict(system.invariants),
+        invariants=invariants,
         bounds=dict(system.bounds),
         fault_points=dict(system.fault_points),
         command=command_line(test, store),

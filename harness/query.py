@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from checkers.lake import refresh
+from checkers.lake import mended, refresh
+from checkers.lake_files import AnyStore
+from checkers.object_store import ObjectStore
 from checkers.spark import LOCAL_MASTER, SparkWarmup
-from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, views_sql
+from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, unreadable_histories, views_sql
 from harness.output import print_json
 from harness.progress import console
 from stormproof.errors import StormproofError, UsageError
@@ -34,7 +36,7 @@ def used_views(sql: str) -> tuple[str, ...]:
     return tuple(name for name in VIEWS if name in words)
 
 
-def query(store: Path, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
+def query(store: AnyStore, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MASTER,
           to: Console | None = None) -> pa.Table:
     """What a query over the views of a store gives (``docs/lake.md``); the lake is brought up to date first.
 
@@ -42,8 +44,7 @@ def query(store: Path, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MA
         UsageError: there is no such store, or the engine refuses the query; the message is the engine's.
         StormproofError: the lake can't be written, or Spark fails.
     """
-    if not store.is_dir():
-        raise UsageError(f"--store {store}: there is no such folder")
+    _demand(store)
     to = to or Console(quiet=True)
     views = used_views(sql)
     with to.status("bringing the lake up to date") as status:
@@ -51,10 +52,32 @@ def query(store: Path, sql: str, *, engine: str = DUCKDB, master: str = LOCAL_MA
         if "messages" in views:
             _add_messages(store, lambda done, total: status.update(f"accounts of messages: {done} of {total} runs"))
         status.update("waiting for the answer")
-        return _by_spark(store, sql, views, master) if engine == SPARK else _by_duckdb(store, sql, views)
+        return mended(store, lambda: _answer(store, sql, views, engine, master))
 
 
-def _add_messages(store: Path, progress: Any) -> None:
+def _answer(store: AnyStore, sql: str, views: tuple[str, ...], engine: str, master: str) -> pa.Table:
+    """What a query gives; histories that can't be read are told and left out, if it fails with them."""
+    ask = partial(_by_spark, master=master) if engine == SPARK else _by_duckdb
+    try:
+        return ask(store, sql, views)
+    except StormproofError:
+        refused = unreadable_histories(store) if "operations" in views else {}
+        if not refused:
+            raise
+        for reason in refused.values():
+            print(f"left out: {reason}", file=sys.stderr)
+        return ask(store, sql, views, without=refused)
+
+
+def _demand(store: AnyStore) -> None:
+    """Raises UsageError or StormproofError: there is no such store."""
+    if isinstance(store, ObjectStore):
+        store.demand_bucket()
+    elif not store.is_dir():
+        raise UsageError(f"--store {store}: there is no such folder")
+
+
+def _add_messages(store: AnyStore, progress: Any) -> None:
     from checkers.messages import add_messages
 
     try:
@@ -65,24 +88,25 @@ def _add_messages(store: Path, progress: Any) -> None:
         print(f"left out: {reason}", file=sys.stderr)
 
 
-def _by_duckdb(store: Path, sql: str, views: tuple[str, ...]) -> pa.Table:
+def _by_duckdb(store: AnyStore, sql: str, views: tuple[str, ...], *, without: Collection[str] = ()) -> pa.Table:
     import duckdb
 
     try:
-        connection = duckdb_views(store, views)
+        connection = duckdb_views(store, views, without)
         connection.execute("SET memory_limit = '4GB'")
         return connection.execute(sql).to_arrow_table()
     except duckdb.Error as error:
         raise UsageError(f"the query: {_one_line(error)}") from error
 
 
-def _by_spark(store: Path, sql: str, views: tuple[str, ...], master: str) -> pa.Table:
+def _by_spark(store: AnyStore, sql: str, views: tuple[str, ...], *, master: str,
+              without: Collection[str] = ()) -> pa.Table:  # fmt: skip
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     warm = SparkWarmup(master)
     try:
         spark = warm.session()
-        spark_views(spark, store, views)
+        spark_views(spark, store, views, without)
         return spark.sql(sql).toArrow()
     except (AnalysisException, ParseException) as error:
         raise UsageError(f"the query: {_one_line(error)}") from error
@@ -98,7 +122,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def run_query(store: Path, sql: str, *, engine: str, master: str, form: str) -> int:
+def run_query(store: AnyStore, sql: str, *, engine: str, master: str, form: str) -> int:
     """Print what a query gives, as ``table``, ``csv`` or ``json``; returns the exit status.
 
     Raises:
@@ -141,10 +165,9 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def print_views(store: Path, engine: str) -> int:
+def print_views(store: AnyStore, engine: str) -> int:
     """Print the statements that make the views, for an engine of one's own; returns the exit status."""
-    if not store.is_dir():
-        raise UsageError(f"--store {store}: there is no such folder")
+    _demand(store)
     refresh(store)
     _add_messages(store, None)
     print(views_sql(store, engine), end="")

@@ -14,6 +14,7 @@ from rich.table import Table
 from checkers.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
 from checkers.judged import judged_already
 from checkers.lake import refresh
+from checkers.object_job import ObjectVerdict
 from checkers.spark import LOCAL_MASTER, SparkWarmup
 from harness import plugins
 from harness.coverage import note_log_events
@@ -23,11 +24,11 @@ from harness.progress import console
 from reports.index_page import write_index
 from reports.run_page import write_report
 from stormproof.contracts.check import INVALID, worst
-from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, UsageError
+from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, REPORT, is_alive, read_run
 from stormproof.store import Store
 
-_SHOWN = 50
+_SHOWN, _REFUSED = 50, 10
 
 
 def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json: bool,
@@ -48,29 +49,43 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str, as_json:
     for line in [*unsealed, *others]:
         print(f"not checked: {line}", file=sys.stderr)
     to = console(as_json)
-    rows, summary, fresh = _judge(store_dir, runs, master=master, again=again, to=to, whole=not names)
-    _write_pages(runs, reports=bool(names))
+    refused: list[str] = []
+    rows, summary, fresh = _judge(store_dir, runs, master=master, again=again, to=to, whole=not names, refused=refused)
+    try:
+        _write_pages(runs, reports=bool(names))
+    except StormproofError as error:
+        if not refused:
+            raise
+        refused.append(str(error))  # verdicts are told all the same
     if outcomes is not None:
         for row in rows:
             outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
     damaged = [row for row in rows if row.damage is not None]
     for row in damaged:
         print(f"not judged: {row.damage}", file=sys.stderr)
+    tell_refused(refused)
     verdict = worst(row.verdict for row in rows)
     if as_json:
         found = [_json(row) for row in rows]
         print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
     else:
-        _show(to, rows, summary)
-        if fresh < len(rows):
-            to.print(f"{len(rows) - fresh} of {len(rows)} were judged before, by the same checks over the same records "
-                     "(--again judges them again)", soft_wrap=True)
-    return EXIT_ERROR if (unsealed or others or damaged) and verdict != INVALID else EXIT_OF[verdict]
+        show(to, rows, summary)
+        tell_taken(to, len(rows) - fresh, len(rows))
+    return EXIT_ERROR if (unsealed or others or damaged or refused) and verdict != INVALID else EXIT_OF[verdict]
 
 
-def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, to: Console,
-           whole: bool) -> tuple[list[VerdictRow], list[SummaryRow], int]:
+def tell_refused(refused: Sequence[str]) -> None:
+    """Say what could not be stored, and why, on standard error; the verdicts themselves are told all the same."""
+    for line in refused[:_REFUSED]:
+        print(f"not stored: {line}", file=sys.stderr)
+    if len(refused) > _REFUSED:
+        print(f"not stored: {len(refused) - _REFUSED} more", file=sys.stderr)
+
+
+def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, to: Console, whole: bool,
+           refused: list[str] | None = None) -> tuple[list[VerdictRow], list[SummaryRow], int]:
     """The verdicts in the order of the runs, the summary of a ``whole`` store, and how many runs were judged now.
+    ``refused`` takes in what could not be stored, and why; without it that is an error.
 
     Raises:
         StormproofError: Spark or the store fails.
@@ -93,12 +108,19 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, t
                 status.update(f"checking {len(left)} runs")
                 fresh = check_runs(
                     warm.session(), left, lambda done, total: status.update(f"checked {done} of {total} runs"),
-                    prepare=plugins.preparation(),
+                    prepare=plugins.preparation(), refused=refused,
                 )
                 known |= dict(zip(left, fresh, strict=True))
-            for store in {run.resolve().parent for run in runs}:
-                refresh(store)
-            summary = summarize(warm.session() if warm is not None else None, store_dir) if whole else []
+            try:
+                for store in {run.resolve().parent for run in runs}:
+                    refresh(store)
+                # A query over a small table: on this machine DuckDB has answered it before Spark has planned it.
+                summary = summarize(None, store_dir) if whole else []
+            except StormproofError as error:
+                if not refused:
+                    raise
+                refused.append(str(error))  # what could not be stored is not in the lake, either
+                summary = []
         finally:
             if warm is not None:
                 warm.abandon()
@@ -187,6 +209,13 @@ def _without_history(run: Path) -> str | None:
     return f"{run}: it was recorded, and its {HISTORY} is gone" if recorded else None
 
 
+def tell_taken(to: Console, taken: int, total: int) -> None:
+    """Say how many runs were not judged again, if any."""
+    if taken:
+        to.print(f"{taken} of {total} were judged before, by the same checks over the same records (--again judges "
+                 "them again)", soft_wrap=True)
+
+
 def _json(row: VerdictRow) -> dict[str, Any]:
     report = row.run_dir / REPORT
     return {
@@ -199,7 +228,8 @@ def _json(row: VerdictRow) -> dict[str, Any]:
     }
 
 
-def _show(to: Console, rows: Sequence[VerdictRow], summary: Sequence[SummaryRow]) -> None:
+def show(to: Console, rows: Sequence[VerdictRow | ObjectVerdict], summary: Sequence[SummaryRow]) -> None:
+    """Print verdicts, and how each check came out."""
     for row in rows[:_SHOWN]:
         to.print(f"{row.verdict:8} {row.run}  {row.sentence}", soft_wrap=True, markup=False)
     if len(rows) > _SHOWN:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from checkers.spark import SparkWarmup
+from checkers.spark import LOCAL_MASTER, SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.outcomes import BROKEN, Outcomes, outcome_of
 from harness.output import print_json
@@ -33,13 +33,14 @@ def check_repeat(test: Test, count: int) -> None:
         raise UsageError(f"--repeat: backend {test.backend} would do the same each time; use `{instead}`")
 
 
-def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool, outcomes: Outcomes) -> int:
+def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool, outcomes: Outcomes,
+                 master: str = LOCAL_MASTER) -> int:
     """Run the tests one after the other and tell how many runs failed, and how; returns the exit status of the worst.
 
     Raises:
         StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; what the runs before it gave has been told.
     """
-    warm = SparkWarmup()
+    warm = SparkWarmup(master)
     results: list[RunResult] = []
     count = len(tests)
     queue = Queue(count)

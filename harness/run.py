@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from checkers.job import check_runs
-from checkers.spark import SparkWarmup, spark_folder
+from checkers.spark import LOCAL_MASTER, SparkWarmup, spark_folder
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
 from harness.coverage import note_log_events
 from harness.describe import command_line, create_run
 from harness.healing import clean_hosts
+from harness.kept import NEVER, is_kept, wanted
 from harness.progress import Event, progress
 from harness.recovery import recover
 from harness.sim.run import simulate
@@ -68,6 +69,8 @@ class RunResult:
             f"  run        {self.run_dir}",
             f"  report     {self.report}",
             *([f"  again      {self.command}"] if self.command else []),
+            *([f"  nodes      kept: stormproof fault|shell|heal|down --store {self.run_dir.parent}"]
+              if is_kept(self.run_dir) else []),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,20 +87,21 @@ class RunResult:
 
 def run_test(
     test: Test, why: str, store_dir: Path, *, quiet: bool = False, spark: SparkWarmup | None = None,
-    place: str = "",
+    place: str = "", master: str = LOCAL_MASTER, keep: str = NEVER,
 ) -> RunResult:  # fmt: skip
     """Run a test to its stored verdict and report.
 
     ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
-    error); ``spark`` reuses a session that is (being) started; ``place`` says which of several runs it is.
+    error); ``spark`` reuses a session that is (being) started, else there is one of ``master``; ``place`` says which
+    of several runs it is; ``keep`` after which runs the nodes stay (``harness.kept``).
 
     Raises:
         StormproofError: the run broke; what it recorded is kept and sealed.
         KeyboardInterrupt: Ctrl-C; faults are healed, the history is kept, everything else is removed.
     """
-    warm = spark or SparkWarmup()  # complains about a missing Java before anything is made
+    warm = spark or SparkWarmup(master)  # complains about a missing Java or master before anything is made
     try:
-        outcome = _run(test, why, Store(store_dir), quiet, warm, place)
+        outcome = _run(test, why, Store(store_dir), quiet, warm, place, keep)
     except BaseException:
         if spark is None:
             warm.abandon()
@@ -107,14 +111,16 @@ def run_test(
     return outcome
 
 
-def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, place: str) -> RunResult:
+def _run(
+    test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, place: str, keep: str
+) -> RunResult:
     run_dir = create_run(test, why, store.path)
     lock = Lock(run_dir)
     note_owner(run_dir)
     note_made(run_dir, FOLDER, str(spark_folder()))
     with progress(quiet, test.time_limit, place) as show:
         try:
-            _record_and_check(test, run_dir, lock, show, warm)
+            _record_and_check(test, run_dir, lock, show, warm, keep)
         except BaseException as error:
             lock.release()
             _pick_up(run_dir, error)
@@ -122,7 +128,7 @@ def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, pla
         finally:
             lock.release()
         show({"event": "phase", "name": "report"})
-        note_log_events(run_dir)
+        note_log_events(run_dir, over=True)
         report = write_report(run_dir)
         write_index(store.path)
     verdict = read_verdict(run_dir)
@@ -130,7 +136,7 @@ def _run(test: Test, why: str, store: Store, quiet: bool, warm: SparkWarmup, pla
 
 
 def _record_and_check(
-    test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup
+    test: Test, run_dir: Path, lock: Lock, show: Callable[[Event], None], warm: SparkWarmup, keep: str
 ) -> None:
     if BACKENDS.load(test.backend).in_process:
         try:
@@ -141,7 +147,7 @@ def _record_and_check(
         show({"event": "phase", "name": "check"})
         check_runs(warm.session(), [run_dir], prepare=plugins.preparation())
         return
-    runner = RunnerProcess(test, run_dir, lock)
+    runner, broken = RunnerProcess(test, run_dir, lock), ""
     try:
         for event in runner.events():
             if event["event"] == "error":
@@ -149,10 +155,19 @@ def _record_and_check(
             if event["event"] == "sealed":
                 show({"event": "phase", "name": "check"})
                 check_runs(warm.session(), [run_dir], prepare=plugins.preparation())
-                runner.tell("teardown")
+                runner.finish(keep=wanted(keep, str(read_verdict(run_dir)["verdict"])))
+            elif event["event"] == "broken":
+                broken = event["message"]
+                runner.finish(keep=wanted(keep, ""))
+            elif event["event"] == "kept":
+                runner.leave()
+                break
             else:
                 show(event)
-        runner.wait()
+        if not runner.left:
+            runner.wait()
+        elif broken:
+            raise StormproofError(broken)
     except KeyboardInterrupt:
         print("\ninterrupted: healing, keeping the history, tearing down", file=sys.stderr)
         runner.interrupt(show)
@@ -166,8 +181,9 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
     A run that was recorded to its end has not failed, whatever kept it from being checked: it can be checked later.
     """
-    for line in [*cleanup([run_dir.name], own=True), *clean_hosts(run_dir)]:
-        print(line, file=sys.stderr)
+    if not is_kept(run_dir):
+        for line in [*cleanup([run_dir.name], own=True), *clean_hosts(run_dir)]:
+            print(line, file=sys.stderr)
     try:
         recovery = recover(run_dir)
     except StormproofError as trouble:  # `error` is the reason to tell, and most often that of this one, too
@@ -183,9 +199,11 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
 
 class RunnerProcess:
-    """The running child."""
+    """The running child. ``left``: it stays with its nodes, and is ours no more."""
 
-    def __init__(self, test: Test, run_dir: Path, lock: Lock) -> None:
+    def __init__(self, test: Test, run_dir: Path, lock: Lock, module: str = "harness.test_runner") -> None:
+        """``module`` is what runs there."""
+        self.left = False
         prefix = BACKENDS.load(test.backend).launch_prefix()
         self._run_dir = run_dir
         # A user's folder may hold packages that are named as ours are.
@@ -194,7 +212,7 @@ class RunnerProcess:
         # Its own session: Ctrl-C in a terminal reaches the parent only, which then says so on its standard input.
         with (run_dir / HARNESS_LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "harness.test_runner", str(run_dir), *plugins.arguments()],
+                [*prefix, sys.executable, "-m", module, str(run_dir), *plugins.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -219,6 +237,18 @@ class RunnerProcess:
         except BrokenPipeError:
             pass
 
+    def finish(self, *, keep: bool) -> None:
+        """Have it end, or keep its nodes."""
+        self.tell("keep" if keep else "teardown")
+
+    def leave(self) -> None:
+        """Let it be, with its nodes."""
+        self.left = True
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.returncode = 0  # nobody waits for it any more
+
     def interrupt(self, show: Callable[[Event], None]) -> None:
         """End the run early and wait until it has healed and sealed."""
         self.tell("interrupt")
@@ -241,6 +271,8 @@ class RunnerProcess:
 
     def end(self) -> None:
         """Make sure that it is gone; closing its input lets it heal first."""
+        if self.left:
+            return
         if self._process.stdin:
             try:
                 self._process.stdin.close()

@@ -8,7 +8,7 @@ from typing import Any
 from harness.backends.catalog import BACKENDS
 from harness.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
 from nemesis.catalog import FAULTS
-from nemesis.families import families_of, supported_families
+from nemesis.families import families_of, split_aims, supported_families
 from nemesis.schedule import options_of, schedule
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.option import Option
@@ -69,6 +69,19 @@ def parse_nemesis(text: str) -> tuple[str, ...]:
     return families
 
 
+def with_aims(nemesis: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The families that a person named, and the settings with what they are aimed at (``pause:leader``).
+
+    Raises:
+        UsageError: that is given by a setting, too.
+    """
+    families, aims = split_aims(nemesis)
+    for name, value in aims.items():
+        if settings.get(name, value) != value:
+            raise UsageError(f"--nemesis {nemesis} and --set {name}={settings[name]} say different things")
+    return families, {**settings, **aims}
+
+
 def make_test(
     *,
     system: str,
@@ -87,6 +100,7 @@ def make_test(
         UsageError: a name, a number or a combination makes no sense.
     """
     workload = WORKLOAD_ALIASES.get(workload, workload)
+    nemesis, settings = with_aims(nemesis, settings)
     families = parse_nemesis(nemesis)
     tested, work = SYSTEMS.load(system), WORKLOADS.load(workload)
     _check_fits(tested, work)

@@ -1,8 +1,9 @@
 """The child process of a run: nodes, clients and nemesis, from provisioning to tear-down.
 
 ``python -m harness.test_runner RUN_DIR [PLUGIN...]`` is started by ``harness.run``. It reports on standard output, one
-JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``interrupt`` or end of file ends
-it early; in both cases faults are healed and the history is kept.
+JSON object a line, and lives by its standard input: ``teardown`` ends a finished run, ``keep`` leaves its nodes as they
+are until a person lets them go (``harness.kept``), ``interrupt`` or end of file ends it early; in all cases faults are
+healed and the history is kept.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from typing import Any, TypeVar
 
 from harness import plugins
 from harness.backends.catalog import BACKENDS
+from harness.backends.clock_machines import ClockBackend
 from harness.coverage import read_coverage
 from harness.deployment import cluster_of, topology_of
 from harness.interpreter import Interpreter, Progress, RunClock
+from harness.kept import KeptNodes
+from harness.leaders import watch_leaders
 from harness.settings import SETTLE_TIMEOUT
 from harness.standstill import watch_for_standstills
 from nemesis.compose import NemesisClient
@@ -40,7 +44,7 @@ from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
 from stormproof.history.seal import drop_journal, seal
-from stormproof.run_folder import JOURNAL, LEDGER, LOGS, read_run, update_run
+from stormproof.run_folder import JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
 from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
@@ -65,6 +69,8 @@ class ControlChannel:
 
     def __init__(self) -> None:
         self.teardown = asyncio.Event()
+        """Said that the run is over; ``keep``: but its nodes are to stay."""
+        self.keep = False
         self.interrupted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -78,6 +84,9 @@ class ControlChannel:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
             if line.strip() == b"teardown":
+                self.teardown.set()
+            elif line.strip() == b"keep":
+                self.keep = True
                 self.teardown.set()
             elif line.strip() == b"interrupt":
                 self.interrupted.set()
@@ -171,11 +180,16 @@ class TestRunner:
             except BaseException as error:
                 if not self._over:
                     await self._give_up(str(error) or "the harness ended before the test did")
+                if isinstance(error, StormproofError):
+                    self._tell("broken", message=str(error))
+                    await self.control.unless_interrupted(self._await_teardown())
+                    await self._keep()
                 raise
             await self._collect_logs()
             self._seal("recorded")
             self._tell("sealed")
             await self.control.unless_interrupted(self._await_teardown())
+            await self._keep()
         finally:
             self._tell("phase", name="teardown")
             await self.backend.release()
@@ -183,16 +197,25 @@ class TestRunner:
     async def _await_teardown(self) -> None:
         await self.control.teardown.wait()
 
+    async def _keep(self) -> None:
+        """Leave the nodes to a person, if the parent said so."""
+        if self.control.keep:
+            await KeptNodes(self.cluster, self.run_dir).serve(lambda: self._tell("kept"))
+
     async def _record(self) -> None:
         await self._phase("provision", self.backend.provision(self.test, self.topology, self.run_dir))
         await self._phase("start", self._start())
-        watch = None
-        if self._can_stand_still:
-            watch = asyncio.create_task(watch_for_standstills(self.clock, self._stood_still), name="standstills")
+        watches: list[asyncio.Task[None]] = []
+        if self._can_stand_still:  # in simulated time both would be steps of the run
+            leaders = watch_leaders(self.cluster, self.clock, self.run_dir / LEADERS)
+            watches = [
+                asyncio.create_task(watch_for_standstills(self.clock, self._stood_still), name="standstills"),
+                asyncio.create_task(leaders, name="leaders"),
+            ]
         try:
             await self._load_and_drain()
         finally:
-            if watch is not None:
+            for watch in watches:
                 watch.cancel()
         await self.nemesis.close()
 
@@ -228,6 +251,8 @@ class TestRunner:
                 f"the cluster did not come up (it is given {limit:g} s): "
                 f"{await self.cluster.describe()}; see {self.run_dir / LOGS}"
             )
+        if isinstance(self.backend, ClockBackend):
+            await self.backend.check_clocks()
         await self._of_the_system("preparing it", self.cluster.prepare(), limit)
 
     async def _of_the_system(self, what: str, work: Awaitable[T], limit: float | None = None) -> T:

@@ -19,6 +19,8 @@ FAULTS: Registry[type[Fault]] = Registry(
     Entry("pause", "stops a node's processes and lets them go on", "nemesis.process:Pause"),
     Entry("kill", "ends a node's processes at once and starts them again", "nemesis.process:Kill"),
     Entry("stop", "asks a node's programs to end, and starts them again", "nemesis.stop:Stop"),
+    Entry("rolling", "nodes are stopped and started, one after the other, each when the system is healthy again",
+          "nemesis.rolling:Rolling"),
     Entry("membership", "adds replicas, which the group did not know, while it runs",
           "nemesis.membership:Membership"),
     Entry("packets", "links lose, delay, double, reorder, damage, slow down or reset packets",

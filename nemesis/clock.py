@@ -1,6 +1,7 @@
 """Clock faults: the time of day jumps (bump), jumps to and fro (strobe), or runs too fast or too slow (skew).
 
-Evidence: what the nodes' clocks say before, during and after, against the time that passed here.
+Evidence: what the nodes' clocks say before, during and after, against the time that passed here. A program that tells
+the time is asked, since it is the program's clock that matters; else the machine is, as its programs would.
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ from stormproof.contracts.backend import CLOCKS, Clocks
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import MOVES_CLOCK, ClusterFacts, Evidence, Fault, FaultPlan
 from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
+from stormproof.errors import UsageError
 from stormproof.history.undo import CLOCK
+from stormproof.shell_system import ShellSystem
+from stormproof.test import Test
 
 KINDS = ("bump", "strobe", "skew")
+FAKED = ("local", "docker")
+"""Backends whose machines have no clock of their own."""
 
 SKEW = Option(
     "clock_skew", 0.09, "greatest share by which a skewed clock runs too fast or too slow; two may differ by twice that"
@@ -41,6 +48,13 @@ class Clock(Fault):
         self._strobing: asyncio.Task[None] | None = None
         self._set_at = 0.0
 
+    def check(self, test: Test, system: System) -> None:
+        """Where clocks are set by libfaketime, the system's programs must heed it."""
+        why = system.keeps_time if isinstance(system, ShellSystem) else ""
+        if why and test.backend in FAKED:
+            raise UsageError(f"--nemesis {self.name}: {system.name}'s clock can't be set on {test.backend}: {why}; "
+                             f"leave {self.name} out, or use --backend ssh with hosts that have clocks of their own")
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose some nodes, and for each how wrong its clock gets: up to some minutes, or ``clock_skew``."""
         chosen = rng.sample(facts.nodes, rng.randint(1, len(facts.nodes)))
@@ -55,10 +69,10 @@ class Clock(Fault):
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Set the clocks wrong; jumps are confirmed at once, a rate at the end."""
-        before = await _errors(cluster, plan.targets)
+        before, asked = await _errors(cluster, plan.targets)
         await _set(cluster, plan, 1.0)
         self._set_at = asyncio.get_running_loop().time()
-        after = await _errors(cluster, plan.targets)
+        after, _ = await _errors(cluster, plan.targets)
         jumped = all(
             abs(now - then - offset) < abs(offset) / 2
             for then, now, offset in zip(before, after, plan.offsets, strict=True)
@@ -66,7 +80,7 @@ class Clock(Fault):
         if plan.kind == "strobe":
             self._strobing = asyncio.create_task(_strobe(cluster, plan), name="strobe")
         wrong = [{"offset": o, "rate": r} for o, r in zip(plan.offsets, plan.rates, strict=True)]
-        evidence = {"before": before, "after": after, "set": wrong}
+        evidence = {"before": before, "after": after, "set": wrong, "asked": asked}
         return Evidence(evidence, jumped and plan.kind != "skew")
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
@@ -75,10 +89,10 @@ class Clock(Fault):
         if strobing is not None:
             strobing.cancel()
             await asyncio.wait((strobing,))
-        before = await _errors(cluster, plan.targets)
+        before, _ = await _errors(cluster, plan.targets)
         passed = asyncio.get_running_loop().time() - self._set_at
         await asyncio.gather(*(clocks_of(cluster).set_clock(node, 0.0, 1.0) for node in plan.targets))
-        after = await _errors(cluster, plan.targets)
+        after, asked = await _errors(cluster, plan.targets)
         start: Sequence[float] = injected.found.get("after", ())
         # A clock that runs too fast has gained, one that runs too slow has lost; half of that may be inaccuracy.
         drifted = bool(start) and all(
@@ -87,7 +101,8 @@ class Clock(Fault):
         )
         if strobing is not None and not strobing.cancelled():
             strobing.result()  # it ended early: say why
-        return Evidence({"before": before, "after": after}, injected.confirmed or (plan.kind == "skew" and drifted))
+        confirmed = injected.confirmed or (plan.kind == "skew" and drifted)
+        return Evidence({"before": before, "after": after, "asked": asked}, confirmed)
 
 
 def clocks_of(cluster: Cluster) -> Clocks:
@@ -109,13 +124,20 @@ async def _set(cluster: Cluster, plan: FaultPlan, share: float) -> None:
     await asyncio.gather(*(clocks_of(cluster).set_clock(node, share * offset, rate) for node, offset, rate in wrong))
 
 
-async def _errors(cluster: Cluster, nodes: Sequence[str]) -> list[float]:
-    """Seconds by which each clock is ahead of this process's monotonic one: only changes of it mean anything."""
+async def _errors(cluster: Cluster, nodes: Sequence[str]) -> tuple[list[float], list[str]]:
+    """Seconds by which each clock is ahead of this process's monotonic one, of which only changes mean anything; and
+    who said so, program or machine."""
     loop = asyncio.get_running_loop()
 
-    async def ahead(node: str) -> float:
+    async def ahead(node: str) -> tuple[float, str]:
         start = loop.time()
-        seconds = await clocks_of(cluster).clock(node)
-        return round(seconds - (start + loop.time()) / 2, 6)
+        # In a simulation the machine's clock is the program's, and a question would be one more event.
+        seconds = None if cluster.backend.in_process else await cluster.time_of(node)
+        who = "program" if seconds is not None else "machine"
+        if seconds is None:
+            start = loop.time()
+            seconds = await clocks_of(cluster).clock(node)
+        return round(seconds - (start + loop.time()) / 2, 6), who
 
-    return list(await asyncio.gather(*(ahead(node) for node in nodes)))
+    found = await asyncio.gather(*(ahead(node) for node in nodes))
+    return [seconds for seconds, _ in found], [who for _, who in found]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nemesis.families import LEADER_OF
 from stormproof.contracts.fault import Fault
 from stormproof.errors import UsageError
 
@@ -63,8 +64,10 @@ def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFaul
     if fault.family not in known:
         raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
     kinds = dict.fromkeys((*known[fault.family].kinds, *known[fault.family].aimed_kinds))
-    if fault.kind not in kinds:
-        raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(kinds)}")
+    of_leader = known[fault.family].aims_at_roles and fault.kind.startswith(LEADER_OF)
+    if fault.kind not in kinds and not of_leader:
+        raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(kinds)}"
+                         f"{f', {LEADER_OF}NAME' if known[fault.family].aims_at_roles else ''}")
     if not 0 <= fault.start < fault.end <= time_limit:
         raise UsageError(f"schedule: {word!r} must begin before it ends, and end within {time_limit:g} s")
     return fault

@@ -15,11 +15,15 @@ from stormproof.contracts.option import Option
 
 PRIMARY = "master"
 """The kind that hits the node that serves."""
+PRIMARY_FROM_MAJORITY = "master-from-majority"
+"""The kind that cuts the node that serves, and others with it up to a minority, off from the majority."""
 LINK = "link"
 """The kind that hits what joins the node that serves and one other."""
 BACKUP = "backup"
 """A node that does not serve."""
 ONE = "one"
+_ABOUT_PRIMARY = (PRIMARY, PRIMARY_FROM_MAJORITY, LINK, "remove")
+"""Kinds for which it must be known who serves."""
 HOLDER = "holder"
 """The node that holds the lock."""
 
@@ -91,7 +95,7 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         nodes=nodes,
         hosts=dict(zip(nodes, test.client_hosts, strict=True)),
         states={machine: state.state for machine, state in zip(machines, states, strict=True)},
-        primary=await cluster.primary() if kind in (PRIMARY, LINK) or aim in (PRIMARY, BACKUP) else None,
+        primary=await cluster.primary() if kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP) else None,
         leaders=await cluster.leaders() if kind.startswith(LEADER_OF) else {},
         max_down=max_down_of(test.options, test.nodes),
         options=test.options,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nemesis.catalog import FAULTS
@@ -47,6 +47,16 @@ def needs_of(family: Fault | type[Fault], kind: str) -> tuple[str, ...]:
     return (*family.needs, *family.kind_needs.get(kind, ()))
 
 
+def abilities_needed(test: Test, abilities: Mapping[str, str]) -> set[str]:
+    """The abilities that the faults of a test need of a backend that has these."""
+    found: set[str] = set()
+    for family in families_of(test):
+        wanted = wanted_kinds(test, family)
+        kinds = honoured_kinds(abilities, family) if ANY_KIND in wanted else wanted
+        found |= {ability for kind in ("", *kinds) for ability in needs_of(family, kind)}
+    return found
+
+
 def supported_families(backend: Backend | type[Backend], test: Test, topology: Topology) -> list[Fault]:
     """The families that a test names, each with the kinds that the backend can inject: these are what ``any`` means.
 
@@ -54,26 +64,34 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
         UsageError: the backend can't inject a family, or the one kind asked for; nothing is skipped in silence.
     """
     families = families_of(test)
+    lacking = backend.lacks() if families else {}
+    abilities = {name: how for name, how in backend.abilities.items() if name.partition(":")[0] not in lacking}
     for family in families:
-        kinds = honoured_kinds(backend.abilities, family)
+        kinds = honoured_kinds(abilities, family)
         if not kinds:
-            names = [entry.name for entry in FAULTS if honoured_kinds(backend.abilities, FAULTS.load(entry.name))]
+            names = [entry.name for entry in FAULTS if honoured_kinds(abilities, FAULTS.load(entry.name))]
             raise UsageError(
-                f"backend {backend.name!r} can't inject the fault {family.name!r} "
+                f"backend {backend.name!r} can't inject the fault {family.name!r}{_why(lacking, family, family.kinds)} "
                 f"(it can: {', '.join(names) or 'none'}); choose another --backend or --nemesis"
             )
         if family.aims_at_roles:
             kinds = (*kinds, *topology.roles)
         wanted = wanted_kinds(test, family)
         kinds += tuple(kind for kind in wanted if _only_when_asked_for(kind, family)
-                       and is_honoured(backend.abilities, family, kind))
+                       and is_honoured(abilities, family, kind))
         for kind in wanted:
             if kind not in (ANY_KIND, *kinds):
                 name = setting(family.name, "kind")
-                raise UsageError(f"backend {backend.name!r} can't inject {name}={kind} (it can: {', '.join(kinds)}); "
-                                 f"choose another --backend or --set {name}")
+                raise UsageError(f"backend {backend.name!r} can't inject {name}={kind}{_why(lacking, family, [kind])} "
+                                 f"(it can: {', '.join(kinds)}); choose another --backend or --set {name}")
         family.kinds = kinds
     return families
+
+
+def _why(lacking: Mapping[str, str], family: Fault, kinds: Iterable[str]) -> str:
+    """What this machine lacks for that, if it is a matter of the machine."""
+    needs = {need: None for kind in kinds for need in needs_of(family, kind)}
+    return "".join(f": {lacking[need]}" for need in needs if need in lacking)
 
 
 def _only_when_asked_for(kind: str, family: Fault) -> bool:
@@ -93,13 +111,53 @@ def setting(family: str, what: str) -> str:
     return f"{family.replace('-', '_')}_{what}"
 
 
-def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, roles: bool = False) -> Option:
-    """The option ``<family>_kind`` that limits a family to one kind; ``roles``: it aims at what systems have, too."""
+def kind_option(name: str, kinds: tuple[str, ...], default: str = ANY_KIND, *, roles: bool = False,
+                several: bool = False) -> Option:  # fmt: skip
+    """The option ``<family>_kind`` that limits a family to one kind, or to ``several``; ``roles``: several, and it aims
+    at what systems have, too."""
     meaning = f"kind of {name}: one of these, or any in turn"
+    if several:
+        meaning = f"kinds of {name}, joined by commas: of these, or any in turn"
     if roles:
         meaning = f"kinds of {name}, joined by commas: of these, or any in turn; or a role of the system's helpers, " \
                   "or `leader-of-NAME` of a queue"
-    return Option(setting(name, "kind"), default, meaning, (ANY_KIND, *kinds), extensible=roles)
+    return Option(setting(name, "kind"), default, meaning, (ANY_KIND, *kinds), extensible=roles or several)
+
+
+LEADERS = ("leader", "coordinator", "primary")
+"""Other words for the node that serves."""
+
+
+def split_aims(text: str) -> tuple[str, dict[str, str]]:
+    """The families in what a person types for faults, and the settings that their aims are.
+
+    ``pause:leader,kill:random`` is ``pause,kill`` with ``pause_kind=master`` and ``kill_kind=random``; a family that is
+    named with several kinds has all of them. ``leader``, ``coordinator`` and ``primary`` are the node that serves.
+
+    Raises:
+        UsageError: a family stands there with a kind and without, or has no kinds.
+    """
+    kinds: dict[str, list[str]] = {}
+    for part in text.split(","):
+        family, colon, kind = part.strip().partition(":")
+        if not colon or "/" in family or family.endswith(".py"):
+            family, colon, kind = part.strip(), "", ""
+        given = kinds.setdefault(family, [])
+        if "" in (*given, kind) and given:
+            raise UsageError(f"--nemesis {text}: {family} is named twice")
+        if colon and not kind:
+            raise UsageError(f"--nemesis {text}: write it as FAMILY or FAMILY:KIND")
+        given.append(_canonical(kind))
+    aims = {setting(family, "kind"): ",".join(given) for family, given in kinds.items() if given != [""]}
+    return ",".join(kinds), aims
+
+
+def _canonical(kind: str) -> str:
+    """A kind with ``master`` for other words for that."""
+    for word in LEADERS:
+        if kind == word or kind.startswith(f"{word}-from-"):
+            return f"master{kind.removeprefix(word)}"
+    return kind
 
 
 def option_value(options: Mapping[str, Any], option: Option) -> Any:

@@ -19,7 +19,7 @@ from nemesis.families import MAX_DOWN, kind_option
 from nemesis.partition import CUT, Partition
 from nemesis.process import Pause, plan_nodes
 from stormproof.contracts.backend import FILES, LINKS, PAUSE, RUNNING, Files
-from stormproof.contracts.cluster import Cluster, Lock
+from stormproof.contracts.cluster import SHARED_LOCK, Cluster, Lock
 from stormproof.contracts.fault import CUTS_LINKS, STOPS_TIME, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.system import GATEWAY, System
 from stormproof.errors import UsageError
@@ -51,7 +51,7 @@ class LockFile(Fault):
 
     def check(self, test: Test, system: System) -> None:
         """There must be a lock."""
-        if GATEWAY not in system.helper_roles(test):
+        if not system.helper_roles(test) & {GATEWAY, SHARED_LOCK}:
             raise UsageError(f"--nemesis {self.name}: {system.name}, set like this, has no lock on a file; leave "
                              f"{self.name} out")
 
@@ -63,7 +63,8 @@ class LockFile(Fault):
         """Hit the file, or the holder.
 
         Raises:
-            Infeasible: there is no lock file, its gateway does not run, nobody holds the lock, or the holder is down.
+            Infeasible: there is no lock file, its gateway does not run, nobody holds the lock, the holder is down, or
+            there is no link to cut that would end a lease.
         """
         lock = facts.lock
         if lock is None or not lock.present:
@@ -72,6 +73,8 @@ class LockFile(Fault):
             raise Infeasible(f"{lock.machine}, which has the lock file, is down")
         if kind == "delete":
             return FaultPlan(kind, (lock.machine,))
+        if kind == "lease" and lock.machine in facts.nodes:
+            raise Infeasible("the lock file is in a folder that all nodes share: no link leads there")
         plan = replace(plan_nodes(HOLDER, facts, rng), kind=kind)
         (holder,) = plan.targets
         return replace(plan, cut=both_ways(facts.topology, holder, lock.machine)) if kind == "lease" else plan
@@ -95,8 +98,10 @@ class LockFile(Fault):
         """
         if plan.kind == "delete":
             after = await _lock(cluster)
-            lost = "epoch" in injected.found.get("lock", {}) and injected.found.get("left") == {}
-            again = after.present and after.epoch <= injected.found["lock"]["epoch"] if lost else False
+            before, left = injected.found.get("lock", {}), injected.found.get("left", {"epoch": -1})
+            # Whoever waits for a lock may have made a new file before we looked; that one is of a later epoch.
+            lost = "epoch" in before and left.get("epoch", before["epoch"] + 1) > before["epoch"]
+            again = after.present and after.epoch <= before["epoch"] if lost else False
             return Evidence({"lock": _told(after)}, lost and not again)
         if plan.kind == "pause":
             at_the_end = _told(await _lock(cluster))

@@ -1,4 +1,5 @@
-"""Changes of the group: a node that nobody knew becomes a replica while everything goes on.
+"""Changes of the group: a node that nobody knew becomes a replica while everything goes on, or one is removed from it
+and taken in again.
 
 The spare nodes (``--set spares=1``) run from the beginning and belong to nobody. Evidence is the group, as its master
 tells it before and after.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from nemesis.families import kind_option
+from nemesis.families import kind_option, wanted_kinds
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.system import System
@@ -18,26 +19,35 @@ from stormproof.history.undo import NETWORK
 from stormproof.test import Test
 
 KINDS = ("add", "add-all")
+REMOVE = "remove"
 PATIENCE = 3.0
 """Seconds in which somebody must take the request to add a node, and, when the fault ends, for it to have joined."""
 _POLL = 0.1
+REMOVED = "after the removal"
 
 
 class Membership(Fault):
-    """Adds a spare node to the group."""
+    """Adds a spare node to the group; ``remove``, where a system can, takes a replica out of it until the heal."""
 
     name = "membership"
     conflict_group = "membership"
     undo = NETWORK
     kinds = KINDS
-    options = (kind_option("membership", KINDS),)
+    aimed_kinds = (REMOVE,)
+    options = (kind_option("membership", (*KINDS, REMOVE), several=True),)
 
     def __init__(self) -> None:
         self._without: dict[str, tuple[str, ...]] = {}
         """Spare node -> the group as it was first seen in this run, without it."""
 
     def check(self, test: Test, system: System) -> None:
-        """There must be spare nodes, and a group that takes them."""
+        """There must be spare nodes, and a group that takes them, unless a replica is to be removed."""
+        kinds = wanted_kinds(test, self)
+        if REMOVE in kinds and not system.gives_up_replicas(test):
+            raise UsageError(f"--nemesis {self.name}: the group of {system.name} gives no replica up; leave "
+                             f"{self.name}:{REMOVE} out")
+        if kinds == (REMOVE,):
+            return
         try:
             spares = system.spare_nodes(test)
         except UsageError as error:
@@ -46,17 +56,27 @@ class Membership(Fault):
             raise UsageError(f"--nemesis {self.name} adds spare nodes: keep some with --set spares=1 and more --nodes")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
-        """Choose a spare node, or all of them.
+        """Choose a spare node, or all of them, or a replica that runs and does not serve.
 
         Raises:
             Infeasible: the test has none.
         """
+        if kind == REMOVE:
+            replicas = [node for node in facts.eligible() if node not in (facts.primary, *facts.spares)]
+            if len(replicas) < 2:  # two, with the one that serves, are the least that a group is
+                raise Infeasible("there are too few replicas to give one up")
+            return FaultPlan(kind, (rng.choice(replicas),))
         if not facts.spares:
             raise Infeasible("there is no spare node: --set spares=1 keeps one")
         return FaultPlan(kind, facts.spares if kind == "add-all" else (rng.choice(facts.spares),))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
-        """Have the master take the nodes in, all at the same time; it is confirmed when the group has them."""
+        """Have the master take the nodes in, all at the same time; it is confirmed when the group has them.
+
+        Or have it go on without one, which is confirmed when the group has it no more.
+        """
+        if plan.kind == REMOVE:
+            return await self._remove(cluster, plan.targets[0])
         before = await self._await_group(cluster, plan)
         refusals = await asyncio.gather(*(self._ask(cluster, node) for node in plan.targets))
         if any(refusals):
@@ -64,7 +84,12 @@ class Membership(Fault):
         return self._proof("before", before, plan)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
-        """See what became of it; a master whose predecessor had been asked is asked again."""
+        """See what became of it; a master whose predecessor had been asked is asked again.
+
+        A replica that was removed is taken in again.
+        """
+        if plan.kind == REMOVE and REMOVED not in injected.found:
+            return Evidence()  # the group never gave it up
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
         while True:
@@ -74,6 +99,23 @@ class Membership(Fault):
                 return self._proof("after", after, plan)
             await asyncio.gather(*(cluster.add_member(node) for node in missing))
             await asyncio.sleep(_POLL)
+
+    async def _remove(self, cluster: Cluster, node: str) -> Evidence:
+        before = await cluster.members()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        refusal = await cluster.remove_member(node)
+        after = await cluster.members()
+        while loop.time() < deadline and (refusal or not after or node in after):
+            await asyncio.sleep(_POLL)
+            refusal = await cluster.remove_member(node) if refusal else None
+            after = await cluster.members()
+        if refusal:
+            raise StormproofError(f"nobody removes {node}: {refusal}")
+        gone = bool(after) and node not in after
+        if gone:
+            self._without[node] = after
+        return Evidence({"before": list(before), REMOVED: list(after)}, gone and node in before)
 
     async def _group(self, cluster: Cluster, plan: FaultPlan) -> tuple[str, ...]:
         """Who belongs to the group now; empty when nobody serves."""

@@ -1,6 +1,7 @@
 """Packet faults: links that lose, delay, double, reorder or damage packets, carry little, or reset connections.
 
-They hit every link between nodes, or every link of one node; client hosts stand beside their node as in a partition.
+They hit every link between nodes, or every link of one node, or where asked for those between two nodes, or one
+direction of one; client hosts stand beside their node as in a partition.
 Evidence: the packets that were affected, counted on each link.
 """
 
@@ -9,14 +10,24 @@ from __future__ import annotations
 import random
 from dataclasses import asdict
 
-from nemesis.families import kind_option, option_value
+from nemesis.families import ANY_KIND, kind_option, option_value
 from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
 from stormproof.contracts.backend import PACKETS, Link, LinkConditions, PacketFaults
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import DELAYS_MESSAGES, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.option import Option
 from stormproof.history.undo import CONDITIONS
 
 KINDS = ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "reset", "flaky")
+
+
+ALL, ONE, PAIR, ONE_WAY = "all", "one", "pair", "one-way"
+WHERE = Option(
+    "packets_links",
+    ANY_KIND,
+    "links that suffer: of all nodes, of one, between two of them, or from one to another; any: of all or of one",
+    (ANY_KIND, ALL, ONE, PAIR, ONE_WAY),
+)
 
 
 class Packets(Fault):
@@ -28,14 +39,18 @@ class Packets(Fault):
     needs = (PACKETS,)
     effects = frozenset({DELAYS_MESSAGES})
     kinds = KINDS
-    options = (kind_option("packets", KINDS), CLIENTS, NETWORK)
+    options = (kind_option("packets", KINDS, several=True), WHERE, CLIENTS, NETWORK)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose all nodes or one, and how bad it is; ``targets`` are the nodes whose links suffer."""
         machines = facts.topology.machines or facts.nodes
         if len(machines) < 2:
             raise Infeasible("packet faults need at least two machines")
-        targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
+        where = str(option_value(facts.options, WHERE))
+        if where in (PAIR, ONE_WAY):
+            return _plan_pair(kind, where, facts, rng)
+        everybody = rng.random() < 0.5
+        targets = facts.nodes if (everybody if where == ANY_KIND else where == ALL) else (rng.choice(facts.nodes),)
         conditions = conditions_of(kind, rng)
         beside = option_value(facts.options, CLIENTS) == "beside"
         hosts = set(facts.hosts.values()) if beside else set()
@@ -63,6 +78,19 @@ class Packets(Fault):
         await _packets(cluster).set_conditions({})
         counters = {arrow(link): affected.get(link, 0) for link in sorted(plan.conditions)}
         return Evidence({"affected": counters}, any(counters.values()))
+
+
+def _plan_pair(kind: str, where: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """Links between two nodes, and none of a client's: in both directions, or from the first to the second."""
+    if len(facts.nodes) < 2:
+        raise Infeasible("links between two nodes need two of them")
+    one, other = rng.sample(facts.nodes, 2)
+    networks, conditions = networks_hit(facts, rng), conditions_of(kind, rng)
+    links = across(facts, networks, [one], [other], ())
+    if where == PAIR:
+        links |= across(facts, networks, [other], [one], ())
+    note = f"from {one} to {other}" if where == ONE_WAY else None
+    return FaultPlan(kind, (one, other), note=note, conditions=dict.fromkeys(sorted(links), conditions))
 
 
 def _packets(cluster: Cluster) -> PacketFaults:

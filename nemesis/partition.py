@@ -1,4 +1,4 @@
-"""Network partitions: halves, one node, the master, one way, one link.
+"""Network partitions: halves, one node, the master, one way, one link; the master with a minority; overlapping sides.
 
 Client hosts stand beside their node (``cI`` on ``nI``'s side), or outside, where they reach every node.
 Evidence: a connection attempt over a cut link is answered before and not during the fault, and the packets that
@@ -12,8 +12,9 @@ import random
 from collections.abc import Collection, Sequence
 
 from nemesis.cuts import set_cut
-from nemesis.facts import LINK, PRIMARY, pick_node
+from nemesis.facts import LINK, PRIMARY, PRIMARY_FROM_MAJORITY, pick_node
 from nemesis.families import ANY_KIND, kind_option, option_value
+from nemesis.shapes import DRAWN, SHAPES
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import CUTS_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
@@ -52,8 +53,8 @@ class Partition(Fault):
     effects = frozenset({CUTS_LINKS})
     aims_at_roles = True
     kinds = KINDS
-    aimed_kinds = (LINK,)
-    options = (kind_option("partition", (*KINDS, LINK), roles=True), CLIENTS, NETWORK)
+    aimed_kinds = (LINK, PRIMARY_FROM_MAJORITY, *SHAPES)
+    options = (kind_option("partition", (*KINDS, *aimed_kinds), roles=True), CLIENTS, NETWORK)
 
     def __init__(self, owner: str = "") -> None:
         """``owner`` is the family for which links are cut, if it is another."""
@@ -66,6 +67,8 @@ class Partition(Fault):
         """
         if kind == LINK:
             return _plan_link(facts, rng)
+        if kind in SHAPES and not facts.helpers(kind):
+            return _plan_shape(kind, facts, rng)
         machines = facts.topology.machines or facts.nodes
         if len(machines) < 2:
             raise Infeasible("a partition needs at least two machines")
@@ -77,8 +80,11 @@ class Partition(Fault):
         elif kind == "halves":
             side = rng.sample(facts.nodes, len(facts.nodes) // 2)
         else:
-            node, note = pick_node(kind, facts, facts.nodes, rng)
+            node, note = pick_node(PRIMARY if kind == PRIMARY_FROM_MAJORITY else kind, facts, facts.nodes, rng)
             side = [node]
+            if kind == PRIMARY_FROM_MAJORITY:
+                others = [other for other in facts.nodes if other != node]
+                side += rng.sample(others, max(0, (len(facts.nodes) - 1) // 2 - 1))
         if not helpers:
             side += [helper.name for helper in facts.topology.helpers if rng.random() < 0.5]
         targets = [machine for machine in machines if machine in side]
@@ -130,6 +136,21 @@ def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     networks = networks_hit(facts, rng)
     cut = across(facts, networks, [node], [other], ()) | across(facts, networks, [other], [node], ())
     return FaultPlan(LINK, (node, other), cut, _noted(note, facts, networks))
+
+
+def _plan_shape(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """Nodes that hear some others only; helper machines hear everybody."""
+    if len(facts.nodes) < 2:
+        raise Infeasible("a partition needs at least two nodes")
+    pairs, words = DRAWN[kind](facts.nodes, rng)
+    beside = option_value(facts.options, CLIENTS) == "beside"
+    hosts = set(facts.hosts.values()) if beside else set()
+    networks = networks_hit(facts, rng)
+    cut: frozenset[Link] = frozenset()
+    for source, target in sorted(pairs):
+        near, far = ([node, *([facts.hosts[node]] if beside else [])] for node in (source, target))
+        cut |= across(facts, networks, near, far, hosts)
+    return FaultPlan(kind, facts.nodes, cut, _noted(words, facts, networks))
 
 
 def _noted(note: str | None, facts: ClusterFacts, networks: Sequence[str]) -> str | None:

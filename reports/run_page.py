@@ -11,6 +11,7 @@ import numpy as np
 
 from reports.disk_writes import disk_facts
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
+from reports.leaders import leader_lanes
 from reports.node_logs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
@@ -22,13 +23,13 @@ from stormproof.contracts.check import VERDICTS
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import FaultWindow, Standstill
 from stormproof.node_logs import parse_time
-from stormproof.run_folder import HISTORY, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
+from stormproof.run_folder import HISTORY, LEADERS, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
 STYLES = ("base.css", "run.css")
 SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots.js", "logs.js", "run.js")
 
-FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, UNDO_FILE)
+FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, UNDO_FILE)
 
 _SEND_LATENCIES = tuple(name for name, function in FUNCTIONS.items() if function.does == SENDS)
 """Functions of which the first that there is stands for sending, at the top of the page."""
@@ -114,6 +115,7 @@ def run_report(folder: RunFolder) -> str:
         "pictures": frozenset(pictures(folder.path)),
         "logs": logs,
         "roles": role_lanes(folder.path, folder.faults, duration),
+        "leaders": leader_lanes(folder.path, duration),
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
         "clock_known": "clock_zero" in folder.run,

@@ -22,7 +22,7 @@ from reports.spans import (
 )
 from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import FaultWindow
-from stormproof.vocabulary import SENDS, SUBSCRIPTION, TAKES, TOPIC, Function, function_named
+from stormproof.vocabulary import OBJECT, SENDS, SUBSCRIPTION, TAKES, TOPIC, Function, function_named
 
 MAX_OPERATIONS = 40
 """Operations shown with one anomaly."""
@@ -93,6 +93,8 @@ class ShownAnomaly:
     @property
     def title(self) -> str:
         """What a person calls it."""
+        if named := dict(self.detail).get(OBJECT):
+            return f"{self.kind}: {named}"
         where = f" on {self.noun} {self.key}" if self.key is not None and self.key >= 0 else ""
         where = where or next((f" for subscription {text}" for name, text in self.detail if name == "subscription"), "")
         if self.value:
@@ -205,7 +207,7 @@ def _sentence(op: Operation, which: str) -> str:
         how = " in the final drain" if op.function.final else ""
         of = f" for subscription {op.key}" if op.function.noun == SUBSCRIPTION else ""
         return f"{op.end:.3f} s: delivered{which} to {where}{of}{how}{during}; {outcome}."
-    what = op.function.sentence.format(key=op.key) or op.f
+    what = op.function.sentence.format(key=op.key, value=op.value) or op.f
     return f"{op.start:.3f} s: {what} by {where}{during}: {op.type}{reason}."
 
 

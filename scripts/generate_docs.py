@@ -1,14 +1,23 @@
-"""Write what of docs/ is made from the code: all names with their settings, and the transitions of design fiorano."""
+"""Write what of docs/ is made from the code: all names with their settings, the transitions of design fiorano,
+the invariants of all systems, what was reproduced of real ones, and which faults were seen on which backend."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from harness.fault_table import PAGE as BACKENDS_PAGE
+from harness.fault_table import read_seen as faults_seen
+from harness.fault_table import with_table
 from harness.listing import fault_matrix, listing
+from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
+from harness.reproductions.recipes import recipes
+from nodes.systems.catalog import SYSTEMS
 from nodes.systems.fiorano.diagram import with_transitions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "names.md"
+INVARIANTS = DOCS / "invariants.md"
+REPRODUCTIONS = DOCS / "reproductions.md"
 FIORANO = DOCS / "designs" / "fiorano.md"
 
 
@@ -32,6 +41,25 @@ def names_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def invariants_page() -> str:
+    """What must hold of simulated nodes at every instant, by system."""
+    lines = ["# Invariants", "", "Made by `make docs` from what the systems declare. How they are looked at:",
+             "[simulation.md](simulation.md#invariants)."]  # fmt: skip
+    for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
+        if not system.invariants:
+            continue
+        lines += ["", f"## {system.name}", ""]
+        lines += ["| invariant | what holds | source | claimed |", "| --- | --- | --- | --- |"]
+        for each in system.invariants:
+            where = [f"with {name}={' or '.join(map(str, values))}" for name, values in (each.where or {}).items()]
+            where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
+            lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(names_page(), encoding="utf-8")
+    BACKENDS_PAGE.write_text(with_table(BACKENDS_PAGE.read_text(encoding="utf-8"), faults_seen()), encoding="utf-8")
     FIORANO.write_text(with_transitions(FIORANO.read_text(encoding="utf-8")), encoding="utf-8")
+    INVARIANTS.write_text(invariants_page(), encoding="utf-8")
+    REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")

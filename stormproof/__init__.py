@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.check import Anomaly, Check, CheckOutcome, RecordedRun
-from stormproof.contracts.client import Client, Delivery, NotDone, QueueConnection
+from stormproof.contracts.client import Client, Delivery, NotDone, QueueConnection, RegisterConnection
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
@@ -36,11 +36,12 @@ from stormproof.test import Test
 
 if TYPE_CHECKING:
     from harness.api import check, run
-    from harness.dataframes import StoreFrames
+    from harness.dataframes import ObjectFrames, StoreFrames
 
 
-def load(store: str | Path) -> StoreFrames:
-    """Open a store of runs: ``load("runs").runs()``, ``load("runs").run("latest").history()``."""
+def load(store: str | Path) -> StoreFrames | ObjectFrames:
+    """Open a store of runs: ``load("runs").runs()``, ``load("runs").run("latest").history()``; or one in an object
+    store: ``load("s3://bucket/runs").runs()``."""
     from stormproof.own_packages import demand_own_packages
 
     demand_own_packages()
@@ -64,6 +65,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Anomaly", "Backend", "BackendError", "Check", "CheckOutcome", "Client", "Cluster", "ClusterFacts", "Delivery",
     "Demands", "Deployment", "Evidence", "Fault", "FaultPlan", "Guarantee", "Helper", "HistoryError", "Infeasible",
-    "Machine", "NodeStatus", "NotDone", "Op", "Option", "QueueConnection", "RecordedRun", "ShellCluster",
-    "ShellSystem", "StormproofError", "System", "Test", "Topology", "UsageError", "Workload", "check", "load", "run",
+    "Machine", "NodeStatus", "NotDone", "Op", "Option", "QueueConnection", "RecordedRun", "RegisterConnection",
+    "ShellCluster", "ShellSystem", "StormproofError", "System", "Test", "Topology", "UsageError", "Workload", "check",
+    "load", "run",
 ]  # fmt: skip

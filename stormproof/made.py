@@ -18,6 +18,7 @@ from pathlib import Path
 
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.bounds import read_small_text
+from stormproof.mounts import unmount_below
 from stormproof.owner import Leftover, Owner, is_held, lock_identity, this_namespace, this_process
 from stormproof.run_folder import LOCK_FILE, MADE_FILE
 
@@ -99,6 +100,7 @@ class OwnFolder:
 
     def remove(self) -> None:
         """Remove it, if that has not been done, and let go of it."""
+        unmount_below(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -143,6 +145,7 @@ def unfinished(run_dir: Path) -> list[Path]:
 def _removed(path: Path) -> bool:
     if not path.exists():
         return False
+    unmount_below(path)
     shutil.rmtree(path)
     return True
 

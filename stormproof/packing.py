@@ -41,12 +41,11 @@ _UNPACKING = ".unpacking-"
 _PIECE = 1 << 20
 
 
-def pack(run_dir: Path, path: Path) -> None:
-    """Write a run's folder to a file, which is whole or not there.
+def demand_ended(run_dir: Path) -> None:
+    """See that a run's folder may go elsewhere: nothing of it is still to be done here.
 
     Raises:
-        UsageError: the run is under way, or the file is there already. HistoryError: it is no run.
-        StormproofError: the file can't be written.
+        UsageError: something is. HistoryError: it is no run.
     """
     if is_alive(run_dir):
         raise UsageError(f"run {run_dir.name} is under way; pack it when it has ended")
@@ -55,6 +54,16 @@ def pack(run_dir: Path, path: Path) -> None:
     read_run(run_dir)
     if (run_dir / REMOTE_FILE).exists() or pending_undos(run_dir):
         raise UsageError(f"run {run_dir.name} left something that is not healed: run `stormproof heal` first")
+
+
+def pack(run_dir: Path, path: Path) -> None:
+    """Write a run's folder to a file, which is whole or not there.
+
+    Raises:
+        UsageError: the run is under way, or the file is there already. HistoryError: it is no run.
+        StormproofError: the file can't be written.
+    """
+    demand_ended(run_dir)
     if path.exists():
         raise UsageError(f"{path} is there already; name another file with --output")
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
@@ -62,7 +71,7 @@ def pack(run_dir: Path, path: Path) -> None:
     try:
         with partial.open("xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-                for each in _files(run_dir):
+                for each in files_of(run_dir):
                     kind = zipfile.ZIP_STORED if each.name in _STORED else None
                     archive.write(each, f"{name}/{each.relative_to(run_dir)}", kind)
             file.flush()
@@ -74,7 +83,7 @@ def pack(run_dir: Path, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _files(run_dir: Path) -> list[Path]:
+def files_of(run_dir: Path) -> list[Path]:
     """What belongs to a run: the files of its folder and of its logs' folder, and nothing that these point to."""
     found = [path for folder in (run_dir, run_dir / LOGS) for path in sorted(folder.glob("*"))]
     return [path for path in found if path.is_file() and not path.is_symlink()

@@ -39,6 +39,11 @@ class Machine:
         return self.cluster.backend.node_dir(self.name)
 
     @property
+    def data(self) -> str:
+        """The folder in there that is on the machine's own disk, which faults can fill up, damage or let forget."""
+        return self.cluster.backend.data_dir(self.name)
+
+    @property
     def address(self) -> str:
         """Its IP address on the main network."""
         return self.cluster.backend.address(self.name)
@@ -82,6 +87,14 @@ class ShellSystem(System):
     port: int = 0
     """The TCP port of each replica that clients connect to; a replica that takes connections there is up."""
     provides = frozenset({QUEUES})
+    distributions: tuple[str, ...] = ()
+    """Packages of PyPI that its clients need beside this one, or that its programs are in; `stormproof doctor` tells
+    which are missing."""
+    extra: str = "systems"
+    """The extra of this project that brings these."""
+    keeps_time: str = ""
+    """Why libfaketime can't set the clocks of its programs: then clock faults are refused where machines have no clock
+    of their own."""
 
     @abstractmethod
     def command(self, machine: Machine, program: str) -> Sequence[str]:
@@ -91,7 +104,7 @@ class ShellSystem(System):
     def connection(self, cluster: ShellCluster) -> QueueConnection:
         """A client's new connection, which is not open yet."""
 
-    def files(self, machine: Machine) -> Mapping[str, str]:
+    def files(self, machine: Machine) -> Mapping[str, str | bytes]:
         """Files that the machine has before its programs start: path below its folder (or absolute) -> content."""
         return {}
 
@@ -122,6 +135,10 @@ class ShellSystem(System):
         writer.close()
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
 
+    async def time_of(self, machine: Machine) -> float | None:
+        """The time of day as a replica's program has it, in seconds since 1970; None where it does not tell."""
+        return None
+
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """Whether the system is as it should be, going by what its replicas said at one time."""
         return all(status.serving for status in statuses)
@@ -135,6 +152,11 @@ class ShellSystem(System):
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
         """Queue -> the replica that leads it, where leadership is by queue."""
+        return {}
+
+    async def leaders_seen(self, machine: Machine) -> Mapping[str, str]:
+        """Queue -> the replica that leads it, as this one has it. Where replicas are not asked apart, ``leaders`` is.
+        """
         return {}
 
     def logs(self, machine: Machine) -> Mapping[str, str]:
@@ -182,6 +204,13 @@ class ShellCluster(Cluster):
         except Exception as error:  # what a node in trouble answers, a hook may not have reckoned with
             return NodeStatus(node, reachable=False, detail={"error": _told(error)})
 
+    async def time_of(self, node: str) -> float | None:
+        """As the system says; nobody tells the time while it can't say."""
+        try:
+            return await asyncio.wait_for(self.system.time_of(self._machines[node]), self._patience)
+        except Exception:  # as for a status
+            return None
+
     def programs(self, machine: str) -> tuple[str, ...]:
         """The programs of a machine."""
         return tuple(self.system.programs(self._machines[machine]))
@@ -209,6 +238,18 @@ class ShellCluster(Cluster):
         except Exception:  # as for a status
             return {}
 
+    @property
+    def leader_witnesses(self) -> tuple[str, ...]:
+        """The replicas, if the system asks each; else whoever tells of leaders, if anybody does."""
+        kind = type(self.system)
+        if kind.leaders_seen is not ShellSystem.leaders_seen:
+            return tuple(self.node_names)
+        return ("",) if kind.leaders is not ShellSystem.leaders else ()
+
+    async def leaders_told(self, witness: str) -> Mapping[str, str]:
+        """As the system says."""
+        return await (self.system.leaders_seen(self._machines[witness]) if witness else self.leaders())
+
     def queue_connection(self) -> QueueConnection:
         """As the system says."""
         return self.system.connection(self)
@@ -226,9 +267,12 @@ class ShellCluster(Cluster):
         return {**super().logs(machine), **named}
 
     async def _install(self, machine: Machine) -> None:
+        if isinstance(self.backend, Shells):
+            await self.backend.exec(machine.name, f"mkdir -p {shlex.quote(machine.data)}")
         for path, content in self.system.files(machine).items():
             target = path if path.startswith("/") else f"{machine.folder}/{path}"
-            await self.backend.upload(machine.name, content.encode(), target)
+            data = content.encode() if isinstance(content, str) else content
+            await self.backend.upload(machine.name, data, target)
 
 
 def _told(error: Exception) -> str:

@@ -16,12 +16,14 @@ PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
 COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
 """Codes of the functions that compiled kernels know, and keep in their caches: they are never given to others."""
 
-MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, ANY = (
-    "messages", "transfers", "topics", "transactions", "metadata", "events", "any"
+MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, ANY = (
+    "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs",
+    "any",
 )  # fmt: skip
 """What histories are about, which says what checks can be asked of them."""
 
 QUEUE, QUEUES, TOPIC, SUBSCRIPTION, OBJECT = "queue", "queues", "topic", "subscription", "object"
+REGISTER, LOCK, LOG = "register", "lock", "log"
 """What the key of a function numbers; of ``queues`` it has a bit for each."""
 
 SENDS, TAKES = "sends", "takes"
@@ -36,7 +38,7 @@ class Function:
     ``pair``: its value is a message, (producer, sequence). ``subject`` is what a history with it is about, if that
     alone decides it. ``service`` is the function whose service it shows at work, None when it shows none. ``final``:
     it belongs to the end of a run. ``counted`` is the name under which a run's figures count it. ``sentence`` says what
-    it does where it is neither sent nor taken.
+    it does where it is neither sent nor taken: of ``{key}``, with ``{value}``.
     """
 
     name: str
@@ -65,7 +67,7 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("enqueue", ENQUEUE, SENDS, QUEUE, pair=True, subject=MESSAGES, counted="enqueue"),
         Function("publish", PUBLISH, SENDS, TOPIC, pair=True, subject=TOPICS, counted="enqueue"),
         Function("send", does=SENDS),
-        Function("write"),
+        Function("write", sentence="write of {value} to {key}"),
         Function("commit", COMMIT, SENDS, QUEUES, pair=True, subject=TRANSACTIONS, transaction=True, counted="enqueue"),
         Function("abort", ABORT, SENDS, QUEUES, pair=True, subject=TRANSACTIONS, transaction=True),
         Function("move", MOVE, SENDS, QUEUE, pair=True, subject=TRANSACTIONS, transaction=True, moves=True),
@@ -73,7 +75,7 @@ FUNCTIONS: Mapping[str, Function] = {
                  service="move", final=True),
         Function("dequeue", DEQUEUE, TAKES, QUEUE, pair=True, subject=MESSAGES, counted="dequeue"),
         Function("receive", RECEIVE, TAKES, SUBSCRIPTION, pair=True, subject=TOPICS, counted="dequeue"),
-        Function("read"),
+        Function("read", sentence="read of {key}, which gave {value}"),
         Function("drain", DRAIN, TAKES, QUEUE, pair=True, subject=MESSAGES, service="dequeue", final=True,
                  counted="dequeue"),
         Function("depth", DEPTH, noun=QUEUE, service=None, final=True),
@@ -87,6 +89,19 @@ FUNCTIONS: Mapping[str, Function] = {
                  sentence="prepared transaction looked for, and committed"),
         Function("rollback", ROLLBACK, pair=True, service=None,
                  sentence="prepared transaction looked for, and rolled back"),
+        Function("cas", noun=REGISTER, sentence="compare-and-set of {key} (expected/new: {value})"),
+        Function("install", noun=LOCK, subject=LOCKS, service=None, final=True,
+                 sentence="the lock's token put into its queue"),
+        Function("acquire", noun=LOCK, subject=LOCKS, sentence="the lock asked for"),
+        Function("update", noun=LOCK, subject=LOCKS, sentence="what the lock guards changed (write/count: {value})"),
+        Function("release", noun=LOCK, subject=LOCKS, sentence="the lock given back"),
+        Function("append", noun=LOG, subject=LOGS, sentence="append to {key} (offset/value: {value})"),
+        Function("poll", noun=LOG, subject=LOGS, sentence="next entry of {key} (offset/value: {value})"),
+        Function("seek", noun=LOG, subject=LOGS, service=None, sentence="reader of {key} back to after {value}"),
+        Function("scan", noun=LOG, subject=LOGS, service=None, final=True,
+                 sentence="{key} read from its beginning (offset/value: {value})"),
+        Function("copy", noun=LOG, subject=LOGS, service=None, final=True,
+                 sentence="a node's own copy of {key} read (offset/value: {value})"),
         Function("subscribe", does=CREATES, subject=METADATA),
         Function("create", does=CREATES, subject=METADATA),
         Function("link", does=CREATES, subject=METADATA),
@@ -137,4 +152,4 @@ def noun_of(functions: Collection[str]) -> str:
     nouns = {FUNCTIONS[name].noun for name in functions if name in FUNCTIONS}
     if SUBSCRIPTION in nouns:
         return SUBSCRIPTION
-    return QUEUE if nouns & {QUEUE, QUEUES} else OBJECT
+    return next((noun for noun in (REGISTER, LOCK) if noun in nouns), QUEUE if nouns & {QUEUE, QUEUES} else OBJECT)

@@ -75,10 +75,25 @@ def forwarded(run: Ended) -> None:
     assert set(let_in) <= set(run.tellers("promoted: serving as master"))
 
 
+def delivered_to_own_servers(run: Ended) -> None:
+    """The servers had connections both ways: messages and acknowledgements one way, deliveries the other."""
+    served_by_two(run)
+    masters = set(run.tellers("promoted: serving as master"))
+    assert run.tellers("network up", "to=0") == ["n4"] == run.tellers("network up", "of=0")
+    assert set(run.tellers("network up", "to=1")) <= masters and len(run.tellers("network up", "to=1")) >= 2
+
+
 def clustered(run: Ended) -> None:
     """Both servers sent messages to the other one, and the first one had two masters."""
     served_by_two(run)
     assert run.tellers("network up", "to=1") and run.tellers("network up", "to=0")
+
+
+def clustered_topics(run: Ended) -> None:
+    """Each element had subscribers and a producer, and sent what was published there to the other one."""
+    clustered(run)
+    for nodes in ({"n1", "n2"}, {"n3", "n4"}):
+        assert nodes & set(run.tellers("client connected")) and nodes & set(run.tellers("network up", "to="))
 
 
 def both_sides_served(run: Ended) -> None:
@@ -133,7 +148,11 @@ LINES: Mapping[str, Line] = {
     "processing": Line("processing", DELIVERED, processed, **_growing(source="topic", transfer="held-back")),
     "store-and-forward": Line("store-and-forward", DELIVERED, forwarded, nodes=4,
                               settings={"kill_kind": "master", "local_servers": "1"}),
+    "own-server": Line("store-and-forward", DELIVERED, delivered_to_own_servers, nodes=4,
+                       settings={"kill_kind": "master", "local_servers": "1", "consume_at": "own-server"}),
     "clustered": Line("clustered", DELIVERED, clustered, nodes=6),
+    "clustered-topic": Line("clustered-topic", "owed to durable subscriptions came", clustered_topics, nodes=4,
+                            settings={"kill_kind": "master", "stay": "8"}, time_limit=6.0),
     "topic": Line("topic", "owed to durable subscriptions came", served_by_two),
     "transaction": Line("transaction", "moved exactly once", served_by_two,
                         settings={"kill_kind": "master", "transactions": "xa", "crash_share": "0.2"}),
@@ -151,7 +170,9 @@ ROWS: Mapping[str, list[pytest.MarkDecorator]] = {
     "asynchronous": row("J1", "J7", "J15", "J17", "J18"),
     "processing": row("J3", "J5", "J10", "J18") + row("J4", part=True),
     "store-and-forward": row("J2", "J11", "J12"),
+    "own-server": row("J21"),
     "clustered": row("J19"),
+    "clustered-topic": row("J22"),
     "topic": row("J5"),
     "transaction": row("J4", part=True),
     "unspecified": row("J20"),

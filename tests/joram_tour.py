@@ -208,8 +208,10 @@ async def idle(cluster: ReferenceCluster) -> None:
 
 async def tour(backend_name: str, descriptor: Path, run_dir: Path) -> None:
     """Both, one after the other, on the same nodes."""
+    # Another group is started on the same machines, in whose epochs others are masters.
+    watched = {"invariants": False} if backend_name == "sim" else {}
     test = make_test(system="joram", workload="queue", nemesis="none", backend=backend_name, nodes=3, time_limit=60.0,
-                     rate=1.0, seed=1, settings={"idle_timeout": 0.8})  # fmt: skip
+                     rate=1.0, seed=1, settings={"idle_timeout": 0.8, **watched})  # fmt: skip
     backend = BACKENDS.load(backend_name)()
     cluster = cluster_of(test, backend, "between client and broker")
     assert isinstance(cluster, ReferenceCluster)

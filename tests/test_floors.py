@@ -22,9 +22,10 @@ NEIGHBOURS = {
     ("workloads", "nodes.stomp"),  # their client speaks STOMP
     ("workloads", "nodes.timeouts"),
     ("workloads", "nodes.reference.bugs"),  # a bug of a client stands in the same list
-    # Names and values of the reference broker's extensions, which four workloads are about.
+    # Names and values of the reference broker's extensions, which five workloads are about.
     ("workloads", "nodes.reference.engine.topics"),
     ("workloads", "nodes.reference.engine.threads"),
+    ("workloads", "nodes.reference.engine.value_names"),
     ("workloads", "nodes.reference.server.reaction"),
     ("workloads", "nodes.reference.designs.icestorm.topics"),
     # One check judges elections by what the reference broker's nodes log.

@@ -226,6 +226,10 @@ class StompClient:
         """The name under which the broker counts the messages of object ``key``."""
         return f"q{key}"
 
+    def left(self, depths: Mapping[str, int], key: int) -> int:
+        """How many messages of object ``key`` the broker still counts."""
+        return depths.get(self.place(key), 0)
+
     async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
         """``StompConnection.request`` within ``op_timeout``."""
         return await self._connection.request(command, headers, body, float(self._options["op_timeout"]))
@@ -253,7 +257,7 @@ class StompClient:
             if message := await self.poll():
                 return message
             depths = await self._cluster.depths()
-            if depths is not None and depths.get(self.place(key), 0) == 0 and not self._connection.messages:
+            if depths is not None and self.left(depths, key) == 0 and not self._connection.messages:
                 return None
             if loop.time() >= patience:
                 if depths is None or not self._connection.connected:

@@ -62,6 +62,10 @@ class Things:
             return QUEUE
         return EXCHANGE if key < self.queues + self.exchanges else BINDING
 
+    def name(self, key: int) -> str:
+        """What it is, for a person."""
+        return f"{self.kind(key)} {' '.join(self.body(key).values())}"
+
     def body(self, key: int) -> dict[str, str]:
         """What a request about it says."""
         kind = self.kind(key)
@@ -159,6 +163,7 @@ class ConfigurationWorkload(SubscriptionsWorkload):
         """A client for one process of a thread; it tries the broker beside its host first."""
         return ConfigurationClient(cluster, host, thread)
 
-    def objects(self, options: Mapping[str, Any]) -> Things:
+    @classmethod
+    def objects(cls, options: Mapping[str, Any]) -> Things:
         """What the keys stand for."""
         return Things.of(options)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
-from stormproof.contracts.client import Client
+from stormproof.contracts.client import Client, EventConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
@@ -32,11 +32,14 @@ from stormproof.test import Test
 from stormproof.vocabulary import EVENTS
 from workloads.client import CLIENT_HEARTBEAT
 from workloads.events_client import KINDS, Listener, Publisher, links, topic_name
+from workloads.neutral_events import NeutralListener, NeutralPublisher
 from workloads.topic import Publishes, Subscriber
 
 MIXED = "mixed"
 ENDLESS = 1_000
 """A retry count that no run uses up: such a subscriber is never removed."""
+PROMISED, ALL, RESUMED = "promised", "all", "resumed"
+"""Values of the option ``owed``, which the check ``event-lost`` reads."""
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event comes to several."""
 
@@ -55,6 +58,11 @@ class EventsWorkload(Workload):
         Option("publisher", MIXED, "kind of the publishers' proxies; mixed: each kind in turn", (MIXED, *KINDS)),
         Option("reliability", ORDERED, "quality of service: whether events must arrive in order", (ORDERED, UNORDERED)),
         Option("retry_count", ENDLESS, "further attempts after a failed delivery; then the subscriber is removed"),
+        Option("work", 0.0, "seconds that a subscriber takes for each event before it acknowledges it"),
+        Option("owed", PROMISED, "events that must come to every subscriber: those that HA IceStorm promises; all that "
+               "were confirmed; or those confirmed when all faults have been over for resume_within",
+               (PROMISED, ALL, RESUMED)),
+        Option("resume_within", 10.0, "seconds after the last fault within which events must come again"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for an event"),
@@ -89,12 +97,23 @@ class EventsWorkload(Workload):
         return Demands(topics=tuple(topic_name(topic) for topic in range(options["topics"])))
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
-        """A client for one process of a thread; it tries the replica beside its host first."""
-        options = cluster.test.options
+        """A client for one process of a thread; it tries the replica beside its host first.
+
+        Raises:
+            UsageError: the system's connections don't publish and subscribe.
+        """
+        options, connection = cluster.test.options, cluster.queue_connection()
+        if connection is not None and not isinstance(connection, EventConnection):
+            raise UsageError(f"{cluster.test.system}: its connections lack publish or subscribe; see docs/systems.md")
         if thread >= options["producers"]:
-            return Listener(cluster, host, thread, thread - options["producers"])
-        kind = options["publisher"]
-        return Publisher(cluster, host, thread, KINDS[thread % len(KINDS)] if kind == MIXED else kind)
+            key = thread - options["producers"]
+            if connection is not None:
+                return NeutralListener(cluster, connection, host, thread, key)
+            return Listener(cluster, host, thread, key)
+        kind = KINDS[thread % len(KINDS)] if options["publisher"] == MIXED else options["publisher"]
+        if connection is not None:
+            return NeutralPublisher(cluster, connection, host, thread, kind)
+        return Publisher(cluster, host, thread, kind)
 
     def main(self, test: Test) -> Generator:
         """Publishes at their share of the test's rate; takes as events come."""

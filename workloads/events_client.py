@@ -21,6 +21,8 @@ REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-end
 KINDS = (REPLICATED, NON_REPLICATED, SINGLE)
 DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
 _READ = 1 << 16
+_ONE = "one"
+"""The value of ``publisher_endpoints`` with which a proxy names one replica."""
 
 
 class EventCluster(StompCluster, Protocol):
@@ -106,15 +108,18 @@ class Publisher(EventClient):
     """A publisher with a proxy of its kind.
 
     ``replicated``: has all endpoints, stays on one replica, and goes on at another without notice where the event may
-    be sent again, because it never left. ``non-replicated``: points at the one replica that it was got from, and asks
+    be sent again, because it never left. Where proxies have one endpoint (``publisher_endpoints``), it has what the
+    replica gives it, and is like the next. ``non-replicated``: points at the one replica that it was got from, and asks
     for another when that fails. ``single-endpoint``: was configured with one endpoint, and knows no other.
     """
 
     def __init__(self, cluster: EventCluster, host: str, first: int, kind: str) -> None:
         super().__init__(cluster, host, first)
-        self._kind = kind
+        self._kind, self._operation = kind, "non-replicated-publisher"
         self._proxy: StompConnection | None = None
         self._endpoint: Address | None = None
+        if kind == REPLICATED and self.options.get("publisher_endpoints") == _ONE:
+            self._kind, self._operation = NON_REPLICATED, "publisher"
 
     async def invoke(self, op: Op) -> Op:
         """``publish``."""
@@ -173,7 +178,7 @@ class Publisher(EventClient):
         if self._kind == SINGLE:
             return [self.addresses[self.place]]
         if self._endpoint is None:
-            (endpoint,) = await self.manage("non-replicated-publisher", {"topic": topic_name(0)})
+            (endpoint,) = await self.manage(self._operation, {"topic": topic_name(0)})
             host, _, port = str(endpoint).rpartition(":")
             self._endpoint = (host, int(port))
         return [self._endpoint]
@@ -189,6 +194,7 @@ class Listener(EventClient):
         self._server: asyncio.Server | None = None
         self._events: deque[Frame] = deque()
         self._arrived = asyncio.Event()
+        self._work, self._busy = float(self.options["work"]), asyncio.Lock()
         self._pushing: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> None:
@@ -261,6 +267,9 @@ class Listener(EventClient):
             while data := await reader.read(_READ):
                 for frame in parser.feed(data):
                     if isinstance(frame, Frame) and frame.command == "MESSAGE":
+                        if self._work:
+                            async with self._busy:
+                                await asyncio.sleep(self._work)
                         self._events.append(frame)
                         self._arrived.set()
                         writer.write(encode(Frame("ACK", {"id": frame.headers.get("ack", "")})))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from nodes.timeouts import within
-from stormproof.contracts.client import Delivery, NotDone, QueueConnection
+from stormproof.contracts.client import Delivery, EventConnection, NotDone, QueueConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
 from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
@@ -60,17 +60,17 @@ class NeutralQueueClient:
                     await connection.connect(host, port, self._local)
             except Exception as error:
                 trouble = error
-                await _close(connection)
+                await close_quietly(connection)
                 continue
             self._connection, self._node = connection, self._names[host, port]
             return
-        raise NotDone(_reason(trouble))
+        raise NotDone(reason_of(trouble))
 
     async def close(self) -> None:
         """Disconnect."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await _close(connection)
+            await close_quietly(connection)
 
     async def invoke(self, op: Op) -> Op:
         """``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
@@ -80,13 +80,13 @@ class NeutralQueueClient:
             done = await self._carry_out(op)
         except NotDone as error:
             await self.close()
-            done = op.fail(f"not done: {_reason(error)}")
+            done = op.fail(f"not done: {reason_of(error)}")
         except TimeoutError:
             await self.close()
             done = op.info("no answer in time")
         except Exception as error:
             await self.close()
-            done = op.info(f"connection broken: {_reason(error)}")
+            done = op.info(f"connection broken: {reason_of(error)}")
         return done._replace(node=self._node)
 
     async def _carry_out(self, op: Op) -> Op:
@@ -106,7 +106,7 @@ class NeutralQueueClient:
         except Exception as error:
             # The message has been delivered; only the fate of its acknowledgement is unknown.
             await self.close()
-            return op.info(f"ack unconfirmed: {_reason(error)}{', ' + mark if mark else ''}", value)
+            return op.info(f"ack unconfirmed: {reason_of(error)}{', ' + mark if mark else ''}", value)
         return op.ok(value)._replace(error=mark)
 
     def read(self, body: bytes) -> tuple[Any, str | None]:
@@ -139,12 +139,14 @@ class NeutralQueueClient:
             return await call
 
 
-async def _close(connection: QueueConnection) -> None:
+async def close_quietly(connection: QueueConnection | EventConnection) -> None:
+    """Close a connection, however that goes."""
     with contextlib.suppress(Exception):
         async with within(CLOSE_SECONDS):
             await connection.close()
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """An error in words; what was raised on purpose speaks for itself."""
     text = " ".join(str(error).split())
     return text if text and isinstance(error, NotDone) else f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodes.reference.engine.threads import PREFIX
-from nodes.reference.server.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, QUALITIES, compute
+from nodes.reference.server.reaction import AT_MOST_ONCE, EXACTLY_ONCE, OUTPUT, PUSHED, QUALITIES, TAKING, compute
 from nodes.stomp import Frame
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
@@ -106,6 +106,8 @@ class ProcessingWorkload(QueueWorkload):
                "in the same transaction (XA)", QUALITIES),
         Option("source", "queue", "what it consumes: a queue, or a topic by a durable subscription",
                ("queue", "topic")),
+        Option("taking", PUSHED, "how messages come to it: pushed, some ahead of its acknowledgements; or pulled, "
+               "one at a time", TAKING),
         *QueueWorkload.options,
     )
 
@@ -118,7 +120,8 @@ class ProcessingWorkload(QueueWorkload):
     def demands(cls, options: Mapping[str, Any]) -> Demands:
         """A client inside the broker for each queue that goes in."""
         reactions = tuple(
-            Reaction(f"r{number}", options["quality"], f"/{options['source']}/in.{number}", f"/queue/out.{number}")
+            Reaction(f"r{number}", options["quality"], f"/{options['source']}/in.{number}", f"/queue/out.{number}",
+                     options["taking"])
             for number in range(options["queues"])
         )
         return Demands(queues=tuple(f"out.{number}" for number in range(options["queues"])), reactions=reactions)

@@ -76,6 +76,11 @@ class Rules:
         return f"p{principal}", (PRODUCE, CONSUME)[rest % 2], f"/queue/s{rest // 2}"
 
     def name(self, key: int) -> str:
+        """What it is, for a person."""
+        kind = self.kind(key)
+        return f"{kind} {' '.join(self.right(key)) if kind == RIGHT else self.ident(key)}"
+
+    def ident(self, key: int) -> str:
         """The name of a loose principal or an object."""
         return f"loose{key - self.rights}" if self.kind(key) == PRINCIPAL else f"object{key - self.rights - self.loose}"
 
@@ -89,7 +94,7 @@ class Rules:
         if kind == RIGHT:
             login, right, destination = self.right(key)
             return function, {"login": login, "right": right, "destination": destination}
-        name = self.name(key)
+        name = self.ident(key)
         if kind == PRINCIPAL:
             if function == LOOK:
                 return "list", {"kind": PRINCIPAL, "name": name}
@@ -238,6 +243,7 @@ class SecurityWorkload(SubscriptionsWorkload):
         """A client for one process of a thread; it tries the broker beside its host first."""
         return SecurityClient(cluster, host, thread)
 
-    def objects(self, options: Mapping[str, Any]) -> Rules:
+    @classmethod
+    def objects(cls, options: Mapping[str, Any]) -> Rules:
         """What the keys stand for."""
         return Rules.of(options)

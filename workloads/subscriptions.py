@@ -101,6 +101,13 @@ class Objects:
         link = key - self.topics * self.subscribers - self.loose
         return f"t{(link + 1 + link // self.topics) % self.topics}" if link >= 0 else None
 
+    def name(self, key: int) -> str:
+        """The object, for a person."""
+        if (subscriber := self.subscriber(key)) is not None:
+            return f"subscription of {subscriber} to {self.topic(key)}"
+        target = self.target(key)
+        return f"topic {self.topic(key)}" if target is None else f"link from {self.topic(key)} to {target}"
+
     def changes(self, key: int) -> tuple[str, str]:
         """The operations that make the object exist, and end it."""
         if self.subscriber(key) is not None:
@@ -237,6 +244,10 @@ class ManagedObjects(Protocol):
         """How many there are."""
         ...
 
+    def name(self, key: int) -> str:
+        """The object, for a person."""
+        ...
+
     def changes(self, key: int) -> tuple[str, str]:
         """The operations that make the object exist, and end it."""
         ...
@@ -266,9 +277,16 @@ class SubscriptionsWorkload(Workload):
     countable: ClassVar[Sequence[str]] = ("loose_topics", "links")
     """Options that must be at least 1, and at least 0."""
 
-    def objects(self, options: Mapping[str, Any]) -> ManagedObjects:
+    @classmethod
+    def objects(cls, options: Mapping[str, Any]) -> ManagedObjects:
         """What the keys stand for."""
         return Objects.of(options)
+
+    @classmethod
+    def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The objects, for a person."""
+        objects = cls.objects(options)
+        return tuple(map(objects.name, range(objects.count)))
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:

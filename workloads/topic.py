@@ -115,7 +115,7 @@ class TopicWorkload(Workload):
 
     name = "topic"
     needs = ("topics",)
-    options = (
+    options: tuple[Option, ...] = (
         Option("producers", 2, "threads that publish", load=True),
         Option("durables", 2, "durable subscriptions, a thread each", load=True),
         Option("transients", 2, "transient subscriptions, a thread each", load=True),
@@ -168,8 +168,12 @@ class TopicWorkload(Workload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
-        pattern = _pattern(cluster.test, max(0, thread - cluster.test.options["producers"]))
-        return TopicClient(cluster, host, thread, pattern)
+        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread))
+
+    @staticmethod
+    def pattern(test: Test, thread: int) -> str:
+        """What the subscription of a thread selects."""
+        return _pattern(test, max(0, thread - test.options["producers"]))
 
     def main(self, test: Test) -> Generator:
         """Publishes at their share of the test's rate; takes as messages come."""

@@ -11,6 +11,8 @@ from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
 from workloads.connection import ConnectionBroken
 
+TOPIC_PREFIX = "/topic/"
+
 
 def topic_name(topic: int) -> str:
     """The name of a topic: even ones are ``t.a.N``, odd ones ``t.b.N``."""
@@ -59,7 +61,7 @@ class TopicClient(StompClient):
         """``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
         key = op.key or 0
         if op.f == "publish":
-            headers = {"destination": f"/topic/{topic_name(key)}", "content-type": "text/plain"}
+            headers = {"destination": f"{TOPIC_PREFIX}{topic_name(key)}", "content-type": "text/plain"}
             await self.request("SEND", headers, encode_body(op.value))
         elif op.f == "listen":
             self._transient = True
@@ -79,7 +81,7 @@ class TopicClient(StompClient):
             return
         self._asked += 1
         name = f"{self._asked}"
-        headers |= {"id": name, "destination": f"/topic/{self._pattern}", "ack": "client-individual"}
+        headers |= {"id": name, "destination": f"{TOPIC_PREFIX}{self._pattern}", "ack": "client-individual"}
         await self.request("SUBSCRIBE", headers | {"x-prefetch": str(self._options["window"])})
         self._subscription = name
 
@@ -105,6 +107,6 @@ class TopicClient(StompClient):
         to, topic = message.headers.get("subscription"), message.headers.get("destination", "")
         if to != self._subscription:
             return f"{message.body[:100]!r} for subscription {to}"
-        if not topic.startswith("/topic/") or not selects(self._pattern, topic.removeprefix("/topic/")):
+        if not topic.startswith(TOPIC_PREFIX) or not selects(self._pattern, topic.removeprefix(TOPIC_PREFIX)):
             return f"{message.body[:100]!r} of {topic}"
         return None

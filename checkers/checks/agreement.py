@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from checkers import kernels_topic
 from checkers.api import RunCheck
+from checkers.elements import elements_of
 from checkers.run import Run
 from checkers.topics import Topics
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
@@ -16,19 +19,21 @@ NO_ORDER = "no-common-order"
 
 
 def check(run: Run) -> CheckOutcome:
-    """First deliveries only.
+    """First deliveries only; of a clustered topic, subscriptions on one element only.
 
     ``seen-in-two-orders``: a message that came to one subscription after another one that a second subscription got
     later; each counts once for each pair of subscriptions. ``no-common-order``, looked for where no two disagree: no
     order of all messages has all that each subscription saw in its order, as when the first saw A before B, the second
     B before C, and the third C before A.
     """
-    t = run.topics
+    t, elements = run.topics, elements_of(run)
     examples: list[Anomaly] = []
     count = pairs = 0
     firsts = [t.first_places(s) for s in t.subscriptions]
     for one, (place_of, _) in enumerate(firsts):
         for other in range(one + 1, len(firsts)):
+            if not elements.together(one, other):
+                continue
             late, shown_by = kernels_topic.disagreements(place_of, firsts[other][1], t.message)
             count += len(late)
             pairs += len(late) > 0
@@ -38,14 +43,20 @@ def check(run: Run) -> CheckOutcome:
                 examples.append(_pair(run, t, place_of, one, other, place, earlier))
     figures = {"pairs": pairs}
     if count:
-        text = (f"{amount(count, 'message')} came to two subscriptions in different orders "
-                f"({amount(pairs, 'pair')} in disagreement)")
+        text = (
+            f"{amount(count, 'message')} came to two subscriptions in different orders "
+            f"({amount(pairs, 'pair')} in disagreement)"
+        )
         return CheckOutcome(INVALID, count, text, tuple(examples), figures)
-    cycle = kernels_topic.find_cycle(t.codes, t.start, t.message, t.messages)
-    if len(cycle):
-        return CheckOutcome(INVALID, 1, "no order of all messages agrees with every subscription",
-                       (_cycle(run, t, cycle.tolist()),), figures)  # fmt: skip
-    return CheckOutcome(VALID, 0, "all subscriptions saw the messages that they share in one order", (), figures)
+    for element in range(elements.count):
+        here = elements.of_subscription[t.which] == element
+        codes = np.where(here, t.codes, kernels_topic.UNCONFIRMED).astype(np.int8)
+        cycle = kernels_topic.find_cycle(codes, t.start, t.message, t.messages)
+        if len(cycle):
+            return CheckOutcome(INVALID, 1, "no order of all messages agrees with every subscription",
+                           (_cycle(run, t, cycle.tolist()),), figures)  # fmt: skip
+    which = "all subscriptions" if elements.count == 1 else "the subscriptions of each element"
+    return CheckOutcome(VALID, 0, f"{which} saw the messages that they share in one order", (), figures)
 
 
 def _pair(run: Run, t: Topics, place_of: Int64s, one: int, other: int, place: int, earlier: int) -> Anomaly:

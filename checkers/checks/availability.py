@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from checkers import kernels_rows
 from checkers.api import RunCheck
 from checkers.run import SECOND, Run
-from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, VALID, Anomaly, CheckOutcome
-from stormproof.history.columns import Bools, Int64s
+from stormproof.history.columns import Int32s
 from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import ANY, shown_service
 
@@ -22,15 +22,10 @@ def check(run: Run) -> CheckOutcome:
 
     Violated when a function was tried after a fault was healed and never succeeded again.
     """
-    h = run.history
-    services = _services(run)
-    confirmed = (h.kind == vocabulary.OK) & (h.process >= 0)
-    start, end = run.main_phase()
-    in_main = confirmed & (h.time >= start) & (h.time <= end)
-    gaps = {name: _longest_gap(h.time[in_main & mask], start, end) for name, mask in services.items()}
-    any_service = np.logical_or.reduce(list(services.values())) if services else confirmed
-    overall = _longest_gap(h.time[in_main & any_service], start, end)
-    recoveries = [_recovery(run, fault, services) for fault in run.faults if fault.end is not None]
+    names, service = _services(run)
+    *each, overall = _longest_gaps(run, service, len(names))
+    gaps = dict(zip(names, each, strict=True))
+    recoveries = [_recovery(run, fault, names, service) for fault in run.faults if fault.end is not None]
     never = tuple(
         Anomaly("never-recovered", (), detail={"fault": recovery["fault_id"], "functions": recovery["never"]})
         for recovery in recoveries
@@ -52,32 +47,33 @@ def check(run: Run) -> CheckOutcome:
     return CheckOutcome(VALID, 0, text, (), figures)
 
 
-def _services(run: Run) -> dict[str, Bools]:
-    """By service: which rows are its clients' operations."""
-    h = run.history
-    masks: dict[str, Bools] = {}
-    for code, function in enumerate(h.f.names):
-        mask = (h.f.codes == code) & (h.process >= 0)
+def _services(run: Run) -> tuple[list[str], Int32s]:
+    """The services that clients' operations show, and by function which of them it is (-1: none)."""
+    names: list[str] = []
+    service = np.full(len(run.history.f.names), -1, dtype=np.int32)
+    for code, function in enumerate(run.history.f.names):
         name = shown_service(function)
-        if name is None or not mask.any():  # what reads or cleans up may well have nothing to do
+        if name is None or not run.tally[function].any():  # what reads or cleans up may well have nothing to do
             continue
-        masks[name] = masks[name] | mask if name in masks else mask
-    return masks
+        if name not in names:
+            names.append(name)
+        service[code] = names.index(name)
+    return names, service
 
 
-def _longest_gap(successes: Int64s, start: int, end: int) -> dict[str, float]:
-    """The longest stretch of [start, end] between successes (times in order), in seconds since the run began."""
-    edges = np.concatenate(([start], successes, [end]))
-    lengths = np.diff(edges)
-    longest = int(lengths.argmax())
-    return {
-        "seconds": round(float(lengths[longest]) / SECOND, 6),
-        "from": round(float(edges[longest]) / SECOND, 6),
-        "to": round(float(edges[longest + 1]) / SECOND, 6),
-    }
+def _longest_gaps(run: Run, service: Int32s, services: int) -> list[dict[str, float]]:
+    """The longest stretch of the main phase without a success, in seconds since the run began: of each service, and of
+    all; where there is no service, of all functions."""
+    h = run.history
+    start, end = run.main_phase()
+    shown = service if services else np.zeros_like(service)
+    found = kernels_rows.longest_gaps(h.time, h.kind, h.process, h.f.codes, shown, max(services, 1), start, end)
+    gaps = [{"seconds": round(length / SECOND, 6), "from": round(begin / SECOND, 6), "to": round(until / SECOND, 6)}
+            for length, begin, until in zip(*(numbers.tolist() for numbers in found), strict=True)]  # fmt: skip
+    return [*gaps[:services], gaps[-1]]
 
 
-def _recovery(run: Run, fault: FaultWindow, services: Mapping[str, Bools]) -> dict[str, Any]:
+def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32s) -> dict[str, Any]:
     """Seconds from a heal to the first success of each service among the operations invoked after it.
 
     ``seconds`` is the slowest of them, None when one never succeeded or none was tried again.
@@ -85,14 +81,14 @@ def _recovery(run: Run, fault: FaultWindow, services: Mapping[str, Bools]) -> di
     h = run.history
     healed = fault.end if fault.end is not None else 0
     row = int(np.searchsorted(h.time, healed))
+    first, tried = kernels_rows.first_successes(
+        h.kind, h.process, h.f.codes, h.partner, run.empty.view(np.int8), service, len(names), row
+    )
     by_function: dict[str, float | None] = {}
-    for name, mask in services.items():
-        tried = np.flatnonzero(mask[row:]) + row
-        tried = tried[(h.kind[tried] != vocabulary.INVOKE) & (h.partner[tried] >= row)]
-        succeeded = tried[h.kind[tried] == vocabulary.OK]
-        if len(succeeded):
-            by_function[name] = round(float(h.time[succeeded[0]] - healed) / SECOND, 6)
-        elif (~run.empty[tried]).any():
+    for name, success, in_vain in zip(names, first.tolist(), tried.tolist(), strict=True):
+        if success >= 0:
+            by_function[name] = round(float(h.time[success] - healed) / SECOND, 6)
+        elif in_vain:
             by_function[name] = None
     never = [name for name, seconds in by_function.items() if seconds is None]
     known = [seconds for seconds in by_function.values() if seconds is not None]

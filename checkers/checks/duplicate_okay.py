@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from checkers import kernels
-from checkers.api import RunCheck
+from checkers.api import ByParts, RunCheck, WholeRun
 from checkers.checks import lost
 from checkers.run import Run
 from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import MESSAGES
 
 
-def check(run: Run) -> CheckOutcome:
-    """The account of an at-least-once queue: lost, duplicated, unexpected, recovered; decided by the losses.
-
-    ``recovered`` are messages whose send was never confirmed and that came nevertheless.
-    """
+def find(run: Run) -> tuple[lost.Found, dict[str, int]]:
+    """How many messages came again, came though nobody had sent them, came though their send was never confirmed
+    (``recovered``); and the losses."""
     messages = run.messages
     came = messages.deliveries
-    found = lost.check(run)
-    figures = {
-        **found.figures,
-        "lost": found.count,
+    return lost.find(run), {
         "duplicated": int(np.count_nonzero(came > 1)),
         "unexpected": int(np.count_nonzero((came > 0) & (messages.sent < 0))),
         "recovered": int(np.count_nonzero((came > 0) & (messages.state == kernels.UNSURE))),
     }
+
+
+def conclude(parts: Sequence[tuple[lost.Found, dict[str, int]]], whole: WholeRun) -> CheckOutcome:
+    """The account of an at-least-once queue: lost, duplicated, unexpected, recovered; decided by the losses."""
+    found = lost.conclude([losses for losses, _ in parts], whole)
+    counts = {name: sum(part[name] for _, part in parts) for name in parts[0][1]}
+    figures = {**found.figures, "lost": found.count, **counts}
     return replace(found, anomalies=(), figures=figures, summary=f"at least once: {found.summary}")
 
+
+check = ByParts(find, conclude)
 
 CHECK = RunCheck(
     name="duplicate-okay",
@@ -38,4 +43,5 @@ CHECK = RunCheck(
     decides=True,
     subjects=(MESSAGES,),
     function=check,
+    by_parts=check,
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
 from checkers import kernels_delivery
-from checkers.api import RunCheck
+from checkers.api import ByParts, RunCheck, WholeRun, examples_of
 from checkers.checks import repeats
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, VALID, CheckOutcome
@@ -13,18 +13,24 @@ from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
-def check(run: Run) -> CheckOutcome:
-    """Deliveries after the receipt of the message's ACK, and second confirmed ACKs; each extra one counts."""
-    codes, shown_by = repeats.judge(run)
-    after = codes == kernels_delivery.AFTER_RECEIPT
-    twice = codes == kernels_delivery.ACKED_TWICE
-    places = np.flatnonzero(after | twice)
-    figures = {"after_receipt": int(after.sum()), "acknowledged_twice": int(twice.sum())}
-    if not len(places):
+def find(run: Run) -> repeats.Found:
+    """Deliveries after the receipt of the message's ACK, and second confirmed ACKs."""
+    return repeats.find(run, (kernels_delivery.AFTER_RECEIPT, kernels_delivery.ACKED_TWICE))
+
+
+def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
+    """Each extra one counts."""
+    after = repeats.counted(parts, kernels_delivery.AFTER_RECEIPT)
+    twice = repeats.counted(parts, kernels_delivery.ACKED_TWICE)
+    figures = {"after_receipt": after, "acknowledged_twice": twice}
+    if not after + twice:
         return CheckOutcome(VALID, 0, "no message came again after the receipt of its ACK", (), figures)
-    text = (f"{amount(len(places), 'delivery', 'deliveries')} came after the receipt of the message's ACK or got "
+    text = (f"{amount(after + twice, 'delivery', 'deliveries')} came after the receipt of the message's ACK or got "
             "confirmed a second time")
-    return CheckOutcome(INVALID, len(places), text, repeats.examples(run, codes, shown_by, places), figures)
+    return CheckOutcome(INVALID, after + twice, text, examples_of(part.examples for part in parts), figures)
+
+
+check = ByParts(find, conclude)
 
 
 CHECK = RunCheck(
@@ -36,4 +42,5 @@ CHECK = RunCheck(
     one="message was delivered again after the receipt of the ACK",
     more="messages were delivered again after the receipt of the ACK",
     function=check,
+    by_parts=check,
 )

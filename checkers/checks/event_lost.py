@@ -1,4 +1,4 @@
-"""Events that a subscriber never got, although the replica that had confirmed them lived on."""
+"""Events that a subscriber never got: of those that are promised, of all, or of those sent after the faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from checkers import kernels
 from checkers.api import RunCheck
-from checkers.run import Run
+from checkers.run import SECOND, Run
 from checkers.topics import Subscription
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import ENDS_PROCESS, MAY_END_PROCESS
@@ -17,6 +17,8 @@ from stormproof.vocabulary import EVENTS
 
 ENDLESS = 1_000
 """A retry count that no run uses up."""
+ALL, RESUMED = "all", "resumed"
+"""Values of the workload's option ``owed`` besides the default, ``promised``."""
 
 
 def may_end(fault: FaultWindow) -> bool:
@@ -30,13 +32,25 @@ def check(run: Run) -> CheckOutcome:
     *Promised*: the subscription was confirmed before the first fault, it is never removed (a ``retry_count`` of 1000
     or more), and the replica's process did not end after the event was sent. What else did not come is counted as not
     promised: a replica keeps events in memory only. Undecided for a subscription whose drain did not finish.
+
+    With the workload's option ``owed`` a user asks for more than that: ``all`` binds every event that was confirmed;
+    ``resumed`` every one that was sent when the last fault had been over for ``resume_within`` seconds, when a
+    subscriber that gets nothing has been forgotten.
     """
     t, h = run.topics, run.history
     acked = np.flatnonzero((t.state == kernels.ACKED) & (t.topic >= 0))
     sent = t.sent[acked]
-    endless = int(run.test.get("options", {}).get("retry_count", 0)) >= ENDLESS
+    options = run.test.get("options", {})
+    owed = options.get("owed")
     first_fault = min((fault.start for fault in run.faults), default=None)
-    died = _died_after(run, sent)
+    if owed == ALL:
+        binding = np.ones(len(sent), dtype=np.bool_)
+    elif owed == RESUMED:
+        binding = h.time[sent] > _over_since(run) + int(float(options.get("resume_within", 0)) * SECOND)
+    elif int(options.get("retry_count", 0)) >= ENDLESS:
+        binding = ~_died_after(run, sent)
+    else:
+        binding = np.zeros(len(sent), dtype=np.bool_)
     examples: list[Anomaly] = []
     lost = unpromised = undecided = owed_in_all = 0
     for s in t.subscriptions:
@@ -46,7 +60,7 @@ def check(run: Run) -> CheckOutcome:
         missing = mask & ~t.got(s)[acked]
         owed_in_all += int(np.count_nonzero(mask))
         known = first_fault is None or h.time[s.since] < first_fault
-        bound = missing & ~died if endless and known else np.zeros_like(missing)
+        bound = missing & binding if known else np.zeros_like(missing)
         unpromised += int(np.count_nonzero(missing & ~bound))
         if s.key in t.undrained:
             undecided += int(np.count_nonzero(bound))
@@ -57,13 +71,22 @@ def check(run: Run) -> CheckOutcome:
     figures = {"owed": owed_in_all, "not_promised": unpromised, "undecided": undecided}
     aside = f"; {unpromised:,} that were not promised did not come either" if unpromised else ""
     if lost:
-        text = f"{lost:,} of {owed_in_all:,} events owed to subscribers never came, though their replicas lived{aside}"
+        why = {ALL: "", RESUMED: ", though they were sent after all faults"}.get(owed, ", though their replicas lived")
+        text = f"{lost:,} of {owed_in_all:,} events owed to subscribers never came{why}{aside}"
         return CheckOutcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
         text = f"{amount(undecided, 'event')} did not come, but subscription {key} was not drained: {reason}"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    if owed == RESUMED and not binding.any():
+        return CheckOutcome(UNKNOWN, 0, f"no event was confirmed after the faults{aside}", (), figures)
     return CheckOutcome(VALID, 0, f"every event that was promised came ({owed_in_all:,} owed){aside}", (), figures)
+
+
+def _over_since(run: Run) -> int:
+    """When the last fault was over, in nanoseconds of the run; a fault that never was ends with the run."""
+    never = int(run.history.time[-1]) if run.history.rows else 0
+    return max((fault.end if fault.end is not None else never for fault in run.faults), default=0)
 
 
 def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

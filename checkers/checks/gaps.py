@@ -6,6 +6,7 @@ import numpy as np
 
 from checkers import kernels_topic
 from checkers.api import RunCheck
+from checkers.elements import elements_of
 from checkers.exemptions import near_fault
 from checkers.run import Run
 from checkers.topics import SubscriptionConnection, Topics
@@ -24,10 +25,11 @@ def check(run: Run) -> CheckOutcome:
     ``missed-by-time``: published after its subscription was confirmed, and confirmed before the later one was
     published. ``missed-by-order``: another subscription got it between two that this process got. Each process that
     missed a message counts it. What is missed after a process's last message, or between two processes of one
-    subscription, is no gap: nobody promised it. Where the run's mode promises nothing by the time, messages that
-    were missed while a fault may have had a part are only counted.
+    subscription, is no gap: nobody promised it. Of a clustered topic, only what was published on the subscription's
+    element counts by time, and only subscriptions on it by order. Where the run's mode promises nothing by the time,
+    messages that were missed while a fault may have had a part are only counted.
     """
-    t, h = run.topics, run.history
+    t, h, elements = run.topics, run.history, elements_of(run)
     by_sending = np.flatnonzero(t.sent >= 0)
     by_sending = by_sending[np.argsort(t.sent[by_sending])]
     firsts = [t.first_places(s) for s in t.subscriptions]
@@ -37,8 +39,9 @@ def check(run: Run) -> CheckOutcome:
     for c in t.connections:
         s, known = c.subscription, set()
         if c.since >= 0:
+            here = by_sending[elements.of_message[by_sending] == elements.of_subscription[s.number]]
             missed, shown_by = kernels_topic.skipped_by_time(
-                c.taken, t.message, s.mask, c.since, t.messages, by_sending, t.sent, t.topic, t.state, h.partner
+                c.taken, t.message, s.mask, c.since, t.messages, here, t.sent, t.topic, t.state, h.partner
             )
             if exempt:
                 near = near_fault(run, t.sent[missed], _came_without(t, h, c, missed))
@@ -51,7 +54,7 @@ def check(run: Run) -> CheckOutcome:
                     examples.append(_anomaly(run, t, BY_TIME, c, m, [c.since, int(t.sent[m]), _row(t, c, later)],
                                              {"but_got_later": t.name(later)}))  # fmt: skip
         for other, (place_of, places) in enumerate(firsts):
-            if other == s.number:
+            if other == s.number or not elements.together(other, s.number):
                 continue
             missed, first, last = kernels_topic.skipped_by_order(
                 c.taken, t.message, s.mask, place_of, places, t.sent, t.topic

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from checkers import kernels_rows
 from checkers.api import RunCheck
 from checkers.run import Run
 from stormproof.contracts.check import VALID, CheckOutcome
@@ -19,12 +20,10 @@ _QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 def check(run: Run) -> CheckOutcome:
     """Milliseconds from invocation to confirmed completion, by function: nearest-rank quantiles and the maximum."""
     h = run.history
-    confirmed = np.flatnonzero((h.kind == OK) & (h.process >= 0))
-    took = h.time[confirmed] - h.time[h.partner[confirmed]]
-    functions = h.f.codes[confirmed]
-    figures = {
-        name: _quantiles(took[functions == code]) for code, name in enumerate(h.f.names) if (functions == code).any()
-    }
+    start = np.concatenate(([0], np.cumsum([counts[OK] for counts in run.tally.values()]))).astype(np.int64)
+    took = kernels_rows.durations(h.time, h.kind, h.process, h.f.codes, h.partner, start)
+    figures = {name: _quantiles(took[start[code] : start[code + 1]])
+               for code, name in enumerate(h.f.names) if start[code] < start[code + 1]}  # fmt: skip
     medians = ", ".join(f"{name} {figure['p50']:g} ms" for name, figure in figures.items())
     return CheckOutcome(VALID, 0, f"median {medians}" if medians else "nothing succeeded", (), {"latency_ms": figures})
 

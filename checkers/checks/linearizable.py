@@ -7,6 +7,8 @@ one call of porcupine decides all queues of a run; only what it does not find in
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -16,7 +18,8 @@ from porcupine.columns import NEVER
 # Loads what the call above needs, so that workers are forked with it and ``checkers.prepare`` compiles it.
 from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 
-from checkers.api import RunCheck
+from checkers import kernels, kernels_delivery
+from checkers.api import ByParts, NeedsWhole, RunCheck, WholeRun
 from checkers.queue_columns import Columns, columns_of
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -41,6 +44,10 @@ def check(run: Run) -> CheckOutcome:
     ``dequeue`` or ``drain`` that ended ``ok`` took its message out. A delivery whose ACK is unknown may not have taken
     it, and so binds nothing. A poll that came back empty shows no empty queue. Counts queues.
     """
+    try:
+        return conclude([find(run)], run)
+    except NeedsWhole:
+        pass
     columns = columns_of(run)
     queues = np.unique(columns.key).tolist()
     figures: dict[str, object] = {"model": MODEL, "queues": len(queues), "operations": len(columns.f)}
@@ -48,8 +55,7 @@ def check(run: Run) -> CheckOutcome:
         return CheckOutcome(UNKNOWN, 0, "no operation put a message into a queue or took one out", (), figures)
     whole = _decide(columns, run.history.rows)
     if whole.verdict is CheckResult.OK:
-        text = f"{amount(len(queues), 'queue')} linearizable, messages in any order"
-        return CheckOutcome(VALID, 0, text, (), figures)
+        return _held(len(queues), figures)
     illegal, unknown = _by_queue(run, columns, queues)
     if not illegal:
         some = f"{len(unknown):,} of {amount(len(queues), 'queue')}"
@@ -65,6 +71,47 @@ def check(run: Run) -> CheckOutcome:
     where = f" (message {first.value} of queue {first.key})" if first.value else f" (queue {first.key})"
     text = f"{len(illegal):,} of {amount(len(queues), 'queue')} not linearizable: {first.detail['reason']}{where}"
     return CheckOutcome(INVALID, len(illegal), text, examples, {**figures, "undecided": len(unknown)}, pages)
+
+
+@dataclass
+class InOrder:
+    """A part of a run each of whose messages is in order by itself; the keys of its queues."""
+
+    queues: set[int]
+    operations: int
+
+
+def find(run: Run) -> InOrder | None:
+    """What is in a part of a run (``kernels_delivery.takes_in_order``); None if something is not in order."""
+    messages, h = run.messages, run.history
+    takes = kernels_delivery.takes_in_order(h.role, h.kind, messages.of_row, messages.sent, messages.state)
+    if takes < 0:
+        return None
+    put = messages.key[(messages.sent >= 0) & (messages.state != kernels.FAILED)]
+    return InOrder(set(np.unique(put).tolist()), len(put) + takes)
+
+
+def conclude(parts: Sequence[InOrder | None], whole: WholeRun) -> CheckOutcome:
+    """Where every message is in order by itself, the queues are linearizable.
+
+    Raises:
+        NeedsWhole: that is not so, or there is nothing to judge.
+    """
+    queues: set[int] = set()
+    operations = 0
+    for part in parts:
+        if part is None:
+            raise NeedsWhole
+        queues |= part.queues
+        operations += part.operations
+    if not queues:
+        raise NeedsWhole
+    return _held(len(queues), {"model": MODEL, "queues": len(queues), "operations": operations})
+
+
+def _held(queues: int, figures: dict[str, object]) -> CheckOutcome:
+    text = f"{amount(queues, 'queue')} linearizable, messages in any order"
+    return CheckOutcome(VALID, 0, text, (), figures)
 
 
 def _decide(columns: Columns, rows: int) -> ColumnsResult:
@@ -119,4 +166,5 @@ CHECK = RunCheck(
     guarantee="each queue is linearizable as an unordered queue: nothing comes twice, nothing from nowhere",
     subjects=(MESSAGES,),
     function=check,
+    by_parts=ByParts(find, conclude),
 )

@@ -56,7 +56,7 @@ def check(run: Run) -> CheckOutcome:
     figures["undecided"] = undecided
     if illegal:
         first = illegal[0]
-        reason = f"object {first.key}: {first.detail['reason']}"
+        reason = f"{run.name_of(first.key or 0)}: {first.detail['reason']}"
         text = f"{len(illegal):,} of {len(objects):,} objects not linearizable: {reason}"
         return CheckOutcome(INVALID, len(illegal), text, tuple(illegal[:MAX_EXAMPLES]), figures)
     if undecided:
@@ -100,7 +100,7 @@ def _anomaly(run: Run, key: int, found: list[tuple[Operation, int]]) -> Anomaly:
     calls = sorted(found[place][1] for place in minimal.operations)
     rows = sorted({row for call in calls for row in (call, int(run.history.partner[call])) if row >= 0})
     told = "; ".join(_told(run, call) for call in calls[:6])
-    return Anomaly("not-linearizable", run.rows_of(*rows[:20]), key, None, {"reason": told})
+    return Anomaly("not-linearizable", run.rows_of(*rows[:20]), key, None, {"object": run.name_of(key), "reason": told})
 
 
 def _told(run: Run, call: int) -> str:

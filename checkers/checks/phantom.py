@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from checkers import kernels
-from checkers.api import RunCheck
+from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
@@ -22,7 +25,25 @@ FAILED = "failed-yet-delivered"
 FOREIGN = "not-ours"
 
 
-def check(run: Run) -> CheckOutcome:
+Place = tuple[int, ...]
+
+
+@dataclass
+class Found:
+    """Phantoms in a part of a run: how many of each kind, and the place of the first."""
+
+    kinds: dict[str, tuple[int, Place]]
+    examples: list[Example]
+
+    def add(self, kind: str, place: Place, anomaly: Callable[[], Anomaly]) -> None:
+        """One more; they come in the order of their places."""
+        count, first = self.kinds.get(kind, (0, place))
+        self.kinds[kind] = (count + 1, first)
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append((place, anomaly()))
+
+
+def find(run: Run) -> Found:
     """Messages delivered that were never sent, were sent to another queue, are delivered before they are sent, or
     whose send is certain to have failed; and deliveries whose body is none of ours."""
     messages = run.messages
@@ -34,32 +55,44 @@ def check(run: Run) -> CheckOutcome:
     failed = np.flatnonzero(came & (messages.state == kernels.FAILED) & (sent < first))
     foreign = _foreign(run)
     elsewhere = _sent_elsewhere(run, unsent)
-    kinds: Counter[str] = Counter()
-    found: list[Anomaly] = []
-    for kind, group in ((NEVER_SENT, unsent), (TOO_EARLY, early), (FAILED, failed)):
-        for message in group.tolist():
+    found = Found({}, [])
+    for group, (kind, some) in enumerate(((NEVER_SENT, unsent), (TOO_EARLY, early), (FAILED, failed))):
+        for message in some.tolist():
             actual = OTHER_QUEUE if message in elsewhere else kind
-            kinds[actual] += 1
-            if len(found) < MAX_EXAMPLES:
-                found.append(_anomaly(run, actual, message, int(first[message]), elsewhere.get(message)))
+            found.add(actual, (group, run.place(message)),
+                      partial(_anomaly, run, actual, message, int(first[message]), elsewhere.get(message)))
     for row in foreign.tolist():
-        kinds[FOREIGN] += 1
-        if len(found) < MAX_EXAMPLES:
-            found.append(Anomaly(FOREIGN, run.rows_of(row), int(run.history.key[row])))
-    if not kinds:
+        found.add(FOREIGN, (3, int(run.history.index[row])), partial(_not_ours, run, row))
+    return found
+
+
+def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
+    """Counts messages, and deliveries that are of none."""
+    told: dict[str, list[tuple[int, Place]]] = {}
+    for part in parts:
+        for kind, some in part.kinds.items():
+            told.setdefault(kind, []).append(some)
+    if not told:
         return CheckOutcome(VALID, 0, "everything delivered had been sent")
+    in_order = sorted(told, key=lambda kind: min(place for _, place in told[kind]))
+    kinds = Counter({kind: sum(count for count, _ in told[kind]) for kind in in_order})
     count = kinds.total()
     text = f"{amount(count, 'message was', 'messages were')} delivered that had not been sent ({_list(kinds)})"
-    return CheckOutcome(INVALID, count, text, tuple(found), {"kinds": dict(kinds)})
+    return CheckOutcome(INVALID, count, text, examples_of(part.examples for part in parts), {"kinds": dict(kinds)})
+
+
+check = ByParts(find, conclude)
 
 
 def _foreign(run: Run) -> Int64s:
     """Rows of deliveries without a message of ours: a confirmed one without any value, or any with a text."""
     h = run.history
-    taken = (h.role == vocabulary.DEQUEUE) | (h.role == vocabulary.DRAIN)
-    confirmed = (h.kind == vocabulary.OK) & (h.value < 0)
-    unsure = (h.kind == vocabulary.INFO) & (h.value < -1)
-    return np.flatnonzero(taken & (confirmed | unsure))
+    rows = np.flatnonzero((h.value < 0) & (h.kind != vocabulary.INVOKE))
+    role, kind = h.role[rows], h.kind[rows]
+    taken = (role == vocabulary.DEQUEUE) | (role == vocabulary.DRAIN)
+    unsure = (kind == vocabulary.INFO) & (h.value[rows] < -1)
+    found: Int64s = rows[taken & ((kind == vocabulary.OK) | unsure)]
+    return found
 
 
 def _sent_elsewhere(run: Run, unsent: Int64s) -> dict[int, int]:
@@ -82,6 +115,10 @@ def _anomaly(run: Run, kind: str, message: int, delivery: int, elsewhere: int | 
     return Anomaly(kind, ops, int(run.messages.key[message]), run.messages.name(message), detail)
 
 
+def _not_ours(run: Run, row: int) -> Anomaly:
+    return Anomaly(FOREIGN, run.rows_of(row), int(run.history.key[row]))
+
+
 def _list(kinds: Counter[str]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
 
@@ -95,4 +132,5 @@ CHECK = RunCheck(
     one="message was delivered without having been sent",
     more="messages were delivered without having been sent",
     function=check,
+    by_parts=check,
 )

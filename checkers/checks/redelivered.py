@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
 from checkers import kernels_delivery
-from checkers.api import RunCheck
+from checkers.api import ByParts, RunCheck, WholeRun, examples_of
 from checkers.checks import repeats
 from checkers.run import Run
 from stormproof.contracts.check import VALID, CheckOutcome
@@ -13,15 +13,21 @@ from stormproof.text import amount
 from stormproof.vocabulary import MESSAGES, TRANSACTIONS
 
 
-def check(run: Run) -> CheckOutcome:
-    """Repeated deliveries that ``duplicated`` does not forbid; each extra one counts. Never invalid: who promises
-    more promises ``at-most-once``."""
-    codes, shown_by = repeats.judge(run)
-    places = np.flatnonzero(codes == kernels_delivery.UNCONFIRMED)
-    if not len(places):
+def find(run: Run) -> repeats.Found:
+    """Repeated deliveries that ``duplicated`` does not forbid."""
+    return repeats.find(run, (kernels_delivery.UNCONFIRMED,))
+
+
+def conclude(parts: Sequence[repeats.Found], whole: WholeRun) -> CheckOutcome:
+    """Each extra one counts. Never invalid: who promises more promises ``at-most-once``."""
+    count = repeats.counted(parts, kernels_delivery.UNCONFIRMED)
+    if not count:
         return CheckOutcome(VALID, 0, "no message was delivered again")
-    text = f"{amount(len(places), 'delivery', 'deliveries')} repeated a message whose ACK was not confirmed (permitted)"
-    return CheckOutcome(VALID, len(places), text, repeats.examples(run, codes, shown_by, places))
+    text = f"{amount(count, 'delivery', 'deliveries')} repeated a message whose ACK was not confirmed (permitted)"
+    return CheckOutcome(VALID, count, text, examples_of(part.examples for part in parts))
+
+
+check = ByParts(find, conclude)
 
 
 CHECK = RunCheck(
@@ -30,4 +36,5 @@ CHECK = RunCheck(
     anomaly="redelivered-unconfirmed",
     subjects=(MESSAGES, TRANSACTIONS,),
     function=check,
+    by_parts=check,
 )

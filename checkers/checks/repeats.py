@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from checkers import kernels_delivery
+from checkers.api import Example
 from checkers.run import Run
 from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
 from stormproof.history.columns import Int8s, Int64s
@@ -22,15 +26,39 @@ _KINDS = {
 def judge(run: Run) -> tuple[Int8s, Int64s]:
     """Code and witness of every delivery (see ``kernels_delivery.judge_deliveries``)."""
     h, messages = run.history, run.messages
+    if messages.deliveries.max(initial=0) <= 1:
+        count = len(messages.delivered)
+        return np.zeros(count, dtype=np.int8), np.full(count, -1, dtype=np.int64)
     marked = np.asarray([*(BUFFERED in name for name in h.error.names), False], dtype=np.int8)
     buffered = marked[h.error.codes[messages.delivered]]
     return kernels_delivery.judge_deliveries(h.kind, h.partner, messages.start, messages.delivered, buffered)
 
 
-def examples(run: Run, codes: Int8s, shown_by: Int64s, places: Int64s) -> tuple[Anomaly, ...]:
+@dataclass
+class Found:
+    """Repeated deliveries in a part of a run: how many of each code that was asked for, and the first of them."""
+
+    counts: dict[int, int]
+    examples: list[Example]
+
+
+def find(run: Run, wanted: Sequence[int]) -> Found:
+    """The deliveries of some codes."""
+    codes, shown_by = judge(run)
+    counts = {code: int(np.count_nonzero(codes == code)) for code in wanted}
+    places = np.flatnonzero(np.isin(codes, wanted)) if any(counts.values()) else np.empty(0, dtype=np.int64)
+    return Found(counts, _examples(run, codes, shown_by, places))
+
+
+def counted(parts: Sequence[Found], code: int) -> int:
+    """How many deliveries of a code there are in all parts."""
+    return sum(part.counts[code] for part in parts)
+
+
+def _examples(run: Run, codes: Int8s, shown_by: Int64s, places: Int64s) -> list[Example]:
     """Anomalies for the first few of some deliveries (``places`` in the account's order)."""
     messages, h = run.messages, run.history
-    found = []
+    found: list[Example] = []
     for place in places[:MAX_EXAMPLES]:
         row, witness = int(messages.delivered[place]), int(shown_by[place])
         message = int(messages.of_row[row])
@@ -42,5 +70,6 @@ def examples(run: Run, codes: Int8s, shown_by: Int64s, places: Int64s) -> tuple[
         }
         kind = _KINDS[int(codes[place])]
         ops = run.rows_of(witness, row)
-        found.append(Anomaly(kind, ops, int(messages.key[message]), messages.name(message), detail))
-    return tuple(found)
+        anomaly = Anomaly(kind, ops, int(messages.key[message]), messages.name(message), detail)
+        found.append(((run.place(message), int(h.index[row])), anomaly))
+    return found

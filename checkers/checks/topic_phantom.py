@@ -9,6 +9,7 @@ import numpy as np
 
 from checkers import kernels, kernels_topic
 from checkers.api import RunCheck
+from checkers.elements import elements_of
 from checkers.exemptions import near_fault
 from checkers.run import Run
 from stormproof import vocabulary
@@ -28,7 +29,8 @@ FOREIGN = "not-ours"
 def check(run: Run) -> CheckOutcome:
     """First deliveries to a subscription of what nobody had published, of a message whose publishing is certain to have
     failed, of a topic that it doesn't take, or that was confirmed before anybody had asked for the subscription (for a
-    transient one: before this process had); and every delivery of a body that is none of ours. Of the kinds that the
+    transient one: before this process had); and every delivery of a body that is none of ours. What was published on
+    another element of a clustered topic may be older than the subscription: it was on its way. Of the kinds that the
     run's mode promises nothing about, the deliveries are only counted, where a fault may have had a part in what
     happened between sending and delivery."""
     t, h = run.topics, run.history
@@ -46,7 +48,9 @@ def check(run: Run) -> CheckOutcome:
     }
     clean = ~np.logical_or.reduce(list(wrong.values()))
     wrong[OTHER_TOPIC] = clean & ~takes
-    wrong[OLDER] = clean & takes & (confirmed < _asked(run)[first])
+    elements = elements_of(run)
+    here = elements.of_message[message] == elements.of_subscription[t.which[first]]
+    wrong[OLDER] = clean & takes & here & (confirmed < _asked(run)[first])
     unpromised = 0
     near = near_fault(run, np.where(known, sent, row), row)
     for kind in run.exempt("topic-phantom"):

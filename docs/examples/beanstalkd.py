@@ -32,6 +32,8 @@ class Beanstalkd(stormproof.ShellSystem):
 class Connection:
     """One client's connection; a queue is a tube. Anything unexpected is an exception: it may have happened."""
 
+    writer = None
+
     async def connect(self, host, port, local):
         self.reader, self.writer = await asyncio.open_connection(host, port, local_addr=(local, 0))
 
@@ -57,7 +59,12 @@ class Connection:
             if word != "DELETED":
                 raise RuntimeError(word)
 
-        return stormproof.Delivery(body, ack)
+        async def give_back():
+            (word,) = await self.ask(f"release {job} 0 0")
+            if word != "RELEASED":
+                raise RuntimeError(word)
+
+        return stormproof.Delivery(body, ack, give_back)
 
     async def depth(self, queue):
         word, *rest = await self.ask(f"stats-tube {queue}")
@@ -68,7 +75,8 @@ class Connection:
         return int(figures["current-jobs-ready"]) + int(figures["current-jobs-reserved"])
 
     async def close(self):
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     async def ask(self, command):
         self.writer.write(f"{command}\r\n".encode())

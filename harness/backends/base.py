@@ -34,6 +34,12 @@ ABILITIES: Mapping[str, str] = {
 }
 
 
+def installed_script(packages: Sequence[str]) -> str:
+    """Prints ``installed NAME`` for each of some Debian packages that is there."""
+    command = "dpkg-query --show --showformat '${db:Status-Status} ${Package}\n'"
+    return f"{command} {shlex.join(packages)} 2>/dev/null || :"
+
+
 class ShellBackend(Backend):
     """A backend made of root shells; subclasses provision the nodes and open channels to them.
 
@@ -45,6 +51,8 @@ class ShellBackend(Backend):
     lateness: ClassVar[float | None] = 5.0
     silence: ClassVar[float | None] = None
     """Seconds after which a silent shell must answer before it is used again (see ``Shell``)."""
+    installs: ClassVar[str] = ""
+    """What else may install a system's packages; it follows the command."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
@@ -197,13 +205,12 @@ class ShellBackend(Backend):
         wanted = sorted(topology.packages)
         if not wanted:
             return
-        ask = "dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' " + shlex.join(wanted) + " 2>/dev/null"
-        answers = await gather_all(self.exec(machine, ask) for machine in machines)
+        answers = await gather_all(self.exec(machine, installed_script(wanted)) for machine in machines)
         for machine, answer in zip(machines, answers, strict=True):
             there = {line.partition(" ")[2] for line in answer.output.splitlines() if line.startswith("installed ")}
             if missing := [package for package in wanted if package not in there]:
                 raise BackendError(f"{self._place(machine)} lacks Debian packages that this system needs; run there: "
-                                   f"apt-get install --no-install-recommends {' '.join(missing)}")
+                                   f"apt-get install --no-install-recommends {' '.join(missing)}{self.installs}")
 
     def _place(self, machine: str) -> str:
         """What a person calls the computer that a machine is on."""

@@ -11,24 +11,30 @@ import asyncio
 import os
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import docker
 from docker.errors import APIError, DockerException, NotFound
+from docker.types import Mount
 
-from harness.backends import network
-from harness.backends.base import ShellBackend, gather_all
+from harness.backends import clock_machines, disk_machines, network
+from harness.backends.base import gather_all
+from harness.backends.clock_machines import ClockBackend
+from harness.backends.disk_control import can_share_mounts, mount_here
+from harness.backends.disk_machines import DiskBackend
 from harness.backends.docker_networks import bridge_name, container_name, create_network, network_name, volume_name
 from harness.backends.image import ensure_image, has_image, image_tag, registry_answers
 from harness.backends.launch import as_root, find_tool
+from harness.backends.packets import PacketBackend
+from harness.backends.scratch import make_scratch
 from nodes.timeouts import within
 from stormproof.contracts.backend import Capability
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.topology import endpoint as topology_endpoint
 from stormproof.errors import BackendError
-from stormproof.made import note_made, owner_of
+from stormproof.made import OwnFolder, note_made, owner_of
 from stormproof.owner import Leftover, Owner
 from stormproof.run_folder import LOCK_FILE
 from stormproof.test import Test
@@ -111,10 +117,12 @@ def capabilities() -> list[Capability]:
         client.close()
 
 
-class DockerBackend(ShellBackend):
+class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
     """Nodes in containers of the local Docker daemon."""
 
     name = "docker"
+    abilities: ClassVar[Mapping[str, str]] = {
+        **PacketBackend.abilities, **disk_machines.ABILITIES, **clock_machines.ABILITIES}  # fmt: skip
     by_default = True
 
     def __init__(self) -> None:
@@ -122,6 +130,7 @@ class DockerBackend(ShellBackend):
         self._client: docker.DockerClient | None = None
         self._run = ""
         self._shared: tuple[str, ...] = ()
+        self._scratch: OwnFolder | None = None
         self._calls: set[asyncio.Future[Any]] = set()
         self._releasing = False
         self.image = ""
@@ -131,6 +140,11 @@ class DockerBackend(ShellBackend):
     def requirements() -> list[Capability]:
         """A daemon, and an image or a way to build it."""
         return capabilities()
+
+    @staticmethod
+    def lacks() -> dict[str, str]:
+        """Disks and power cuts where nothing can be mounted by FUSE that Docker's daemon would see."""
+        return disk_machines.lacking(can_share_mounts())
 
     @staticmethod
     def leftovers() -> list[Leftover]:
@@ -176,6 +190,9 @@ class DockerBackend(ShellBackend):
         for name in topology.shared:
             note_made(run_dir, "volume", volume_name(self._run, name))
         self._shared = topology.shared
+        if self.wants_disks(test):
+            self._scratch = make_scratch(run_dir)
+            await gather_all(self._mount_disk(test, machine) for machine in topology.machines)
         try:
             client = self._client = await self._call(connect)
             self.image, self.image_origin = await self._call(ensure_image, client, topology.packages)
@@ -196,6 +213,9 @@ class DockerBackend(ShellBackend):
         self._open_shells(topology.machines)
         # The daemon may still be busy with what was asked of it.
         await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in topology.machines)
+        await gather_all(self._see_disk(node) for node in self._disks)
+        if self.wants_clocks(test):
+            await self._give_clocks(topology.nodes)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
@@ -212,19 +232,50 @@ class DockerBackend(ShellBackend):
     async def release(self) -> None:
         """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
         self._releasing = True
+        await self._stop_clocks()
         await self._close_shells()
         # A cancelled provision's threads go on: what they make has to be there before it can be removed.
         await asyncio.gather(*self._calls, return_exceptions=True)
         client, self._client = self._client, None
         self._addresses = {}
-        if client is not None:
-            try:
+        try:
+            if client is not None:
                 await asyncio.to_thread(remove_run, client, self._run)
-            except DockerException as error:
-                raise BackendError(f"Docker can't remove run {self._run}: {_reason(error)}; "
-                                   "run: stormproof heal") from None
-            finally:
+        except DockerException as error:
+            raise BackendError(f"Docker can't remove run {self._run}: {_reason(error)}; "
+                               "run: stormproof heal") from None
+        finally:
+            if client is not None:
                 client.close()
+            await self._unmount()
+            if self._scratch is not None:
+                await asyncio.to_thread(self._scratch.remove)
+                self._scratch = None
+
+    async def _mount_disk(self, test: Test, machine: str) -> None:
+        """Here, before the container is made: then it needs no privilege, and its root no device."""
+        point = self._mount_point(machine)
+        point.mkdir(parents=True)
+        seed = disk_machines.seed_of(test, machine)
+        self._disks[machine] = await mount_here(machine, point, point.with_name("kept"), seed)
+
+    def _disk_mounts(self, machine: str) -> list[Mount]:
+        """The machine's disk that can fail, if it has one (whose path a bind would take apart at a colon)."""
+        if machine not in self._disks:
+            return []
+        return [Mount(self.data_dir(machine), str(self._mount_point(machine)), type="bind")]
+
+    def _mount_point(self, machine: str) -> Path:
+        assert self._scratch is not None
+        return self._scratch.path / machine / "data"
+
+    async def _see_disk(self, machine: str) -> None:
+        """A daemon that has other folders than we have binds another one, without a word."""
+        found = await self.exec(machine, f"grep -c ' {self.data_dir(machine)} fuse' /proc/mounts")
+        if found.output.strip() != "1":
+            raise BackendError(f"{machine}: the container does not have the disk that was mounted for it: Docker's "
+                               "daemon sees other folders than this process; run the harness where the daemon runs, "
+                               "or leave out faults of disks and power")
 
     async def _connect(self, node: str) -> _ExecChannel:
         assert self._client is not None
@@ -248,6 +299,7 @@ class DockerBackend(ShellBackend):
             cap_drop=["ALL"], cap_add=["NET_ADMIN", *topology.capabilities], security_opt=["no-new-privileges"],
             mem_limit=_MEMORY, pids_limit=_PROCESSES, extra_hosts=hosts, network_mode=main,
             binds={volume_name(self._run, name): {"bind": self.shared_dir(name)} for name in topology.shared},
+            mounts=self._disk_mounts(machine),
         )
         endpoint: Any = {main: api.create_endpoint_config(ipv4_address=self._addresses[machine])}
         created = api.create_container(

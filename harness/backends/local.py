@@ -15,12 +15,17 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from harness.backends import network
-from harness.backends.base import ShellBackend, gather_all
+from harness.backends import clock_machines, disk_machines, network
+from harness.backends.base import gather_all
+from harness.backends.clock_machines import ClockBackend
+from harness.backends.disk_control import can_mount, mount_here
+from harness.backends.disk_machines import DiskBackend
 from harness.backends.launch import how_to_launch
+from harness.backends.packets import PacketBackend
 from harness.backends.scratch import make_scratch
 from nodes.timeouts import within
 from stormproof.contracts.backend import SHARED_ROOT, Capability
@@ -36,20 +41,26 @@ PREFIX = 24
 
 _SHARED = "@all"
 """Ends the names of folders that all nodes have in common; no node's name has such a sign."""
+_DISKS = "@disks"
+"""The folder for what disks that can fail store."""
 _SETUP_LIMIT = 10.0
 _END_LIMIT = 3.0
 
 # A shell that ignores SIGCHLD reaps whatever is orphaned in the node; `sleep` inherits that (execve(2)).
-_INIT = 'mount --bind "$1" /etc/hosts && hostname "$2" && trap "" CHLD && echo ready && exec sleep infinity'
+# Shared memory is the node's own, too: libfaketime names it by pids, which are those of other nodes as well.
+_INIT = ('mount --bind "$1" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && hostname "$2" && '
+         'trap "" CHLD && echo ready && exec sleep infinity')
 
 _NODE = ("unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc", "--kill-child",
          "--propagation", "private")
 
 
-class LocalBackend(ShellBackend):
+class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
     """Nodes in namespaces under this process, which ``launch_prefix`` must have started."""
 
     name = "local"
+    abilities: ClassVar[Mapping[str, str]] = {
+        **PacketBackend.abilities, **disk_machines.ABILITIES, **clock_machines.ABILITIES}  # fmt: skip
     root_folder = SHARED_ROOT
     by_default = True
 
@@ -89,6 +100,10 @@ class LocalBackend(ShellBackend):
             Path(self.shared_dir(name)).mkdir()
         hosts = self._write_hosts()
         await _ip_batch(_bridge_commands(topology, self._addresses))
+        for machine in topology.machines:
+            Path(self.node_dir(machine)).mkdir()
+        if self.wants_disks(test):
+            await gather_all(self._mount_disk(test, machine) for machine in topology.machines)
         await gather_all(self._hold(machine, hosts) for machine in topology.machines)
         self._bridges = [BRIDGE.format(number) for number in range(1 + len(topology.networks))]
         await _ip_batch([
@@ -99,7 +114,14 @@ class LocalBackend(ShellBackend):
         ])
         self._open_shells(topology.machines)
         await gather_all(self._bring_up(topology, machine) for machine in topology.machines)
+        if self.wants_clocks(test):
+            await self._give_clocks(topology.nodes)
         await self._demand_packages(topology, topology.machines[:1])
+
+    @staticmethod
+    def lacks() -> dict[str, str]:
+        """Disks and power cuts where nothing can be mounted by FUSE; clocks without libfaketime."""
+        return disk_machines.lacking(can_mount()) | clock_machines.lacking(clock_machines.has_library())
 
     @staticmethod
     def requirements() -> list[Capability]:
@@ -128,10 +150,12 @@ class LocalBackend(ShellBackend):
     async def release(self) -> None:
         """Remove everything that ``provision`` made; safe to call twice or after a failed provision."""
         try:
+            await self._stop_clocks()
             await self._close_shells()
         finally:
             holders, self._holders = list(self._holders.values()), {}
             await gather_all(_end(holder) for holder in holders)
+            await self._unmount()
             if self._addresses:
                 for bridge in self._bridges:
                     await _run("ip", "link", "delete", bridge, check=False)
@@ -152,8 +176,6 @@ class LocalBackend(ShellBackend):
 
     async def _hold(self, node: str, hosts: Path) -> None:
         """Start the process that holds the node's namespaces and wait until they are set up."""
-        assert self._scratch is not None
-        (self._scratch.path / node).mkdir()
         holder = await asyncio.create_subprocess_exec(
             *_NODE, "sh", "-c", _INIT, "sh", str(hosts), node,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -165,6 +187,13 @@ class LocalBackend(ShellBackend):
             if await holder.stdout.readline() != b"ready\n":
                 why = (await holder.stderr.read()).decode(errors="replace").strip()
                 raise BackendError(f"{node}: can't make its namespaces: {why or 'unshare ended'}")
+
+    async def _mount_disk(self, test: Test, machine: str) -> None:
+        """Before the machine's namespaces are made, which get a copy of what is mounted then."""
+        assert self._scratch is not None
+        point, folder = Path(self.data_dir(machine)), self._scratch.path / _DISKS / machine
+        point.mkdir()
+        self._disks[machine] = await mount_here(machine, point, folder, disk_machines.seed_of(test, machine))
 
     async def _bring_up(self, topology: Topology, machine: str) -> None:
         commands = ["ip link set lo up"]

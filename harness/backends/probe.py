@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from harness.backends import packet_queue
 from harness.backends.catalog import BACKENDS
+from harness.backends.clock_machines import has_library
+from harness.backends.disk_control import can_mount
 from harness.backends.launch import as_root, find_tool, how_to_launch
 from stormproof.contracts.backend import Capability
 from stormproof.errors import BackendError
@@ -27,7 +31,8 @@ def probe_all() -> list[Capability]:
     """All capabilities, always in the same order; takes tenths of a second and never raises."""
     probes: Mapping[str, Callable[[], list[Capability]]] = {
         "python": _python, "tools": _tools, "namespaces": _needs_of("local"), "docker": _needs_of("docker"),
-        "ssh": _ssh, "netem": _netem, "java": _java, "chromium": _browser,
+        "ssh": _ssh, "netem": _netem, "packets": _packets, "machines": _machines, "java": _java, "chromium": _browser,
+        "systems": _systems,
     }
     with ThreadPoolExecutor(len(probes)) as pool:
         running = [(name, pool.submit(probe)) for name, probe in probes.items()]
@@ -114,7 +119,33 @@ def _netem() -> list[Capability]:
     if done.returncode == 0:
         return [Capability("netem", True, "the kernel can delay and lose packets")]
     mend = f"run: {as_root()}modprobe sch_netem (a kernel without that module can't)"
-    return [Capability("netem", False, "the kernel has no netem (no present fault needs it)", mend)]
+    return [Capability("netem", False, "the kernel has no netem (packet faults use rules and a queue instead)", mend)]
+
+
+def _packets() -> list[Capability]:
+    """Whether packets can be held in a queue; the node's own program tries it, in namespaces that end with it."""
+    launch = how_to_launch()
+    if launch.prefix is None:
+        return [Capability("packets", False, "no namespace to try it in", launch.mend)]
+    order = json.dumps({packet_queue.ARRIVING: {"192.0.2.1": {"delay": 0.001}}})
+    done = subprocess.run([*launch.prefix, sys.executable, packet_queue.__file__], input=f"{order}\n", text=True,
+                          capture_output=True, timeout=_LIMIT_S, check=False)
+    answer = done.stdout.splitlines()[1:2]
+    if answer and "error" not in (found := json.loads(answer[0])):
+        return [Capability("packets", True, "rules of the kernel can hand packets to a queue")]
+    why = found["error"] if answer else " ".join(done.stderr.split())[-300:]
+    mend = f"run: {as_root()}apt-get install iptables (a kernel without nfnetlink_queue can only lose packets)"
+    return [Capability("packets", False, f"packets can't be held back: {why}", mend)]
+
+
+def _machines() -> list[Capability]:
+    return [can_mount(), has_library()]
+
+
+def _systems() -> list[Capability]:
+    from harness.backends.system_probe import probe_systems
+
+    return probe_systems()
 
 
 def _java() -> list[Capability]:

@@ -24,6 +24,7 @@ from checkers.synthetic import write_store
 from harness.backends.probe import choose_backend
 from harness.bench import elections
 from harness.bench.cluster import IN_FLIGHT, measure
+from harness.bench.engines import many_runs, one_run
 from harness.bench.events import REPLICAS, event_rates
 from harness.bench.fiorano import fiorano_figures
 from harness.bench.interpreter import operations_per_second
@@ -67,7 +68,7 @@ def figures(groups: Sequence[str] = ()) -> Iterator[Row]:
     """
     if unknown := [name for name in groups if name not in GROUPS]:
         raise UsageError(f"there are no figures {unknown[0]!r} (there are: {', '.join(GROUPS)})")
-    for name in groups or GROUPS:
+    for name in groups or (name for name in GROUPS if name not in SLOW):
         yield from GROUPS[name]()
 
 
@@ -114,6 +115,18 @@ def check_figures() -> Iterator[Row]:
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
     yield what, f"{seconds:.1f} s", "under 10 s"
+
+
+def engine_figures() -> Iterator[Row]:
+    """Our checks beside DuckDB and Polars on the same files."""
+    yield from many_runs(RUNS, EVENTS)
+    yield from one_run(RUNS * EVENTS)
+
+
+def large_engine_figures() -> Iterator[Row]:
+    """The same with five times as many events."""
+    yield from many_runs(RUNS, 5 * EVENTS)
+    yield from one_run(5 * RUNS * EVENTS)
 
 
 def turns_per_second(turns: int = 5_000_000) -> float:
@@ -215,8 +228,12 @@ GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "harness": harness_figures, "sending": sending_figures, "joram": on_each_backend(joram_figures),
     "qpid": on_each_backend(qpid_figures), "fiorano": on_each_backend(fiorano_figures), "elections": election_figures,
     "events": lambda: event_figures("local"), "backends": backend_figures, "check": check_figures,
+    "engines": engine_figures, "engines-large": large_engine_figures,
     "porcupine": porcupine_figures,
 }  # fmt: skip
+
+SLOW = frozenset({"engines-large"})
+"""Groups that take many minutes, and much memory: measured where they are named."""
 
 if __name__ == "__main__":
     try:

@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.common import DEFAULT_STORE, JsonOption, SparkEnvOption, StoreOption
+from harness.commands.common import (
+    DEFAULT_STORE,
+    MASTER_HELP,
+    AnyStoreOption,
+    JsonOption,
+    SparkEnvOption,
+    any_store,
+)
 from stormproof.errors import UsageError
 
 
 def query(
     sql: Annotated[str | None, typer.Argument(metavar="SQL", help="over the views of docs/lake.md")] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: AnyStoreOption = str(DEFAULT_STORE),
     engine: Annotated[str, typer.Option(help="duckdb, or spark")] = "duckdb",
-    master: Annotated[str, typer.Option(help="Spark master, with --engine spark")] = "local[*]",
+    master: Annotated[str, typer.Option(help=f"{MASTER_HELP}, with --engine spark")] = "local[*]",
     spark_env: SparkEnvOption = None,
     views: Annotated[bool, typer.Option("--views", help="print the statements that make the views instead")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="print comma-separated values")] = False,
@@ -36,9 +43,9 @@ def query(
     if as_csv and as_json:
         raise UsageError("--csv or --json, not both")
     if sql is None:
-        raise typer.Exit(print_views(store, engine))
+        raise typer.Exit(print_views(any_store(store), engine))
     form = "json" if as_json else "csv" if as_csv else "table"
-    raise typer.Exit(run_query(store, sql, engine=engine, master=master, form=form))
+    raise typer.Exit(run_query(any_store(store), sql, engine=engine, master=master, form=form))
 
 
 def spark_env(file: Annotated[Path, typer.Argument(help="the archive to write, as env.tar")]) -> None:

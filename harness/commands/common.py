@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from checkers.object_store import is_address, object_store
+from stormproof.errors import UsageError
 from stormproof.history.bounds import VARIABLE
 from stormproof.registry import Registry
 
+if TYPE_CHECKING:
+    from checkers.lake_files import AnyStore
+
 DEFAULT_STORE = Path("runs")
 
-StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs")]
+
+def _folder(path: Path) -> Path:
+    """Refuse an address where only a folder will do, which would make one of a strange name."""
+    if is_address(path):
+        raise UsageError("--store: this command takes a folder; `stormproof check` and `query` take an object store, "
+                         "`push` and `pull` copy runs there and back")
+    return path
+
+
+def any_store(text: str) -> AnyStore:
+    """The store that a person named: a folder, or one in an object store.
+
+    Raises:
+        UsageError: it is no address of one.
+    """
+    return object_store(text) if is_address(text) else Path(text)
+
+
+StoreOption = Annotated[Path, typer.Option("--store", help="folder that holds the runs", callback=_folder)]
+AnyStoreOption = Annotated[
+    str, typer.Option("--store", metavar="PATH", help="folder that holds the runs, or s3://bucket/prefix")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on standard output")]
 JunitOption = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="write what the runs came to as JUnit's XML")
@@ -37,6 +63,7 @@ MaxHistoryOption = Annotated[
     str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,
                              help="memory that one history may take, as 500M or 6G; more is refused  [default: 4G]")
 ]
+MASTER_HELP = "Spark master, local[N] or spark://HOST:PORT"
 SparkEnvOption = Annotated[
     Path | None, typer.Option("--spark-env", metavar="FILE", help="ship this to the workers of --master; "
                               "`stormproof spark-env FILE` writes it")

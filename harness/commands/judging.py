@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from rich.table import Table
 
 from harness.commands.common import (
     DEFAULT_STORE,
+    MASTER_HELP,
+    AnyStoreOption,
     JsonOption,
     JunitOption,
     MarkdownOption,
@@ -18,6 +21,7 @@ from harness.commands.common import (
     RunsArgument,
     SparkEnvOption,
     StoreOption,
+    any_store,
 )
 from harness.output import print_json
 from harness.progress import console
@@ -25,14 +29,15 @@ from stormproof.errors import UsageError
 from stormproof.history.bounds import set_max_history
 
 LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states or all; or the name of one of these"
+MEMORY_HELP = "what judging may take on a machine, as 2G: by default three quarters of its memory"
 PLUGIN_HELP = "FILE.py:CLASS with which the runs were made; may be repeated"
 
 
 def check(
     runs: RunsArgument = None,
     all_runs: Annotated[bool, typer.Option("--all", help="every run in the store")] = False,
-    store: StoreOption = DEFAULT_STORE,
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[*]",
+    store: AnyStoreOption = str(DEFAULT_STORE),
+    master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[*]",
     spark_env: SparkEnvOption = None,
     system: Annotated[list[str] | None, typer.Option(help=f"the system: {PLUGIN_HELP}")] = None,
     workload: Annotated[list[str] | None, typer.Option(help=f"the workload: {PLUGIN_HELP}")] = None,
@@ -40,6 +45,7 @@ def check(
     check: Annotated[list[str] | None, typer.Option(help=f"the check: {PLUGIN_HELP}")] = None,
     again: Annotated[bool, typer.Option("--again", help="also what was judged already, and has not changed")] = False,
     max_history: MaxHistoryOption = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help=MEMORY_HELP)] = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
     as_json: JsonOption = False,
@@ -48,12 +54,15 @@ def check(
 
     Runs that were made with plug-ins are checked where the same ones are installed, or named here.
     """
+    from checkers.memory import set_memory
     from checkers.spark import ship_environment
     from harness import plugins
     from harness.outcomes import Outcomes
     from harness.recheck import check_stored
+    from harness.recheck_objects import check_in_objects
 
     set_max_history(max_history)
+    set_memory(memory)
     ship_environment(spark_env)
     if bool(runs) == all_runs:
         raise UsageError("check what? name runs, or say --all")
@@ -61,9 +70,10 @@ def check(
     for kind, texts in named.items():
         for text in texts or []:
             plugins.resolve(kind, text)
+    where = any_store(store)
     with Outcomes(junit, markdown) as outcomes:
-        raise typer.Exit(check_stored(store, runs or [], master=master, as_json=as_json, outcomes=outcomes,
-                                     again=again))
+        check_them = partial(check_stored, where) if isinstance(where, Path) else partial(check_in_objects, where)
+        raise typer.Exit(check_them(runs or [], master=master, as_json=as_json, outcomes=outcomes, again=again))
 
 
 def list_names(

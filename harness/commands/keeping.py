@@ -110,6 +110,36 @@ def pack(
         print(path)
 
 
+ToOption = Annotated[str, typer.Option("--to", metavar="s3://BUCKET/PREFIX", help="where to")]
+FromOption = Annotated[str, typer.Option("--from", metavar="s3://BUCKET/PREFIX", help="where from")]
+AllRunsArgument = Annotated[list[str] | None, typer.Argument(help="run ids, unique beginnings of them; all by default")]
+
+
+def push(
+    to: ToOption,
+    runs: AllRunsArgument = None,
+    again: Annotated[bool, typer.Option("--again", help="also what is there already")] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Copy runs to an object store, where `stormproof check` and `query` take them."""
+    from checkers.object_store import object_store
+    from harness.copying import push as push_runs
+
+    raise typer.Exit(push_runs(store, object_store(to), runs or [], again=again))
+
+
+def pull(
+    source: FromOption,
+    runs: AllRunsArgument = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Copy runs from an object store into a folder, for reports and all that takes one."""
+    from checkers.object_store import object_store
+    from harness.copying import pull as pull_runs
+
+    raise typer.Exit(pull_runs(store, object_store(source), runs or []))
+
+
 def unpack(
     files: Annotated[list[Path], typer.Argument(help="files that `stormproof pack` wrote")],
     max_size: Annotated[

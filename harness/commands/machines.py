@@ -20,16 +20,22 @@ from harness.commands.common import (
 )
 from harness.output import print_json
 from harness.progress import console
-from stormproof.errors import EXIT_ERROR, UsageError
+from stormproof.errors import EXIT_ERROR, BackendError, UsageError
 from stormproof.history.bounds import set_max_history
 from stormproof.store import Store, damaged_runs
 
 
 def heal(store: StoreOption = DEFAULT_STORE) -> None:
-    """Undo what a dead harness left behind: faults, containers, networks, processes, scratch folders."""
+    """Undo what a dead harness left behind: faults, containers, networks, processes, scratch folders.
+
+    Faults that were injected by hand into nodes that are kept are undone, too; the nodes stay.
+    """
     from harness.healing import heal_store
+    from harness.kept import ask, kept_runs, sentences
 
     lines = heal_store(store)
+    for run_dir in kept_runs(store):
+        lines += [f"{run_dir.name}: {line}" for line in sentences(ask(run_dir, {"do": "heal"})["lines"])]
     for line in lines:
         print(line)
     if not lines:
@@ -51,6 +57,10 @@ def prepare(
     accept_host_key: Annotated[
         bool, typer.Option("--accept-host-key", help="note the keys of hosts that are seen for the first time")
     ] = False,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(help="install what this system needs there, too (its Debian packages); may be repeated"),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="answer all other questions with yes")] = False,
 ) -> None:
     """Let hosts be broken: note their keys, install what a node needs, and put a marker there, each after a question.
@@ -59,7 +69,9 @@ def prepare(
     """
     from harness.backends.ssh.hosts import absolute
     from harness.backends.ssh.prepare import prepare as prepare_hosts
+    from nodes.systems.catalog import SYSTEMS
 
+    packages = sorted({package for name in system or () for package in SYSTEMS.load(name).packages})
     given = {"ssh_config": ssh_config, "hosts": hosts, "known_hosts": known_hosts}
     prepare_hosts(
         absolute({name: str(path) for name, path in given.items() if path}),
@@ -67,6 +79,7 @@ def prepare(
         ask=lambda question: yes or _confirmed(question),
         accept_key=lambda question: accept_host_key or _confirmed(question),
         tell=print,
+        packages=packages,
     )
 
 
@@ -143,14 +156,17 @@ def doctor(as_json: JsonOption = False) -> None:
     from harness.backends.probe import choose_backend, probe_all
 
     capabilities = probe_all()
-    chosen, why = choose_backend(None)
+    try:
+        chosen, why = choose_backend(None)
+    except BackendError as error:
+        chosen, why = None, str(error)
     if as_json:
         print_json({"backend": chosen, "why": why, "capabilities": [vars(item) for item in capabilities]})
         return
     table = Table("", "", Column(overflow="fold"), box=None, show_header=False, padding=(0, 1))
     for item in capabilities:
         mark = "[green]yes[/]" if item.available else "[red]no[/]"
-        mend = f"\n-> {item.mend}" if item.mend and not item.available else ""
+        mend = f"\n-> {item.mend}" if item.mend else ""
         table.add_row(mark, item.name, escape(item.detail + mend))
     console().print(table)
-    print(f"backend: {chosen}: {why}")
+    print(f"backend: {chosen or 'none'}: {why}")

@@ -9,13 +9,16 @@ import typer
 
 from harness.commands.common import (
     DEFAULT_STORE,
+    MASTER_HELP,
     JsonOption,
     JunitOption,
     MarkdownOption,
     OnInvalidOption,
+    SparkEnvOption,
     StoreOption,
     WebhookOption,
 )
+from stormproof.errors import UsageError
 
 KnownOption = Annotated[
     Path | None, typer.Option(help="TOML file of failures that are known  [default: known.toml beside FILE, if any]")
@@ -30,6 +33,8 @@ def nightly(
     confirm: Annotated[int, typer.Option(help="run each new kind of failure so many times again")] = 0,
     known: KnownOption = None,
     jobs: Annotated[int | None, typer.Option(help="processes for simulation  [default: one for each core]")] = None,
+    master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, that simulates and checks")] = None,
+    spark_env: SparkEnvOption = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
     on_invalid: OnInvalidOption = "",
@@ -42,16 +47,21 @@ def nightly(
     Exit status: 0 nothing new; 1 something new, or a twin that did not fail, or a known failure that is overdue;
     2 nothing new, but some runs are unknown.
     """
+    from checkers.spark import ship_environment
     from harness.nights.command import run_nightly
     from harness.notify import Notify
     from harness.outcomes import Outcomes
     from stormproof.keeping import read_age
 
+    if master is not None and jobs is not None:
+        raise UsageError("--jobs does not go with --master; say --master 'local[N]'")
+    ship_environment(spark_env)
     notify = Notify(on_invalid, webhook)
     seconds = None if budget is None else read_age(budget, "--budget")
     with Outcomes(junit, markdown) as outcomes:
         raise typer.Exit(run_nightly(file, store, budget=seconds, tag=tag, fresh=fresh, jobs=jobs, confirm=confirm,
-                                     known=known, outcomes=outcomes, notify=notify, as_json=as_json))
+                                     known=known, outcomes=outcomes, notify=notify, as_json=as_json,
+                                     master=master))
 
 
 def triage(

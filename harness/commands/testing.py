@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -14,18 +14,21 @@ from harness.backends.catalog import BACKENDS
 from harness.commands.common import (
     DEFAULT_STORE,
     FILE_HELP,
+    MASTER_HELP,
     SET_HELP,
     HostsOption,
     JsonOption,
     JunitOption,
     MarkdownOption,
     OnInvalidOption,
+    SparkEnvOption,
     SshConfigOption,
     StoreOption,
     WebhookOption,
     choices,
 )
 from harness.commands.configured import ConfigOption, SettingsOption
+from harness.commands.kept import KEEP, KEEP_HELP
 from harness.output import print_json
 from harness.progress import console
 from nemesis.catalog import FAULTS
@@ -41,6 +44,7 @@ BACKEND_HELP = f"where nodes run: {choices(BACKENDS)}  [default: the strongest t
 SIMULATED_NEMESIS_HELP = (
     f"faults, joined by commas, or none: {choices(FAULTS)}; may be repeated  [default: partition,pause,kill]"
 )
+DESCRIPTOR_HELP = "XML descriptor of clusters (a3servers.xml) that says how many replicas there are, and their settings"
 CHECK_HELP = "a further check to judge by, FILE.py:CLASS or the name of an installed one; may be repeated"
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
 SYSTEM_NAMES = ("--system", "--design")
@@ -55,6 +59,7 @@ def test(
     ssh_config: SshConfigOption = None,
     hosts: HostsOption = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
+    descriptor: Annotated[Path | None, typer.Option(help=DESCRIPTOR_HELP)] = None,
     time_limit: Annotated[float, typer.Option(help="seconds of load and faults")] = 30.0,
     rate: Annotated[float, typer.Option(help="operations a second, all clients")] = 200.0,
     seed: Annotated[int | None, typer.Option(help="repeats values, faults and times  [default: fresh]")] = None,
@@ -64,10 +69,13 @@ def test(
     config: ConfigOption = None,
     repeat: Annotated[int | None, typer.Option(help="run it so many times and tell how many runs failed")] = None,
     seeds: Annotated[str | None, typer.Option(help="run it with each of these, as 1-20 or 1-5,9")] = None,
+    master: Annotated[str, typer.Option(help=f"{MASTER_HELP}, that checks it")] = "local[*]",
+    spark_env: SparkEnvOption = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
     on_invalid: OnInvalidOption = "",
     webhook: WebhookOption = "",
+    keep_nodes: Annotated[str, typer.Option(KEEP, help=KEEP_HELP, show_default=False)] = "never",
     as_json: JsonOption = False,
 ) -> None:
     """Run one test: start a cluster, load it, break it, heal it, check what clients saw, write a report.
@@ -80,8 +88,10 @@ def test(
 
     stormproof test --system ./mine.py:MyBroker --nemesis kill --rate 1000 --json
     """
+    from checkers.spark import ship_environment
     from harness import plugins
     from harness.api import plan
+    from harness.kept import check_keeping
     from harness.notify import Notify
     from harness.outcomes import Outcomes
     from harness.repeat import check_repeat, repeat_tests, run_noted
@@ -90,6 +100,7 @@ def test(
 
     if seeds is not None and (seed is not None or repeat is not None):
         raise UsageError("--seeds goes neither with --seed nor with --repeat")
+    ship_environment(spark_env)
     several = [] if seeds is None else seeds_of(seeds)
     outcomes = Outcomes(junit, markdown, Notify(on_invalid, webhook))
     given = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
@@ -98,27 +109,45 @@ def test(
     wanted = backend or (_taking("hosts") if any(files.values()) else None)
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
+    to = sys.stderr if as_json else sys.stdout
+    chosen = _workload(workload or "queue")
+    if descriptor is not None:
+        system, nodes, given = _described(descriptor, chosen, system, nodes, given, to)
     planned, why = plan(
-        system=system or "joram", workload=_workload(workload or "queue"),
+        system=system or "joram", workload=chosen,
         nemesis="partition" if nemesis is None else nemesis, backend=wanted, nodes=nodes, time_limit=time_limit,
         rate=rate, seed=several[0] if several else seed, settings=given,
     )  # fmt: skip
     if repeat is not None:
         check_repeat(planned, repeat)
-    to = sys.stderr if as_json else sys.stdout
+    check_keeping(keep_nodes, planned.backend, several=repeat is not None or bool(several))
     told = f"seeds {seeds}" if several else f"seed {planned.seed}"
     print(f"backend {planned.backend}: {why}; {told}", file=to, flush=True)
     with outcomes:
         if repeat is not None or several:
             tests = [replace(planned, seed=each) for each in several] or [planned] * (repeat or 1)
-            raise typer.Exit(repeat_tests(tests, why, store, as_json=as_json, outcomes=outcomes))
-        result = run_noted(planned, why, store, outcomes, quiet=as_json)
+            raise typer.Exit(repeat_tests(tests, why, store, master=master, as_json=as_json, outcomes=outcomes))
+        result = run_noted(planned, why, store, outcomes, quiet=as_json, master=master, keep=keep_nodes)
     if as_json:
         print_json(result.to_json())
     else:
         for line in result.lines():
             print(line)
     raise typer.Exit(result.exit_code)
+
+
+def _described(file: Path, workload: str, system: str | None, nodes: int | None, given: dict[str, str],
+               to: TextIO) -> tuple[str, int, dict[str, str]]:
+    """System, number of nodes and settings of a test from a descriptor; what a person sets comes first."""
+    from harness.described import described
+
+    found = described(file, workload)
+    if nodes is not None or system not in (None, found.system):
+        raise UsageError("--descriptor says which system it is, and how many nodes there are; leave out "
+                         f"{'--nodes' if nodes is not None else '--system'}")
+    for line in found.left_out:
+        print(f"{file}: {line}", file=to, flush=True)
+    return found.system, found.nodes, {**found.settings, **given}
 
 
 def _taking(option: str) -> str:
@@ -158,7 +187,8 @@ def simulate(
     config: ConfigOption = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
     spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
-    master: Annotated[str | None, typer.Option(help="Spark master, with --spark  [default: local[*]]")] = None,
+    master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, with --spark  [default: local[*]]")] = None,
+    spark_env: SparkEnvOption = None,
     collect: Annotated[bool, typer.Option("--collect", help="go on after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
     junit: JunitOption = None,
@@ -169,6 +199,7 @@ def simulate(
 
     Of several systems, workloads and nemeses every combination is run; those that can't be are listed and left out.
     """
+    from checkers.spark import ship_environment
     from harness import plugins
     from harness.outcomes import Outcomes
     from harness.settings import parse_assignments
@@ -188,8 +219,9 @@ def simulate(
     )
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    if master and not spark:
-        raise UsageError("--master needs --spark")
+    if (master or spark_env) and not spark:
+        raise UsageError(f"--{'master' if master else 'spark-env'} needs --spark")
+    ship_environment(spark_env)
     if jobs is not None and spark:
         raise UsageError("--jobs does not go with --spark; say --master 'local[N]'")
     with outcomes:

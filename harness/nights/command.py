@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from checkers.spark import demand_master
 from harness.coverage import note_log_events
 from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, Judgement, Kind, judge
 from harness.nights.known import Known
@@ -37,8 +38,9 @@ _NO_NIGHTS = "the store {store} holds no nights; `stormproof nightly FILE` makes
 
 
 def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fresh: bool, jobs: int | None, confirm: int,
-                known: Path | None, outcomes: Outcomes, notify: Notify, as_json: bool) -> int:
-    """Run a night, or what is left of it; returns its exit status.
+                known: Path | None, outcomes: Outcomes, notify: Notify, as_json: bool,
+                master: str | None = None) -> int:
+    """Run a night, or what is left of it; returns its exit status. ``master`` is a Spark that does the work.
 
     Raises:
         UsageError: a file says something that makes no sense. StormproofError: the store can't be written.
@@ -46,6 +48,8 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     """
     if confirm < 0 or (jobs is not None and jobs < 1):
         raise UsageError("--confirm: at least 0; --jobs: at least 1")
+    if master is not None:
+        demand_master(master)
     knowns = known_failures(known, file)
     salt = new_id()
     plan = read_plan(file, salt)
@@ -69,7 +73,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     left = None if budget is None else max(0.0, budget - night.used)
     earlier = [each for each in all_nights(store) if each.name < night.name]
     try:
-        end = night.head["status"] = Run(night, plan, store, Budget(left), jobs, tell).whole(confirm)
+        end = night.head["status"] = Run(night, plan, store, Budget(left), jobs, tell, master).whole(confirm)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             tell(f"interrupted; the same command goes on with the night {night.name}")

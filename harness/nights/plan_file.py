@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.reproductions.recipes import find_recipe, recipes
 from harness.settings import make_test
 from harness.sim.mutants import case_of
 from nodes.reference.bugs import BUGS
@@ -27,7 +28,7 @@ _KEYS = {
     "system": Key(STRING, several=True), "workload": Key(STRING, several=True), "nemesis": Key(STRING, several=True),
     "backend": Key(STRING, several=True), "nodes": Key(INTEGER), "time-limit": Key(NUMBER), "rate": Key(NUMBER),
     "seeds": Key(STRING), "expected": Key(STRING), "set": Key(TABLE), "bug": Key(STRING),
-    "mutants": Key(STRING, several=True),
+    "mutants": Key(STRING, several=True), "reproductions": Key(STRING, several=True),
 }  # fmt: skip
 _ALL = "all"
 _FRESH = re.compile(r"fresh:(\d{1,6})")
@@ -127,6 +128,8 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
     seeds = _seeds(str(given.get("seeds", "1")), where, f"{salt}/{name}")
     if "mutants" in given:
         return [_mutant(name, bug, seeds) for bug in _bugs(given["mutants"], where)], []
+    if "reproductions" in given:
+        return _reproduced(name, given, where, seeds)
     lists = [list(_several(given.get(key, default))) for key, default in
              (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
     cells: list[Cell] = []
@@ -150,6 +153,30 @@ def _mutant(name: str, bug: str, seeds: Sequence[int]) -> Cell:
     case = case_of(bug)
     return Cell(name, case.system, case.workload, case.nemesis, "sim", case.nodes, case.time_limit, case.rate,
                 case.settings, INVALID, seeds)
+
+
+def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence[int]) -> tuple[list[Cell], list[str]]:
+    """The failing arms of real systems' reproductions, and their twins."""
+    known = recipes()
+    backend = next(_several(given.get("backend", "docker")))
+    try:
+        chosen = known if given["reproductions"] == _ALL else [find_recipe(each, known)
+                                                                 for each in _several(given["reproductions"])]
+    except UsageError as error:
+        raise UsageError(f"{where}: reproductions: {error}") from None
+    cells: list[Cell] = []
+    left_out: list[str] = []
+    for recipe in chosen:
+        for arm in recipe.arms[:2]:
+            cell = Cell(f"{name}-{recipe.name}-{arm.name}", arm.system, recipe.workload, recipe.nemesis, backend,
+                        arm.nodes, recipe.time_limit, arm.rate, arm.settings, arm.verdict, seeds)
+            try:
+                cell.test(seeds[0])
+            except UsageError as error:
+                left_out.append(f"{cell.name}: {error}")
+            else:
+                cells.append(cell)
+    return cells, left_out
 
 
 def _bugs(value: str | list[str], where: str) -> list[str]:

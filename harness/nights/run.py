@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from checkers.spark import SparkWarmup
+from checkers.spark import LOCAL_MASTER, SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.nights.figures import figures_of
 from harness.nights.fingerprint import Fingerprint, broken_fingerprint, fingerprint_of
@@ -20,8 +21,9 @@ from harness.nights.record import COMPLETE, SPENT, Night, Result
 from harness.outcomes import BROKEN
 from harness.repeat import failure_of
 from harness.run import RunResult, run_test
-from harness.sim.campaign import Case, SeedResult, keep_run, run_seed
+from harness.sim.campaign import FAILED, Case, SeedResult, keep_run, run_seed
 from harness.sim.pool import Workers, worker_pool
+from harness.sim.spark import SparkSimulation
 from reports.summaries import guarantees_shown
 from stormproof.contracts.check import INVALID
 from stormproof.errors import HistoryError, StormproofError
@@ -75,11 +77,13 @@ class Run:
     """Runs what is left of a night."""
 
     def __init__(self, night: Night, plan: Plan, store: Path, budget: Budget, jobs: int | None,
-                 tell: Callable[[str], None]) -> None:
+                 tell: Callable[[str], None], master: str | None = None) -> None:
+        """``master``: Spark simulates and checks there, instead of ``jobs`` processes and this machine's Spark."""
         self._night, self._plan, self._store, self._budget = night, plan, store, budget
         self._jobs = jobs or os.cpu_count() or 1
         self._tell = tell
         self._total = sum(len(cell.seeds) for cell in plan.cells)
+        self._master = master
         self._spark: SparkWarmup | None = None
         self._noted = 0.0
 
@@ -98,9 +102,12 @@ class Run:
         """
         with Lock(self._night.folder):
             try:
-                with worker_pool(self._jobs) as (workers, scratch):
+                with worker_pool(self._jobs) as (workers, scratch), self._simulation() as simulation:
                     for simulated, real in rounds(self._plan.cells, self._night.done):
-                        self._simulate(simulated, workers, scratch)
+                        if simulation is None:
+                            self._simulate(simulated, workers, scratch)
+                        else:
+                            self._simulate_on(simulation, simulated)
                         self._run_real(real)
                     complete = len(self._night.done) >= self._total
                     if confirm:
@@ -126,16 +133,38 @@ class Run:
 
         cells = {id_of(case_of(cell), seed): cell for cell, seed in tasks}
         for result in workers.each(run_seed, left()):
-            self._note_simulated(cells[id_of(result.case, result.seed)], result)
+            try:
+                kept = keep_run(result, self._store)
+            except OSError as error:
+                raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); make room, then the same "
+                                      "command goes on with the night") from error
+            self._note_simulated(cells, kept)
 
-    def _note_simulated(self, cell: Cell, found: SeedResult) -> None:
-        try:
-            kept = keep_run(found, self._store)
-        except OSError as error:
-            raise StormproofError(f"{self._store}: can't keep a run ({error.strerror}); make room, then the same "
-                                  "command goes on with the night") from error
-        self._note(cell, found.seed, found.verdict, found.sentence, found.seconds, found.command, kept.run_dir,
-                   found.figures, found.guarantees)
+    @contextlib.contextmanager
+    def _simulation(self) -> Iterator[SparkSimulation | None]:
+        """What simulates on a Spark that was named; None: the processes of this machine do."""
+        if self._master is None:
+            yield None
+            return
+        with SparkSimulation(self._warm(), self._store, FAILED) as simulation:
+            yield simulation
+
+    def _simulate_on(self, simulation: SparkSimulation, tasks: Sequence[Task]) -> None:
+        cells = {id_of(case_of(cell), seed): cell for cell, seed in tasks}
+        left = [(case_of(cell), seed) for cell, seed in tasks]
+        while left and self._budget.has():
+            part, left = left[: simulation.runs_a_job], left[simulation.runs_a_job :]
+            for result in simulation.results(part):
+                self._note_simulated(cells, result)
+
+    def _note_simulated(self, cells: Mapping[tuple[Any, ...], Cell], kept: SeedResult) -> None:
+        self._note(cells[id_of(kept.case, kept.seed)], kept.seed, kept.verdict, kept.sentence, kept.seconds,
+                   kept.command, kept.run_dir, kept.figures, kept.guarantees)
+
+    def _warm(self) -> SparkWarmup:
+        if self._spark is None:
+            self._spark = SparkWarmup(self._master or LOCAL_MASTER)
+        return self._spark
 
     def _run_real(self, tasks: Sequence[Task]) -> None:
         for cell, seed in tasks:
@@ -153,10 +182,9 @@ class Run:
 
     def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
         """A run on real nodes, or why it broke: which ends no night."""
-        if self._spark is None:
-            self._spark = SparkWarmup()
+        warm = self._warm()
         try:
-            return run_test(cell.test(seed), "named by the night", self._store, quiet=True, spark=self._spark), ""
+            return run_test(cell.test(seed), "named by the night", self._store, quiet=True, spark=warm), ""
         except StormproofError as error:
             return None, str(error)
 
@@ -164,7 +192,8 @@ class Run:
               run_dir: Path | None, figures: Mapping[str, Any] | None = None,
               guarantees: Mapping[str, str] | None = None) -> None:
         if run_dir is not None:
-            write_json(run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case})
+            write_json(run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case,
+                                              "tag": str(self._night.head.get("tag") or "")})
         print_of: Fingerprint | None = None
         if verdict == BROKEN:
             print_of = broken_fingerprint(cell.system, cell.workload, sentence)

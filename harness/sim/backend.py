@@ -6,15 +6,18 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
+from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import CONTROL, Network
 from harness.sim.runtime import SimRuntime
 from nodes.reference.api import ConfigError
+from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import (
     CLOCKS,
     DEAD,
@@ -37,6 +40,8 @@ from stormproof.contracts.backend import (
     LinkConditions,
     ProcessState,
 )  # fmt: skip
+from stormproof.contracts.invariant import INVARIANTS, Watched
+from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
 from stormproof.errors import BackendError
 from stormproof.history import moments
@@ -48,6 +53,9 @@ START_SECONDS = (0.05, 0.4)
 
 BOOT_SECONDS = (0.3, 2.0)
 """How long a machine takes from power to its first process."""
+
+LOOKED_AT = Option(INVARIANTS, True, "simulated nodes are looked at after each of their steps: a run in which an "
+                    "invariant of the system is broken ends there")
 
 _EPOCH = EPOCH.timestamp()
 _PROBE_PORT = 9
@@ -130,6 +138,7 @@ class SimBackend(Backend):
     name = "sim"
     in_process = True
     lateness = 0.25
+    options = (LOOKED_AT,)
     abilities: ClassVar[Mapping[str, str]] = {
         LINKS: "packets on cut links are lost and counted; connections stall as TCP does",
         PAUSE: "nothing of the process runs; what arrives waits",
@@ -160,6 +169,8 @@ class SimBackend(Backend):
         self._moved = False
         """Whether a clock was ever set, so that the times in a log may be wrong."""
         self._rng = random.Random(0)
+        self._observer: Observer | None = None
+        self._system = ""
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Make machines and networks; all that is random about them comes from the test's seed."""
@@ -178,6 +189,10 @@ class SimBackend(Backend):
         self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in topology.machines}
         self._rng = test.rng("sim/machines")
         self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
+        self._system = test.system
+        claimed = [each for each in SYSTEMS.load(test.system).invariants if each.claimed(test)]
+        if claimed and test.options.get(INVARIANTS):
+            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines)
 
     def address(self, name: str) -> str:
         """IP address of a simulated node or client host."""
@@ -241,7 +256,13 @@ class SimBackend(Backend):
         if shared:
             disk = place.shared[program] = self._shared[shared]
             user = place.user(program)
-        runtime = SimRuntime(process, disk, rng, write, clock.time_of_day, user)
+        def watch(group: str, name: str, subject: Watched) -> None:
+            observer = self._observer
+            if observer is not None and group.startswith(self._system + "/"):
+                process.look = observer.watch(node, name, group, subject)
+                process.over = partial(observer.ended, name, group)
+
+        runtime = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch)
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 
@@ -421,6 +442,10 @@ class SimBackend(Backend):
             node.disk.discard()
         for disk in self._shared.values():
             disk.discard()
+
+    def _last_lines(self, node: str, count: int) -> list[str]:
+        logs = self._nodes[node].logs
+        return [line for log in logs.values() for line in log[-count:]]
 
     def _node(self, node: str) -> SimNode:
         try:

@@ -18,12 +18,12 @@ from harness.deployment import topology_of
 from harness.outcomes import Outcomes, outcome_of
 from harness.output import print_json
 from harness.progress import console
-from harness.settings import SEEDS, parse_nemesis
+from harness.settings import SEEDS, parse_nemesis, with_aims
 from harness.sim.campaign import BROKEN, Case, SeedResult, campaign
 from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
-from nemesis.families import supported_families
+from nemesis.families import split_aims, supported_families
 from nemesis.schedule import schedule
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Backend
@@ -57,10 +57,11 @@ def cases_of(
     for name in workloads:
         WORKLOADS.entry(name)
     for nemesis in nemeses:
-        parse_nemesis(nemesis)
+        parse_nemesis(split_aims(nemesis)[0])
     cases, left_out = [], []
     for system, workload, nemesis in itertools.product(systems, workloads, nemeses):
-        case = Case(system, workload, nemesis, nodes, time_limit, rate, dict(settings))
+        families, aimed = with_aims(nemesis, settings)
+        case = Case(system, workload, families, nodes, time_limit, rate, dict(aimed))
         try:
             case.families(0)
         except UsageError as error:
@@ -204,11 +205,12 @@ def _on_real_nodes(result: SeedResult, files: str) -> str:
 
 
 def _can_run(backend: type[Backend], test: Test) -> bool:
+    topology = topology_of(test)
     try:
-        schedule(test, supported_families(backend, test, topology_of(test)))
+        schedule(test, supported_families(backend, test, topology))
     except UsageError:
         return False
-    return True
+    return not backend.cannot(test, topology)
 
 
 class _View:

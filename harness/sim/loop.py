@@ -53,9 +53,14 @@ class Process:
         self._deferred: deque[tuple[float, Callable[..., object], tuple[Any, ...]]] = deque()
         self._tasks: list[asyncio.Task[Any]] = []
         self.ended = asyncio.Event()
+        self.look: Callable[[], None] | None = None
+        """Called after each of its callbacks, if anybody watches it."""
+        self.over: Callable[[], None] | None = None
+        """Called when it has ended, likewise."""
         self._tidy_at = 64
         self._context = contextvars.copy_context()
         self._context.run(_OWNER.set, self)
+        loop.living[self] = None
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task of this process."""
@@ -121,14 +126,22 @@ class Process:
         self._held.clear()
         self._deferred.clear()
         self.ended.set()
-        for task in self._tasks:
-            if not task.done():
-                # It is never going to be done, and must not be collected (which would run its `finally`).
-                self._loop.bury(task)
-        self._tasks.clear()
+        self.look = None
+        if self.over is not None:
+            self.over()
+        self.bury()
         for resource in list(self.resources):
             resource.owner_ended(powerless)
         self.resources.clear()
+
+    def bury(self) -> None:
+        """Let go of its tasks, which are never going to be done, and must not be collected (which would run their
+        `finally`)."""
+        for task in self._tasks:
+            if not task.done():
+                self._loop.bury(task)
+        self._tasks.clear()
+        self._loop.living.pop(self, None)
 
     def hold(self, handle: Handle) -> None:
         """Take a callback whose time came while the process does not run."""
@@ -189,6 +202,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.ready: deque[Handle] = deque()
+        self.living: dict[Process, None] = {}
         self.now = 0.0
         """Simulated seconds: the time that no process's clock distorts."""
         self.network: Any = None
@@ -323,6 +337,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """End the simulated world: let go of everything that still waits, without letting it do anything."""
         self._ended = True
         self._harness.kill()
+        for process in list(self.living):
+            process.bury()
         self.ready.clear()
         self._timers.clear()
         asyncio._set_running_loop(self)
@@ -405,6 +421,10 @@ class SimLoop(asyncio.BaseEventLoop):
                     raise
                 except BaseException as error:
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
+                # The network's callbacks go on as the process that they bring something to.
+                ran = self._owner
+                if ran is not None and ran.look is not None and not ran.busy:
+                    ran.look()
         self._owner = None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.sim.clock import EPOCH
+from harness.sim.invariants import InvariantBroken
 from harness.sim.livelock import Limit, Livelock
 from harness.sim.loop import SimLoop, simulation
 from harness.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
@@ -27,7 +28,8 @@ def ignore(event: Mapping[str, Any]) -> None:
 def simulate(run_dir: Path, emit: Emit = ignore) -> None:
     """Carry out the test of a run folder in simulation, to its sealed history.
 
-    A run whose nodes are never done ends there: ``run.json`` says what they did, by which it is judged.
+    A run whose nodes are never done ends there, as does one in which an invariant is broken: ``run.json`` says what
+    they did, by which it is judged.
 
     Raises:
         StormproofError: the run broke; the history so far is sealed.
@@ -48,6 +50,11 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
                     raise
                 begun[0].end_as_it_is(str(error))
                 update_run(run_dir, livelock=str(error))
+            except InvariantBroken as broken:
+                if not begun:
+                    raise
+                begun[0].end_as_it_is(str(broken))
+                update_run(run_dir, invariant_broken=broken.told)
             except Interrupted:
                 raise KeyboardInterrupt from None
 

@@ -6,19 +6,23 @@ import random
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import cast
 
 from harness.sim.disk import Disk
 from harness.sim.loop import Process
 from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
+from stormproof.contracts.invariant import Watched
 
 
 class SimRuntime(LoopRuntime):
     """The Runtime of a broker in simulation: its process's clock, its node's disk, random numbers from the seed."""
 
     def __init__(self, process: Process, disk: Disk, rng: random.Random, write: Callable[[str], None],
-                 time_of_day: Callable[[], float], program: str) -> None:
-        """``time_of_day`` gives seconds since 1970; ``program`` is the process's name on its machine."""
+                 time_of_day: Callable[[], float], program: str,
+                 watch: Callable[[str, str, Watched], None] | None = None) -> None:
+        """``time_of_day`` gives seconds since 1970; ``program`` is the process's name on its machine; ``watch`` is told
+        its group, its name there, and what to look at."""
         super().__init__()
         self.random = rng
         self._process = process
@@ -28,6 +32,7 @@ class SimRuntime(LoopRuntime):
         self._write = write
         self._time_of_day = time_of_day
         self._began = process.local()
+        self._watch = watch
 
     def open_database(self, name: str) -> sqlite3.Connection:
         """The node's database of that name, as it is on its disk.
@@ -46,6 +51,11 @@ class SimRuntime(LoopRuntime):
         """Add a line to the node's log file; a process that has ended writes nothing."""
         if self._process.state != "dead":
             self._write(line)
+
+    def expose(self, group: str, name: str, program: object) -> None:
+        """Let invariants look at the program, if it can be observed."""
+        if self._watch is not None and hasattr(program, "observed"):
+            self._watch(group, name, cast("Watched", program))
 
     def clocks(self) -> tuple[float, datetime]:
         """The node's clocks."""

@@ -24,8 +24,10 @@ from checkers.job import (
     VERDICT_ROWS,
     Progress,
     collect_frame,
+    demand_mounted,
     verdict_row,
 )
+from checkers.judged import digest_of_all, other_version
 from checkers.lake import append
 from checkers.spark import SparkWarmup
 from harness import plugins
@@ -51,52 +53,90 @@ def spark_campaign(
     Raises:
         SparkFailed: Spark did not start or a job failed. StormproofError: the store can't be written.
     """
-    store = store.resolve()
-    staging = store / f".simulating-{secrets.token_hex(4)}"
     warm = SparkWarmup(master)
     try:
-        try:
-            staging.mkdir(parents=True)
-        except OSError as error:
-            raise StormproofError(f"{store}: can't be written ({error.strerror}); choose another --store") from error
-        spark = warm.session()
-        cores = spark.sparkContext.defaultParallelism
-        tasks = ((case, seed) for seed, case in product(seeds, cases))
-        while part := list(islice(tasks, cores * RUNS_A_CORE)):
-            table = collect_frame(spark, _frame(spark, part, store, staging, cores * TASKS_A_CORE), len(part), progress)
-            results = [_settled(result, store) for result in _results(table, len(part))]
-            append(store, [json.loads(row) for row in table.column("lake").drop_null().to_pylist()])
-            for result in results:
-                report(result)
-            if not collect and any(result.failed for result in results):
-                return
+        with SparkSimulation(warm, store, ALL) as simulation:
+            tasks = ((case, seed) for seed, case in product(seeds, cases))
+            while part := list(islice(tasks, simulation.runs_a_job)):
+                results = simulation.results(part, progress)
+                for result in results:
+                    report(result)
+                if not collect and any(result.failed for result in results):
+                    return
     finally:
         warm.abandon()
-        shutil.rmtree(staging, ignore_errors=True)
 
 
-def _frame(spark: Any, tasks: Sequence[tuple[Case, int]], store: Path, staging: Path, parts: int) -> Any:
+class SparkSimulation:
+    """Simulates runs as tasks of a session that is (being) started, and puts those that are kept into a store.
+
+    ``keep`` is as for ``run_and_judge``. Until a run's result is there it lies in a hidden folder of the store, which
+    is gone when the simulation ends.
+    """
+
+    def __init__(self, warm: SparkWarmup, store: Path, keep: str) -> None:
+        self._warm, self._keep = warm, keep
+        self._store = store.resolve()
+        self._staging = self._store / f".simulating-{secrets.token_hex(4)}"
+
+    def __enter__(self) -> SparkSimulation:
+        """Raises StormproofError when the store can't be written."""
+        try:
+            self._staging.mkdir(parents=True)
+        except OSError as error:
+            raise StormproofError(f"{self._store}: can't be written ({error.strerror}); choose another --store"
+                                  ) from error
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    @property
+    def runs_a_job(self) -> int:
+        """Runs to give to ``results`` at a time; raises SparkFailed when Spark did not start."""
+        return int(self._warm.session().sparkContext.defaultParallelism) * RUNS_A_CORE
+
+    def results(self, tasks: Sequence[tuple[Case, int]], progress: Progress | None = None) -> list[SeedResult]:
+        """What became of cases with their seeds, in this order, by one Spark job.
+
+        Raises:
+            SparkFailed: the job failed. StormproofError: the store can't be written.
+        """
+        spark = self._warm.session()
+        parts = int(spark.sparkContext.defaultParallelism) * TASKS_A_CORE
+        frame = _frame(spark, tasks, self._store, self._staging, parts, self._keep)
+        table = collect_frame(spark, frame, len(tasks), progress)
+        results = [_settled(result, self._store) for result in _results(table, len(tasks))]
+        append(self._store, [json.loads(row) for row in table.column("lake").drop_null().to_pylist()])
+        return results
+
+
+def _frame(spark: Any, tasks: Sequence[tuple[Case, int]], store: Path, staging: Path, parts: int, keep: str) -> Any:
     """The data frame of results; nothing is computed yet."""
 
     prepare = plugins.preparation()
+    ours = digest_of_all()
 
     def simulate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if digest_of_all() != ours:
+            raise other_version()
         if prepare is not None:
             prepare()
         for batch in batches:
             for position in batch.column(0).to_pylist():
                 case, seed = tasks[position]
-                yield _simulated(case, seed, store, staging)
+                yield _simulated(case, seed, store, staging, keep)
 
     ddl = f"{VERDICT_DDL}, `{_RESULT.name}` binary"
     return spark.range(0, len(tasks), 1, min(parts, len(tasks))).mapInArrow(simulate_batches, ddl)
 
 
-def _simulated(case: Case, seed: int, store: Path, staging: Path) -> pa.RecordBatch:
+def _simulated(case: Case, seed: int, store: Path, staging: Path, keep: str) -> pa.RecordBatch:
     """One run's row, with its result."""
+    demand_mounted(store)
     if not staging.is_dir():
-        raise StormproofError(f"{staging} is gone: the campaign has ended, or the store is not mounted here")
-    result, verdict = run_and_judge(case, seed, store, staging, ALL)
+        raise StormproofError(f"{staging} is gone: the campaign has ended")
+    result, verdict = run_and_judge(case, seed, store, staging, keep)
     packed = pickle.dumps(result)
     if verdict is None or result.run_dir is None:
         return pa.RecordBatch.from_pylist([{"result": packed}], schema=_ROWS)

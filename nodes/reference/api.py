@@ -95,11 +95,15 @@ class Runtime(Protocol):
     def log(self, event: str, **fields: Any) -> None:
         """One line in the node's log: time, event, fields."""
 
+    def expose(self, group: str, name: str, program: object) -> None:
+        """What invariants may look at, where nodes are simulated; ``group`` names the nodes that belong together, and
+        ``name`` is this one's among them."""
+
 
 class Command(NamedTuple):
     """One change of the broker's state, encodable by ``nodes.reference.wire``.
 
-    ``kind`` is one of ``open close send subscribe unsubscribe ack nack begin prepare commit abort recover
+    ``kind`` is one of ``open close send put read subscribe pull unsubscribe ack nack begin prepare commit abort recover
     received`` or a design's own, which never reaches the engine. ``conn`` is the id of the connection context,
     ``seq`` the client's input counter (0 on connections that are not reliable, and on what the broker itself submits),
     ``args`` plain data: None, bool, int, float, str, bytes, list, dict. Every command brings forth exactly

@@ -86,6 +86,8 @@ EXCLUSION_NOT_NOTED = "exclusion-not-noted"
 FORGOTTEN_WHEN_SENT = "forgotten-when-sent"
 REEMISSION_TAKEN = "reemission-taken"
 MOVED_AND_KEPT = "moved-and-kept"
+REMOTE_ACK_ON_ARRIVAL = "remote-ack-on-arrival"
+REMOTE_END_UNTOLD = "remote-end-untold"
 TRANSACTION_HALF_APPLIED = "transaction-half-applied"
 MINORITY_CONFIRMS = "minority-confirms"
 STAMP_LOST_AT_START = "stamp-lost-at-start"
@@ -110,6 +112,10 @@ OLDER_REPOSITORY_WINS = "older-repository-wins"
 PASSIVE_SERVES = "passive-serves"
 STALE_STANDBY_SERVES = "stale-standby-serves"
 DATABASE_NOT_LOADED = "database-not-loaded"
+CAS_UNCHECKED = "cas-unchecked"
+REPLACED_VALUE_KEPT = "replaced-value-kept"
+VERSIONS_RESTART = "versions-restart"
+READ_ON_ARRIVAL = "read-on-arrival"
 REPOSITORY_FORGOTTEN = "repository-forgotten"
 
 _CORE = ("standalone",)
@@ -185,10 +191,22 @@ BUGS: Mapping[str, Bug] = {
             workload="store-and-forward", also=_CORE),
         Bug(MOVED_AND_KEPT, "a message that is moved to another element of its queue stays here as well",
             workload="clustered", also=_CORE),
+        Bug(REMOTE_ACK_ON_ARRIVAL, "what another server delivers is acknowledged there before a client has it",
+            workload="store-and-forward", exercise={"consume_at": "own-server"}, also=_CORE),
+        Bug(REMOTE_END_UNTOLD, "the server of a destination is not told that a consumer elsewhere is gone",
+            workload="store-and-forward", exercise={"consume_at": "own-server"}, also=_CORE),
         Bug(TRANSACTION_HALF_APPLIED, "a failover empties open transactions, which are committed with what comes after",
             workload="transaction", exercise={"writers": "6", "parts": "8"}, also=_CORE),
         Bug(REEMISSION_TAKEN, "a message that another server sends again is taken again",
             workload="store-and-forward", also=_CORE),
+        Bug(CAS_UNCHECKED, "a value is replaced whatever version was expected", workload="register", also=_CORE),
+        Bug(REPLACED_VALUE_KEPT, "a value that was replaced stays in its queue, and is back after a restart",
+            workload="register", exercise=_ALL_DOWN, nemesis="kill", also=_CORE),
+        Bug(VERSIONS_RESTART, "versions of values are counted anew by a broker that is started", workload="register",
+            exercise=_ALL_DOWN, nemesis="kill", also=_CORE),
+        Bug(READ_ON_ARRIVAL, "a value is read when the request arrives, before it is ordered", workload="register",
+            exercise={"connect": "home", "threads": "12", "client_heartbeat": "2", "pause_kind": "master",
+                      "fault_duration": "3"}, nemesis="pause", also=_CORE),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
                   exercise=_ALL_DOWN, nemesis="partition,kill"),

@@ -142,6 +142,16 @@ class Backend(ABC):
         return ()
 
     @staticmethod
+    def lacks() -> Mapping[str, str]:
+        """Those of its abilities that can't be had on this machine, each with the reason and what would mend it."""
+        return {}
+
+    @staticmethod
+    def cannot(test: Test, topology: Topology) -> str:
+        """Why such a test can't be here, on whatever machines; empty: it can."""
+        return ""
+
+    @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings as they are to be stored: paths made absolute."""
         return dict(given)
@@ -168,6 +178,10 @@ class Backend(ABC):
     @abstractmethod
     def node_dir(self, node: str) -> str:
         """The machine's private folder for programs, data and logs, as seen on the machine."""
+
+    def data_dir(self, node: str) -> str:
+        """The folder below it that is on the machine's own disk: what disk faults and power cuts hit."""
+        return f"{self.node_dir(node)}/data"
 
     def shared_dir(self, name: str) -> str:
         """A folder that all machines have in common (``Topology.shared``), as seen on each.

@@ -89,8 +89,9 @@ class Check(ABC):
     ``anomaly`` is the name under which a run counts what was found, None for a mere reading of the history; ``decides``
     is whether it bears on the verdict when a run does not say which guarantees it is judged by. ``subjects`` are the
     kinds of histories that it takes: ``messages`` (of queues), ``topics``, ``transactions``, ``metadata``, ``events``,
-    or ``any``. ``guarantee`` says what a broker that passes it has kept. ``speaks_when_held``: its summary is the
-    sentence on a valid run. ``headline_figures``: its figures are among those of the run.
+    ``registers``, ``locks``, or ``any``. ``guarantee`` says what a broker that passes it has kept.
+    ``speaks_when_held``: its summary is the sentence on a valid run. ``headline_figures``: its figures are among those
+    of the run.
     """
 
     name: str = ""

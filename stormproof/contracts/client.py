@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -41,10 +41,176 @@ class NotDone(Exception):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message that was taken from a queue; awaiting ``ack()`` takes it for good, or raises."""
+    """A message that was taken from a queue; awaiting ``ack()`` takes it for good, or raises.
+
+    Awaiting ``give_back()`` puts it back for others; without it, the end of the connection has to.
+
+    ``number`` is how often the message was delivered, this time included, where the system counts that so that no later
+    delivery of it ever has a smaller or the same number: a fencing token. None: it does not.
+    """
 
     body: bytes
     ack: Callable[[], Awaitable[None]]
+    give_back: Callable[[], Awaitable[None]] | None = None
+    number: int | None = None
+
+
+@runtime_checkable
+class Beating(Protocol):
+    """A connection with heart-beats: the system finds out by itself that its client stands still.
+
+    ``heartbeat`` are the seconds between two of the client's; 0: there are none.
+    """
+
+    heartbeat: float
+
+    async def stand_still(self, seconds: float) -> None:
+        """Send nothing for so many seconds, and stay connected, as a process that is stopped does."""
+
+
+@runtime_checkable
+class RegisterConnection(Protocol):
+    """A connection to a system of any kind that keeps single values by name, as the workload `register` needs it.
+
+    What exceptions mean, and what the harness does, is as for ``QueueConnection``.
+    """
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+
+    async def read(self, name: str) -> bytes | None:
+        """The value of a register, None when it has none."""
+        ...
+
+    async def write(self, name: str, value: bytes) -> None:
+        """Set a register; returns when the system has confirmed it."""
+
+    async def cas(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        """Set a register if it holds ``expected`` (None: nothing); whether it did."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; must not raise."""
+
+
+@runtime_checkable
+class LockConnection(Protocol):
+    """A connection to a system that has locks of its own, as the workload `lease` with ``guard=service`` needs it.
+
+    What exceptions mean, and what the harness does, is as for ``QueueConnection``.
+    """
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+
+    async def acquire(self, name: str, seconds: float) -> int:
+        """Wait for a lock, and have it for so many seconds; the token, which grows from holder to holder."""
+        ...
+
+    async def give_up(self, name: str) -> None:
+        """Wait for a lock no longer; raises when it may be ours later."""
+
+    async def release(self, name: str) -> bool:
+        """Give a lock back; whether it was ours still."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; must not raise."""
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """Who subscribes to a topic, and how.
+
+    A system that connects to its subscribers finds this one at ``port`` of its address. ``ordered``: events must come
+    in order. ``retries`` are further attempts after a failed delivery, before the subscriber may be removed. It takes
+    ``work`` seconds for each event, one after the other, before it acknowledges that.
+    """
+
+    name: str
+    port: int
+    ordered: bool
+    retries: int
+    work: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event that came to a subscriber; ``host`` is the address of the node that delivered it, if that is known."""
+
+    body: bytes
+    host: str = ""
+
+
+@runtime_checkable
+class EventConnection(Protocol):
+    """A connection to a system that delivers what is published to a topic to all its subscribers, as the workload
+    `events` needs it.
+
+    What exceptions mean, and what the harness does, is as for ``QueueConnection``; but a subscriber whose request
+    failed is connected again, to another node, by the same object: what it listens with stays.
+    """
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+
+    async def create(self, topic: str) -> None:
+        """Make a topic; one that is there is as good."""
+
+    async def link(self, source: str, target: str) -> None:
+        """Have what is published to ``source`` delivered to the subscribers of ``target``, too."""
+
+    async def subscribe(self, topic: str, subscriber: Subscriber) -> None:
+        """Have a topic's events delivered here until the run's end; to be subscribed already is as good."""
+
+    async def publish(self, topic: str, body: bytes) -> None:
+        """Publish; returns when the system has confirmed that it has the event."""
+
+    async def take(self, timeout: float) -> Event | None:
+        """The next event that came, None when none came within ``timeout`` seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect and listen no longer; must not raise."""
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """What stands at one offset of a log."""
+
+    offset: int
+    body: bytes
+
+
+@runtime_checkable
+class LogConnection(Protocol):
+    """A connection to a system of any kind that keeps logs by name, as the workload `log` needs it.
+
+    An offset is above 0 and below 2**31, and grows along a log; there may be gaps. What exceptions mean, and what the
+    harness does, is as for ``QueueConnection``.
+    """
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+
+    async def append(self, name: str, body: bytes) -> int:
+        """Append to a log; returns the offset when the system has confirmed it."""
+        ...
+
+    async def read(self, name: str, after: int, limit: int) -> Sequence[LogEntry]:
+        """The first entries after an offset (0: from the beginning), so many at most; none where there are none yet."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; must not raise."""
+
+
+@runtime_checkable
+class CopyConnection(Protocol):
+    """A connection to logs that can also read what one node has itself, whoever leads: for `divergence`."""
+
+    async def connect_copy(self, host: str, port: int, local: str) -> None:
+        """Connect to this node's own copy; only ``read`` is asked for then."""
 
 
 class QueueConnection(Protocol):

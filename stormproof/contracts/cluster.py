@@ -20,6 +20,10 @@ from stormproof.test import Test
 MAIN = "broker"
 """Name of the program that a machine runs where a system names none."""
 
+SHARED_LOCK = "shared-lock"
+"""What a system says among its ``helper_roles`` whose lock file is in a folder that its nodes share: no link leads
+there."""
+
 POLL = 0.1
 _LONGEST_LINE = 300
 
@@ -125,6 +129,10 @@ class Cluster(ABC):
         """Whether a node believes that it holds the lock; None where it does not answer."""
         return None
 
+    async def time_of(self, node: str) -> float | None:
+        """The time of day as the node's program has it, seconds since 1970; None where it does not tell."""
+        return None
+
     def restarted(self, machine: str, program: str) -> bool:
         """Whether something of the system's own starts the program again when it was killed: then healing does not."""
         return False
@@ -165,6 +173,16 @@ class Cluster(ABC):
         """Object (a queue, say) -> the node that leads it, where leadership is by object."""
         return {}
 
+    @property
+    def leader_witnesses(self) -> tuple[str, ...]:
+        """Who is asked, each by itself and again and again, for leaders while a run goes on: nodes, whose opinions may
+        differ; an empty name for what ``leaders`` tells. Nobody: leadership is not by object."""
+        return ()
+
+    async def leaders_told(self, witness: str) -> Mapping[str, str]:
+        """The leaders as that witness has them; empty, or an exception, where it does not tell."""
+        return await self.leaders()
+
     async def depths(self) -> dict[str, int] | None:
         """Name of a queue or durable subscription -> messages left; None when nobody can tell."""
         return None
@@ -198,6 +216,17 @@ class Cluster(ABC):
     async def add_member(self, node: str) -> str | None:
         """Ask the serving node to take a spare node into the group; None if it will, otherwise why not."""
         return "its group takes no more replicas"
+
+    async def remove_member(self, node: str) -> str | None:
+        """Ask the serving node to go on without a replica; None if it will, otherwise why not."""
+        return "its group gives no replica up"
+
+    async def change(self, node: str, settings: Mapping[str, Any], version: str = "") -> str | None:
+        """Give a node's programs, which do not run, other settings and another version from their next start on.
+
+        ``version`` is the folder where that is; empty: the one that they have. None when it is done, otherwise why not.
+        """
+        return "its nodes can't be given other settings, or another version, one by one"
 
     @property
     def node_names(self) -> tuple[str, ...]:

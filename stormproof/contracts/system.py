@@ -10,6 +10,7 @@ from typing import Any
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.guarantee import Guarantee, Trial
+from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import UsageError
@@ -111,8 +112,8 @@ class System(ABC):
     run in this process, under simulated time. ``guarantees`` and ``modes`` say what it guarantees in which mode,
     ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
 
-    Recorded for what judges and steers runs: ``invariants`` (name -> source of the rule), ``bounds`` (name -> seconds
-    or bytes within which it does something), ``fault_points`` (name -> what happens there).
+    ``invariants`` are what must hold of simulated nodes at every instant. Recorded for what judges and steers runs:
+    ``bounds`` (name -> seconds or bytes within which it does something), ``fault_points`` (name -> what happens there).
     """
 
     name: str = ""
@@ -127,7 +128,7 @@ class System(ABC):
     trial: Trial = Trial()
     states: Mapping[str, str] = {}
     bugs: tuple[KnownBug, ...] = ()
-    invariants: Mapping[str, str] = {}
+    invariants: tuple[Invariant, ...] = ()
     bounds: Mapping[str, float] = {}
     fault_points: Mapping[str, str] = {}
 
@@ -161,6 +162,10 @@ class System(ABC):
         """The machines and networks of a test."""
         return Topology(test.node_names, test.client_hosts, packages=self.packages)
 
+    def elements(self, test: Test, demands: Demands) -> tuple[tuple[str, ...], ...]:
+        """The nodes of each server that every destination of a test is spread over; empty where none is."""
+        return ()
+
     def program_roles(self, test: Test) -> Mapping[str, str]:
         """The programs of a node that faults aim at by what they are: role (``MANAGER``) -> name."""
         return {}
@@ -180,6 +185,11 @@ class System(ABC):
             UsageError: the group of such a test takes no more replicas; the message says why.
         """
         raise UsageError(f"{self.name} takes no replicas while it runs")
+
+    def gives_up_replicas(self, test: Test) -> bool:
+        """Whether the group of such a test can go on without a replica that is removed from it
+        (``Cluster.remove_member``)."""
+        return False
 
     def parse_line(self, line: str) -> LogLine:
         """What a line of a node's log says, and when; lines without a time take that of the one before."""

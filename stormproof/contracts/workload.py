@@ -41,6 +41,11 @@ class Workload(ABC):
         """
 
     @classmethod
+    def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the keys of its histories stand for, in order, where a number tells people nothing; else empty."""
+        return ()
+
+    @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
         """What a system has to set up for it."""
         return Demands()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,9 @@ Bools = NDArray[np.bool_]
 NUMBERS: Mapping[str, Any] = {"index": np.int64, "time": np.int64, "process": np.int32, "type": np.int8,
                               "key": np.int32, "value": np.int64}  # fmt: skip
 NAMES = ("run", "f", "node", "error")
-TEXT = "text"
+RUN, TEXT = "run", "text"
+Pairing = Callable[[Int32s, Int8s, Int32s, Int64s], tuple[Int64s, "tuple[int, str] | None"]]
+"""From process, kind, function and time to what ``pair_rows`` returns."""
 BATCH_ROWS = 250_000
 """Rows that are decoded at a time: a row group as we write them."""
 
@@ -89,7 +91,8 @@ class HistoryColumns:
 
 
 def read_columns(
-    path: Path, file_sha256: str | None = None, rows_sha256: str | None = None, *, texts: bool = False
+    path: Path, file_sha256: str | None = None, rows_sha256: str | None = None, *, texts: bool = False,
+    pair: Pairing | None = None,
 ) -> HistoryColumns:
     """Read a history file; its rows may be anything, as long as it has the columns.
 
@@ -97,6 +100,7 @@ def read_columns(
         file_sha256: what the file's digest must be.
         rows_sha256: what the digest of its rows must be.
         texts: whether values that are text are wanted.
+        pair: what joins invocations and completions, as ``pair_rows`` does; that one, if none is given.
 
     Raises:
         HistoryError: there is no sealed history, it is another one (by a digest), it can't be read, or would take
@@ -113,29 +117,34 @@ def read_columns(
             if file_sha256 and hashlib.sha256(content).hexdigest() != file_sha256:
                 raise HistoryError(f"{path}: not the history that the run recorded (its SHA-256 differs)")
             numbers, names, found = _read_columns(content, path, texts, digest)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise HistoryError(f"{path}: not a history ({reason}); run `stormproof recover`") from error
     if digest is not None and digest.hexdigest() != rows_sha256:
         raise HistoryError(f"{path}: not the rows that the run recorded (history_sha256 in run.json differs)")
-    order = np.argsort(numbers["index"], kind="stable")
-    if not np.array_equal(order, np.arange(len(order))):
+    index = numbers["index"]
+    if (index[1:] < index[:-1]).any():
+        order = np.argsort(index, kind="stable")
         numbers = {name: column[order] for name, column in numbers.items()}
-        names = {name: Names(column.codes[order], column.names) for name, column in names.items()}
+        names = {name: Names(column.codes[order] if name != RUN else column.codes, column.names)
+                 for name, column in names.items()}  # fmt: skip
         place = np.argsort(order, kind="stable")
         found = {int(place[row]): text for row, text in found.items()}
-    return make_columns(numbers, names, found)
+    return make_columns(numbers, names, found, pair)
 
 
 def make_columns(
-    numbers: Mapping[str, NDArray[Any]], names: Mapping[str, Names], texts: Mapping[int, str] | None = None
+    numbers: Mapping[str, NDArray[Any]], names: Mapping[str, Names], texts: Mapping[int, str] | None = None,
+    pair: Pairing | None = None,
 ) -> HistoryColumns:
     """Join raw columns (named as in HISTORY_SCHEMA) to a history, in the order of their indices."""
     process, kind, f = numbers["process"], numbers["type"], names["f"]
     codes = [FUNCTIONS[name].code if name in FUNCTIONS else OTHER for name in f.names]
     role = np.asarray([*codes, OTHER], dtype=np.int8)[f.codes]
     role[process < 0] = OTHER
-    partner, problem = pair_rows(process, kind, f.codes, numbers["time"])
+    partner, problem = (pair or pair_rows)(process, kind, f.codes, numbers["time"])
     return HistoryColumns(
         index=numbers["index"], time=numbers["time"], process=process, kind=kind, key=numbers["key"],
         value=numbers["value"], f=f, node=names["node"], error=names["error"], role=role, partner=partner,
@@ -166,14 +175,23 @@ def pair_rows(
     late = order[completes]
     early = order[np.flatnonzero(completes) - 1]
     partner[late], partner[early] = early, late
-    wrong = {
-        "a second invocation of a process whose first is still open": order[invokes & follows],
-        "a completion without an invocation": order[~invokes & ~follows],
-        "a completion of another function than was invoked": late[function[late] != function[early]],
-        "time runs backwards": np.flatnonzero(np.diff(time) < 0) + 1,
-    }
-    first = min(((int(found.min()), reason) for reason, found in wrong.items() if len(found)), default=None)
-    return partner, first
+    wrong = (order[invokes & follows], order[~invokes & ~follows], late[function[late] != function[early]],
+             np.flatnonzero(np.diff(time) < 0) + 1)  # fmt: skip
+    return partner, first_problem([int(found.min()) if len(found) else -1 for found in wrong])
+
+
+PROBLEMS = (
+    "a second invocation of a process whose first is still open",
+    "a completion without an invocation",
+    "a completion of another function than was invoked",
+    "time runs backwards",
+)
+"""What rows that form no history have wrong."""
+
+
+def first_problem(rows: Sequence[int]) -> tuple[int, str] | None:
+    """The first of these rows (-1: none), each the first with one of PROBLEMS, and which that is."""
+    return min(((row, reason) for row, reason in zip(rows, PROBLEMS, strict=True) if row >= 0), default=None)
 
 
 def _read_columns(
@@ -183,20 +201,23 @@ def _read_columns(
 
     Texts are read with dictionaries: written out, a small file could hold any amount of them.
     """
-    demand_small(pq.ParquetFile(pa.BufferReader(content), **FOOTER_LIMITS).metadata, path)
-    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*NAMES, TEXT], **FOOTER_LIMITS)
-    _demand_schema(file.schema_arrow, path)
+    footer = pq.ParquetFile(pa.BufferReader(content), **FOOTER_LIMITS).metadata
+    demand_small(footer, path)
+    file = pq.ParquetFile(pa.BufferReader(content), metadata=footer, read_dictionary=[*NAMES, TEXT], **FOOTER_LIMITS)
+    demand_schema(file.schema_arrow, path)
     rows = file.metadata.num_rows
     numbers = {name: np.empty(rows, dtype=kind) for name, kind in NUMBERS.items()}
-    codes = {name: np.empty(rows, dtype=np.int32) for name in NAMES}
+    codes = {name: np.empty(rows, dtype=np.int32) for name in NAMES if name != RUN}
     known: dict[str, dict[str, int]] = {name: {} for name in NAMES}
     found: dict[int, str] = {}
     wanted = [*NUMBERS, *NAMES, *([TEXT] if texts or digest else [])]
     offset = taken = 0
     for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
         end = offset + batch.num_rows
-        written_out = sum(int(np.maximum(text_sizes(batch.column(name)), 0).sum(dtype=np.int64))
-                          for name in wanted if name not in NUMBERS)  # fmt: skip
+        for name in wanted[len(NUMBERS):]:
+            batch.column(name).validate(full=True)  # a damaged file may point behind its dictionary
+        sizes = {name: text_sizes(batch.column(name)) for name in wanted[len(NUMBERS):]}
+        written_out = sum(int(each.sum(dtype=np.int64)) + batch.column(name).null_count for name, each in sizes.items())
         # A footer may lie about what follows.
         taken += batch.nbytes + written_out
         demand_bytes(taken, path)
@@ -206,9 +227,11 @@ def _read_columns(
                 raise HistoryError(f"{path}: the column {name} holds nulls")
             numbers[name][offset:end] = column.to_numpy(zero_copy_only=False)
         for name in NAMES:
-            codes[name][offset:end] = _codes(batch.column(name), known[name])
+            found_codes = codes_of(batch.column(name), known[name])
+            if name in codes:
+                codes[name][offset:end] = found_codes
         if digest is not None:
-            digest.update(batch)
+            digest.update(batch, sizes)
         if texts:
             column = batch.column(TEXT)
             here = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
@@ -216,10 +239,12 @@ def _read_columns(
         offset = end
     if offset != rows:
         raise HistoryError(f"{path}: it holds {offset} rows, and says {rows}")
+    # Which rows are of which run is of no use to anybody, how many runs there are is.
+    codes[RUN] = np.empty(0, dtype=np.int32)
     return numbers, {name: Names(codes[name], tuple(known[name])) for name in NAMES}, found
 
 
-def _demand_schema(schema: pa.Schema, path: Path) -> None:
+def demand_schema(schema: pa.Schema, path: Path) -> None:
     """See that a file is of the one schema; a column may lack the dictionary that it was written with.
 
     Raises:
@@ -237,10 +262,12 @@ def _demand_schema(schema: pa.Schema, path: Path) -> None:
             raise HistoryError(f"{path}: the column {wanted.name} holds {kind}, not {plain}")
 
 
-def _codes(column: Any, known: dict[str, int]) -> Int32s:
+def codes_of(column: Any, known: dict[str, int]) -> Int32s:
     """A dictionary column's codes in terms of ``known``, which grows; row groups have dictionaries of their own."""
-    column.validate(full=True)  # a damaged file may point behind its dictionary
     translate = [known.setdefault(name, len(known)) for name in column.dictionary.to_pylist()]
     local = column.indices.fill_null(-1) if column.indices.null_count else column.indices
-    found: Int32s = np.asarray([*translate, -1], dtype=np.int32)[local.to_numpy(zero_copy_only=False)]
+    numbers: Int32s = local.to_numpy(zero_copy_only=False)
+    if translate == list(range(len(translate))):
+        return numbers
+    found: Int32s = np.asarray([*translate, -1], dtype=np.int32)[numbers]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,21 +27,25 @@ class RowsDigest:
         self._fields = [field for field in HISTORY_SCHEMA if field.name != "run"]
         self._digests = {field.name: (hashlib.sha256(), hashlib.sha256()) for field in self._fields}
 
-    def update(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Take some more rows; their columns have the schema's types, texts with a dictionary or without."""
+    def update(self, rows: pa.Table | pa.RecordBatch, sizes: Mapping[str, Any] | None = None) -> None:
+        """Take some more rows; their columns have the schema's types, texts with a dictionary or without. ``sizes`` are
+        the ``text_sizes`` of a batch's columns, where they are known."""
         for field in self._fields:
             column = rows.column(field.name)
             for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-                self._take(field, chunk)
+                self._take(field, chunk, (sizes or {}).get(field.name))
 
-    def _take(self, field: pa.Field, chunk: pa.Array) -> None:
+    def _take(self, field: pa.Field, chunk: pa.Array, sizes: Any) -> None:
         first, texts = self._digests[field.name]
         if pa.types.is_integer(field.type):
             values = chunk.to_numpy(zero_copy_only=False)
             first.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
             return
-        sizes = text_sizes(chunk)
+        if sizes is None:
+            sizes = text_sizes(chunk)
         first.update(np.ascontiguousarray(sizes, "<i4").data)
+        if chunk.null_count == len(chunk):
+            return
         for piece in _pieces(chunk, np.maximum(sizes, 0)):
             texts.update(_joined(piece))
 
@@ -57,11 +62,13 @@ class RowsDigest:
 
 def text_sizes(chunk: pa.Array) -> Any:
     """The lengths in bytes of a column's texts, -1 for null; none is expanded."""
-    if pa.types.is_dictionary(chunk.type):
-        sizes = pc.binary_length(chunk.dictionary).take(chunk.indices)
-    else:
-        sizes = pc.binary_length(chunk)
-    return pc.fill_null(sizes, -1).to_numpy(zero_copy_only=False)
+    if chunk.null_count == len(chunk):
+        return np.full(len(chunk), -1, dtype=np.int32)
+    if not pa.types.is_dictionary(chunk.type):
+        return pc.fill_null(pc.binary_length(chunk), -1).to_numpy(zero_copy_only=False)
+    known = pc.fill_null(pc.binary_length(chunk.dictionary), -1).to_numpy(zero_copy_only=False)
+    codes = chunk.indices.fill_null(-1) if chunk.indices.null_count else chunk.indices
+    return np.append(known, np.int32(-1))[codes.to_numpy(zero_copy_only=False)]
 
 
 def _pieces(chunk: pa.Array, sizes: Any) -> list[pa.Array]:
@@ -81,7 +88,7 @@ def _pieces(chunk: pa.Array, sizes: Any) -> list[pa.Array]:
 def _joined(piece: pa.Array) -> memoryview:
     """The bytes of its texts, one after the other: just how Arrow keeps them once no null is left."""
     if pa.types.is_dictionary(piece.type):
-        piece = piece.cast(piece.type.value_type)
+        piece = piece.dictionary.take(piece.indices.drop_null())
     plain = pa.concat_arrays([pc.fill_null(piece, "")])
     _, offsets, data = plain.buffers()
     if data is None or not len(plain):

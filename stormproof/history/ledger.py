@@ -7,9 +7,10 @@ clock of the history.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,9 +163,15 @@ def _content(path: Path) -> bytes:
         raise HistoryError(f"{path}: can't be read ({error.strerror or error})") from error
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path) -> Sequence[Mapping[str, Any]]:
+    return _parsed(path, _content(path))
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(path: Path, content: bytes) -> Sequence[Mapping[str, Any]]:
+    """The lines of a ledger; whoever reads one for its faults reads it for its repairs next."""
     found = []
-    lines = _content(path).decode("utf-8", "replace").split("\n")
+    lines = content.decode("utf-8", "replace").split("\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue

@@ -18,6 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import clock_checks
+import disk_checks
+import packet_checks
+
 from harness.backends.catalog import BACKENDS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Backend
@@ -388,6 +392,7 @@ async def check_wait(backend: Backend) -> None:
     """Leave brokers running and a link cut, and wait for the end of standard input or a kill."""
     await start_echo(backend, *NODES)
     await backend.set_network(frozenset({("n1", "n2"), ("c1", "n1")}))
+    await packet_checks.let_suffer(backend)
     await backend.pause("n3", MAIN)
     print(json.dumps({"waiting": os.getpid()}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -398,14 +403,16 @@ async def reset(backend: Backend) -> None:
     await backend.set_network(frozenset())
     for node in NODES:
         await backend.kill(node, MAIN)
-        await backend.exec(node, f"rm -rf {shlex.quote(backend.node_dir(node))}/*")
+        # A mounted disk stays where it is, but empty.
+        await backend.exec(node, f"rm -rf {shlex.quote(backend.node_dir(node))}/* 2>/dev/null")
 
 
 async def main(name: str, run_dir: Path, checks: list[str]) -> None:
     backend: Backend = BACKENDS.load(name)()
     options = json.loads(os.environ.get("STORMPROOF_TEST_OPTIONS", "{}"))
     shared = () if name == "ssh" else ("common",)
-    test = Test(system="standalone", workload="queue", nodes=len(NODES), options=options)
+    nemesis = tuple(os.environ.get("STORMPROOF_TEST_NEMESIS", "").split())
+    test = Test(system="standalone", workload="queue", nodes=len(NODES), options=options, nemesis=nemesis)
     began = time.perf_counter()
     try:
         await backend.provision(test, Topology(test.node_names, test.client_hosts, shared=shared), run_dir)
@@ -423,7 +430,8 @@ async def main(name: str, run_dir: Path, checks: list[str]) -> None:
 
 CHECKS = {
     name.removeprefix("check_"): function
-    for name, function in globals().items()
+    for module in (sys.modules[__name__], clock_checks, disk_checks, packet_checks)
+    for name, function in vars(module).items()
     if name.startswith("check_") and inspect.iscoroutinefunction(function)
 }
 

@@ -82,11 +82,11 @@ class Place:
         return subprocess.Popen([*self.become, *command], env=self.env, text=True, cwd=self.tmp,
                                 start_new_session=True, **options)
 
-    def check(self, *names: str) -> dict[str, Any]:
+    def check(self, *names: str, timeout: float = 120) -> dict[str, Any]:
         """Run checks in a child; the figures it printed."""
         child = self.spawn(self.command(*names), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE)
-        output, errors = child.communicate(timeout=120)
+        output, errors = child.communicate(timeout=timeout)
         assert child.returncode == 0, errors
         return {key: value for line in output.splitlines() for key, value in json.loads(line).items()}
 
@@ -151,6 +151,10 @@ PLACES = [
 ]
 
 
+HERE = "local-root" if os.geteuid() == 0 else "local-user"
+"""This machine, as whoever runs the tests."""
+
+
 @contextmanager
 def make_place(name: str, below: str = "") -> Iterator[Place]:
     """A place with folders that its user can reach; afterwards nothing of the run may be left.
@@ -167,9 +171,10 @@ def make_place(name: str, below: str = "") -> Iterator[Place]:
         tmpdir = tmp / below
         run_dir = tmpdir / "store" / run
         run_dir.mkdir(parents=True)
-        for package in ("harness", "nodes", "stormproof"):
+        for package in ("harness", "nemesis", "nodes", "stormproof"):
             shutil.copytree(PROJECT / package, tmp / package, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(CHILD, tmp)
+        for path in (CHILD, *CHILD.parent.glob("*_checks.py")):
+            shutil.copy(path, tmp)
         env = {**os.environ, "PYTHONPATH": str(tmp), "TMPDIR": str(tmpdir), MARK: run,
                "PYTHONDONTWRITEBYTECODE": "1"}
         become: list[str] = []

@@ -12,7 +12,7 @@ import pytest
 from places import NASTY, PLACES, Place, make_place
 
 from harness.backends import docker as docker_backend
-from harness.backends import docker_networks
+from harness.backends import docker_networks, packet_queue
 from harness.backends.cleanup import cleanup
 from harness.backends.docker import DockerBackend
 from stormproof.contracts.topology import Topology
@@ -34,6 +34,21 @@ def test_backend(place: Place, checks: tuple[str, ...]) -> None:
     """What the checks of backend_child say, one after the other."""
     figures = place.check(*checks)
     assert figures["up_ms"] > 0
+
+
+@pytest.mark.requirement("H5")
+@pytest.mark.requirement("H24")
+@pytest.mark.soak
+def test_links_suffer(place: Place) -> None:
+    """Every condition, each direction, and what holds packets killed: a quarter of a minute each."""
+    place.check("packets", "packets_program_killed")
+
+
+@pytest.mark.requirement("H5")
+def test_links_suffer_in_short() -> None:
+    """One condition that is a rule and one that holds packets."""
+    with make_place("local-root" if os.geteuid() == 0 else "local-user") as place:
+        place.check("packets_in_short")
 
 
 @pytest.mark.parametrize("name", [PLACES[0], PLACES[2]])  # whole runs elsewhere: tests/e2e/test_hostile_names.py
@@ -67,6 +82,8 @@ def test_kill_leaves_nothing_but_data(
     os.kill(pid if victim == "child" else child.pid, signal.SIGKILL)
     child.wait(30)
     asyncio.run(gone(place))
+    if place.backend == "docker":
+        asyncio.run(suffers_no_more(place))
     monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
     monkeypatch.setattr("os.getuid", lambda: place.run_dir.stat().st_uid)
     before = place.leftovers()
@@ -79,6 +96,19 @@ def test_kill_leaves_nothing_but_data(
     kinds = {"container", "network", "volume"} if place.backend == "docker" else {"folder"}
     assert {tuple(what.split()[:2]) for what in removed} == {("removed", kind) for kind in kinds}
     assert cleanup([place.run]) == []
+
+
+async def suffers_no_more(place: Place) -> None:
+    """Containers outlive a killed harness, but not what held their packets, nor its rules."""
+    name = docker_networks.container_name(place.run, "n2")
+    for _ in range(100):
+        ask = ["docker", "exec", name, "nft", "list", "tables"]
+        shown = subprocess.run(ask, capture_output=True, text=True, check=False)
+        assert "inet stormproof\n" in shown.stdout, "the cut is there until the container is removed"
+        if packet_queue.TABLE not in shown.stdout:
+            return  # the program undoes it last
+        await asyncio.sleep(0.1)
+    raise AssertionError(shown.stdout)
 
 
 async def gone(place: Place) -> None:

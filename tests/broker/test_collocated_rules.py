@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from engine_bench import Bench, bodies, deliveries
 
-from nodes.reference.api import Closed, Effect, Opened
+from nodes.reference.api import Closed, Effect, Opened, Refused
 from nodes.reference.engine.threads import PREFIX
+from nodes.reference.server.collocated import subscription
 
 pytestmark = pytest.mark.requirement("J3", part=True)
 
@@ -74,3 +75,39 @@ def test_others_are_left_alone() -> None:
     bench.open_collocated(NEW)
     assert list(bench.engine.connections()) == ["c", OTHER, NEW]
     assert bodies(bench.subscribe(conn=NEW)) == ["second", "third"]
+
+
+def pull(bench: CollocatedBench) -> list[str]:
+    return bodies(deliveries(bench.do("pull", OLD, id="source")))
+
+
+def test_a_pulled_subscription_is_given_one_message_for_each_pull_and_no_other() -> None:
+    bench = CollocatedBench()
+    assert deliveries(bench.do("subscribe", OLD, **subscription("/queue/q", "d", 0))) == []
+    (first,) = deliveries(bench.do("pull", OLD, id="source"))
+    assert first.body == b"first"
+    bench.restart()
+    assert deliveries(bench.do("ack", OLD, id=first.ack_id)) == []
+    assert pull(bench) == ["second"]
+    assert pull(bench) == ["third"]
+    assert pull(bench) == []  # it waits for what comes
+    assert bodies(deliveries(bench.send("fourth"))) == ["fourth"]
+    assert deliveries(bench.send("fifth")) == []
+    assert bodies(bench.subscribe()) == ["fifth"]  # which is for others
+
+
+def test_a_pull_needs_a_pulled_subscription() -> None:
+    bench = CollocatedBench()
+    bench.subscribe(conn=OLD)
+    (refused,) = [each for each in bench.do("pull", OLD, id="s") if isinstance(each, Refused)]
+    assert "no pulled subscription" in refused.reason
+
+
+def test_a_pulled_message_that_is_acknowledged_in_a_branch_makes_no_room_for_another() -> None:
+    bench = CollocatedBench()
+    bench.do("subscribe", OLD, **subscription("/queue/q", "d", 0))
+    (first,) = deliveries(bench.do("pull", OLD, id="source"))
+    bench.prepare("x", first.ack_id)
+    assert deliveries(bench.do("prepare", OLD, tx="x")) == []
+    bench.do("commit", OLD, xid="x")
+    assert pull(bench) == ["second"]

@@ -105,6 +105,18 @@ class Account:
     def lost(self) -> list[Message]:
         return [m for m in self.missing() if self.is_drained(m[0]) or self.is_proven_empty(m[0])]
 
+    def loss_shapes(self) -> dict[str, int]:
+        """How many lost messages lie where among the confirmed ones of their queue that were delivered."""
+        counts = {"prefix": 0, "middle": 0, "postfix": 0, "whole": 0}
+        confirmed = [(m, self.send(m)) for m in self.messages() if any(o.kind == "ok" for o in self.sends(m))]
+        for message in self.lost():
+            mine = self.send(message)
+            others = [o for m, o in confirmed if m[0] == message[0] and self.deliveries(m)]
+            before = any(other.completed < mine.invoked for other in others)
+            after = any(other.invoked > mine.completed for other in others)
+            counts[{(1, 1): "middle", (1, 0): "postfix", (0, 1): "prefix", (0, 0): "whole"}[before, after]] += 1
+        return counts
+
     def phantoms(self) -> int:
         count = 0
         for message in self.messages():

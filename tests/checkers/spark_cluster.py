@@ -9,8 +9,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyspark
 
@@ -28,10 +29,13 @@ def why_not() -> str | None:
 
 
 class SparkCluster:
-    """A master and its workers; each worker is a process with all of its children in namespaces of its own."""
+    """A master and its workers; each worker is a process with all of its children in namespaces of its own.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Workers have nothing but ``variables`` in their environment, and ``hidden`` is an empty folder to them.
+    """
+
+    def __init__(self, folder: Path, variables: Mapping[str, str], hidden: Path | None) -> None:
+        self.folder, self._variables, self._hidden = folder, dict(variables), hidden
         self.port = _free_port()
         self.master = f"spark://127.0.0.1:{self.port}"
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -55,18 +59,24 @@ class SparkCluster:
         (place / "spark").mkdir(parents=True)
         (place / "java").mkdir()
         java = find_java().home
+        hide = "" if self._hidden is None else f"mount -t tmpfs none {self._hidden} && "
         # What lies under the project, its environment too, is not there for the worker: nor where it lies here.
         script = (
             f"mount --bind {SPARK} {place}/spark && mount --bind {java} {place}/java && "
-            f"mount -t tmpfs none {PROJECT} && exec {shlex.join(_java(place / 'spark', place / 'java'))} "
+            f"mount -t tmpfs none {PROJECT} && {hide}exec {shlex.join(_java(place / 'spark', place / 'java'))} "
             f"org.apache.spark.deploy.worker.Worker --host 127.0.0.1 --cores 1 --memory 1500m --webui-port 0 "
             f"--work-dir {place}/work {self.master}"
         )
         log = (place / "log").open("wb")
+        variables = _environment() | {"SPARK_HOME": f"{place}/spark"} | self._variables
         self.workers.append(subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", "sh",
-             "-c", script], stdout=log, stderr=log, cwd="/", env=_environment() | {"SPARK_HOME": f"{place}/spark"},
-        ))  # fmt: skip
+             "-c", script], stdout=log, stderr=log, cwd="/", env=variables))  # fmt: skip
+
+    def log(self, number: int) -> str:
+        """What the executors of a worker have written for people, all of it."""
+        found = sorted((self.folder / f"worker{number}" / "work").glob("*/*/stderr"))
+        return "".join(path.read_text(errors="replace") for path in found)
 
     def kill_worker(self, number: int) -> None:
         """End a worker with all that it has started, without a word."""
@@ -81,9 +91,10 @@ class SparkCluster:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
+def spark_cluster(folder: Path, workers: int = 2, variables: Mapping[str, str] = MappingProxyType({}),
+                  hidden: Path | None = None) -> Iterator[SparkCluster]:
     """A cluster for a while."""
-    cluster = SparkCluster(folder)
+    cluster = SparkCluster(folder, variables, hidden)
     try:
         cluster.start(workers)
         yield cluster

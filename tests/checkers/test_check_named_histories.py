@@ -34,6 +34,27 @@ def test_lost_names_the_faults_in_force_when_it_was_confirmed() -> None:
     assert found.anomalies[0].detail["faults"] == [4]
 
 
+@pytest.mark.parametrize(("survivors", "shape", "text"), [
+    ((2,), "prefix", "lost: 2 before the first that survived"),
+    ((0, 2), "middle", "lost: 1 between those that survived"),
+    ((0,), "postfix", "lost: 2 after the last that survived"),
+    ((), "whole", "lost: 3 with none that survived before or after"),
+])  # fmt: skip
+def test_the_shape_of_a_loss(survivors: tuple[int, ...], shape: str, text: str) -> None:
+    values = [(0, 0), (0, 1), (0, 2)]
+    kept = [values[number] for number in survivors]
+    sends = [sent(0, value) for value in values]
+    found = outcome("loss-shape", *sends, *(taken(1, value, f="drain") for value in kept), drained())
+    assert (found.verdict, found.summary, found.figures[shape]) == (INVALID, text, 3 - len(kept))
+    assert {anomaly.kind for anomaly in found.anomalies} == {f"lost-{shape}"}
+
+
+def test_what_was_sent_at_the_same_time_is_neither_before_nor_after() -> None:
+    rows = [Row(0, "invoke", "enqueue", A), Row(1, "invoke", "enqueue", B), Row(0, "ok", "enqueue", A),
+            Row(1, "ok", "enqueue", B)]  # fmt: skip
+    assert outcome("loss-shape", rows, taken(2, B, f="drain"), drained()).figures["whole"] == 1
+
+
 def test_an_unconfirmed_send_may_vanish() -> None:
     assert outcome("lost", sent(0, A, "info"), drained()).verdict == VALID
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
-from checkers import job
+from checkers import job, spark_failures
 from checkers.job import check_and_store, check_runs, summarize
 from checkers.lake import read_lake
 from checkers.run_check import check_run
@@ -82,7 +82,9 @@ def test_nothing_to_check(spark: Any) -> None:
 def test_the_summary_counts_by_system_nemesis_and_check(spark: Any, tmp_path: Path) -> None:
     written = list(write_store(tmp_path, 12, 400))
     check_runs(spark, [run_dir for run_dir, _ in written])
-    found = {(row.system, row.nemesis, row.check_name): row for row in summarize(spark, tmp_path)}
+    rows = summarize(spark, tmp_path)
+    assert summarize(None, tmp_path) == rows and {type(row.found) for row in summarize(None, tmp_path)} == {int}
+    found = {(row.system, row.nemesis, row.check_name): row for row in rows}
     assert {(system, nemesis) for system, nemesis, _ in found} == {("joram", "partition"), ("standalone", "partition")}
     assert sum(row.runs for row in found.values() if row.check_name == "lost") == 12
     lost = sum(row.invalid for row in found.values() if row.check_name == "lost")
@@ -129,6 +131,9 @@ def test_a_job_that_fails_is_one_line(spark: Any, tmp_path: Path, monkeypatch: p
         check_runs(spark, [tmp_path])
 
 
+AWAITED = "An error occurred while calling o1.x.\n: a.SparkException: Exception thrown in awaitResult:\n\tat a.b\n"
+
+
 @pytest.mark.parametrize(("said", "told"), [
     ("An error occurred while calling o81.getResult.\n: org.apache.spark.SparkException: Job aborted\n"
      "Traceback (most recent call last):\n  File \"x\"\nModuleNotFoundError: No module named 'x'\n\tat a.b(C.java)\n"
@@ -136,10 +141,20 @@ def test_a_job_that_fails_is_one_line(spark: Any, tmp_path: Path, monkeypatch: p
     ("An error occurred while calling o81.getResult.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b(C.java)",
      "org.apache.spark.SparkException: Job aborted"),
     ("x\nstormproof.errors.SparkFailed: the worker on w is old", "^the worker on w is old$"),
+    (AWAITED +
+     "Caused by: java.io.IOException: Cannot run program \"/v/python\": error=2, No such file or directory\n",
+     r"a worker can't start /v/python \(No such file\)"),
+    (AWAITED +
+     "Caused by: java.io.IOException: nobody knows\n", "failed: java.io.IOException: nobody knows$"),
+    ("An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File \"x\"\n"
+     "importlib.metadata.PackageNotFoundError: No package\n", "failed: importlib.metadata.PackageNotFoundError: No p"),
+    ("x\nModuleNotFoundError: No module named 'checkers'\n", "a worker has no Stormproof, .*--spark-env FILE"),
+    ("Job aborted due to stage failure: Task 3 in stage 1.0 failed 4 times, most recent failure: Lost task 3.3\n"
+     "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", "task 3 died again and again"),
 ])  # fmt: skip
 def test_what_a_cluster_says_is_one_telling_line(said: str, told: str) -> None:
     with pytest.raises(SparkFailed, match=told) as failed:
-        raise job._failed(RuntimeError(said))
+        raise spark_failures.failed(RuntimeError(said))
     assert len(str(failed.value).splitlines()) == 1
 
 
@@ -149,6 +164,19 @@ def test_a_verdict_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(StormproofError, match=f"could not be stored: {run_dir}"):
         check_runs(spark, [run_dir])
     assert check_and_store(run_dir).column("verdict").to_pylist()[0] == "invalid"
+
+
+def test_a_verdict_that_cannot_be_stored_is_told_beside_the_others(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"20260101T00000{number}-joram-queue-{number}-000{number}" for number in range(3)]
+    runs = [store_run(tmp_path / name, [*sent(0, (0, 0)), *taken(1, (0, 0)), *drained(), *depth()]) for name in names]
+    (runs[1] / "verdict.json").mkdir()
+    assert check_stored(tmp_path, [], master="local[2]", as_json=True) == 3
+    out, err = capsys.readouterr()
+    assert {run["run"]: run["verdict"] for run in json.loads(out)["runs"]} == dict.fromkeys(names, "valid")
+    assert err.splitlines() == [f"not stored: {runs[1]}: Is a directory"]
+    assert {row["run"]: row["verdict"] for row in table_rows(tmp_path)} == dict.fromkeys(names, "valid")
 
 
 def test_a_damaged_run_is_named_and_the_others_are_checked(

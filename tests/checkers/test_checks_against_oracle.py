@@ -91,6 +91,11 @@ def compare_counts_and_verdicts(rows: list[Row]) -> None:
     assert found["lost"].count == len(lost)
     assert found["lost"].verdict == ("invalid" if lost else "unknown" if missing else "valid")
     assert found["duplicate-okay"].verdict == found["lost"].verdict
+    shapes = account.loss_shapes()
+    assert found["loss-shape"].verdict == found["lost"].verdict
+    assert {name: found["loss-shape"].figures.get(name, 0) for name in shapes} == shapes
+    for name in (name for name, count in shapes.items() if count):
+        event(f"lost {name}")
     assert found["phantom"].count == account.phantoms()
     forbidden, permitted = account.repeats()
     assert (found["duplicated"].count, found["redelivered-unconfirmed"].count) == (forbidden, permitted)

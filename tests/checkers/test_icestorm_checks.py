@@ -73,6 +73,14 @@ def test_an_object_exists_or_not_for_everybody_alike(rows: list[list[Row]], verd
         assert found.count == 1 and found.anomalies[0].kind == "not-linearizable" and found.anomalies[0].ops
 
 
+@pytest.mark.requirement("I7", part=True)
+def test_an_anomaly_names_its_object_as_the_workload_does() -> None:
+    for names, told in (((), "object 0"), (("topic a",), "topic a")):
+        found = outcome("metadata", subscribe(), look(0), names=names)
+        (anomaly,) = found.anomalies
+        assert (anomaly.detail["object"], f"{told}: " in found.summary) == (told, True)
+
+
 def test_what_is_not_guaranteed_is_reported_and_does_not_decide() -> None:
     verdict = judge(run_of([*subscribe(), *look(0)], (), guarantees=["recovery"], gates={}))
     (found,) = [result for result in verdict.checks if result.check == "metadata"]
@@ -179,6 +187,33 @@ def test_what_a_replica_that_lives_owes_its_subscribers(
     assert (found.verdict, found.figures["not_promised"]) == (verdict, aside)
     if verdict == INVALID:
         assert (found.count, found.anomalies[0].value) == (1, "0/0")
+
+
+CUT = fault(2.5, 3.5)
+
+
+@pytest.mark.requirement("H12", part=True)
+@pytest.mark.parametrize(
+    ("owed", "rows", "faults", "verdict", "aside"),
+    [
+        ("promised", [attached(), published(A), drained()], [KILL], VALID, 1),
+        ("all", [attached(), published(A), drained()], [KILL], INVALID, 0),
+        ("all", [attached(), published(A), got(A), drained()], [KILL], VALID, 0),
+        ("all", [attached(), published(A, "info"), drained()], [KILL], VALID, 0),
+        ("all", [attached(), published(A)], [KILL], UNKNOWN, 0),
+        ("resumed", [attached(), published(A), published(B), drained()], [CUT], UNKNOWN, 2),
+        ("resumed", [attached(), published(A), published(B), published(C), got(C), drained()], [CUT], VALID, 2),
+        ("resumed", [attached(), published(A), published(B), published(C), drained()], [CUT], INVALID, 2),
+        ("resumed", [attached(), published(A), published(B), published(C), drained()],
+         [fault(2.5, None)], UNKNOWN, 3),
+    ],
+)  # fmt: skip
+def test_a_user_may_ask_for_more_than_is_promised(
+    owed: str, rows: list[list[Row]], faults: list[FaultWindow], verdict: str, aside: int
+) -> None:
+    options = {"retry_count": 0, "owed": owed, "resume_within": 0.002}  # two rows
+    found = outcome("event-lost", *rows, faults=faults, test={**EVENTS, "options": options})
+    assert (found.verdict, found.figures["not_promised"]) == (verdict, aside)
 
 
 @pytest.mark.requirement("I11", part=True)

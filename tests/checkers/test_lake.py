@@ -17,10 +17,12 @@ from checker_histories import depth, drained, sent, store_run, taken
 from checkers import lake
 from checkers.job import check_and_store
 from checkers.lake import append, compact, read_lake, refresh, row_of
+from checkers.lake_files import LAKE, PART
 from checkers.messages import add_messages
 from checkers.run_check import check_run
 from checkers.synthetic import write_store
 from checkers.views import duckdb_views, spark_views
+from harness.query import query as ask
 from stormproof.run_folder import read_verdict
 
 pytestmark = pytest.mark.requirement("H9", part=True)
@@ -57,7 +59,7 @@ def test_refresh_finds_new_changed_and_gone_runs(tmp_path: Path) -> None:
     judged_run(tmp_path, 2)
     assert refresh(tmp_path) == 1
     assert verdicts(tmp_path) == {one.name: "valid", two.name: "valid"}
-    shutil.rmtree(tmp_path / lake.LAKE)
+    shutil.rmtree(tmp_path / LAKE)
     assert refresh(tmp_path) == 2
 
 
@@ -68,19 +70,34 @@ def test_many_small_files_become_one(tmp_path: Path) -> None:
         append(tmp_path, [json.loads(lake.packed(row_of(run, check_run(run))))])
     before = verdicts(tmp_path)
     append(tmp_path, [json.loads(lake.packed(row_of(runs[0], check_run(runs[0]))))])
-    assert len(list((tmp_path / lake.LAKE).glob(f"*/{lake.PART}"))) == 1
+    assert len(list((tmp_path / LAKE).glob(f"*/{PART}"))) == 1
     assert verdicts(tmp_path) == before == {run.name: read_verdict(run)["verdict"] for run in runs}
 
 
 def test_a_damaged_part_comes_back_from_the_runs(tmp_path: Path) -> None:
     runs = [judged_run(tmp_path, number) for number in (1, 2)]
     refresh(tmp_path)
-    (part,) = (tmp_path / lake.LAKE).glob(f"*/{lake.PART}")
+    (part,) = (tmp_path / LAKE).glob(f"*/{PART}")
     part.write_bytes(b"PAR1")
     assert verdicts(tmp_path) == {}
     assert refresh(tmp_path) == 2
     assert set(verdicts(tmp_path)) == {run.name for run in runs}
     assert len(duckdb_views(tmp_path).execute("FROM runs").fetchall()) == 2
+
+
+def test_damage_within_a_part_is_found_when_a_query_fails_of_it(tmp_path: Path) -> None:
+    runs = [judged_run(tmp_path, number) for number in (1, 2)]
+    refresh(tmp_path)
+    (part,) = (tmp_path / LAKE).glob(f"*/{PART}")
+    column = next(column for column in (pq.read_metadata(part).row_group(0).column(index) for index in range(60))
+                  if column.path_in_schema == "sentence")  # fmt: skip
+    content = bytearray(part.read_bytes())
+    content[column.data_page_offset : column.data_page_offset + column.total_compressed_size // 2] = b"\xff" * (
+        column.total_compressed_size // 2)  # fmt: skip
+    part.write_bytes(content)
+    assert refresh(tmp_path) == 0, "what it takes to be up to date can be read"
+    found = ask(tmp_path, "SELECT run, sentence FROM runs ORDER BY run").to_pylist()
+    assert found == [{"run": run.name, "sentence": read_verdict(run)["sentence"]} for run in runs]
 
 
 WRITER = """
@@ -190,7 +207,7 @@ def test_spark_and_duckdb_see_the_same(spark: object, tmp_path: Path) -> None:
 def test_parts_are_parquet_that_anybody_reads(tmp_path: Path) -> None:
     judged_run(tmp_path, 1, BAD)
     refresh(tmp_path)
-    (part,) = (tmp_path / lake.LAKE).glob("month=2026-01/part-*.parquet")
+    (part,) = (tmp_path / LAKE).glob("month=2026-01/part-*.parquet")
     (row,) = pq.ParquetFile(part).read().to_pylist()
     assert (row["verdict"], row["lost"]) == ("invalid", 1)
 

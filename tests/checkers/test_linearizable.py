@@ -100,8 +100,19 @@ def test_nothing_to_judge_is_unknown() -> None:
 def test_what_porcupine_cannot_decide_within_its_limits_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     undecided = porcupine.ColumnsResult(porcupine.CheckResult.UNKNOWN, [porcupine.CheckResult.UNKNOWN], 0, 1.0)
     monkeypatch.setattr(linearizable, "check_queue_columns", lambda *_, **__: undecided)
-    found = outcome(sent(0, A), taken(1, A))
+    found = outcome(TWICE)
     assert (found.verdict, found.summary.split(" within")[0]) == (UNKNOWN, "1 of 1 queue could not be decided")
+
+
+def test_porcupine_is_asked_only_where_a_message_is_not_in_order_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(linearizable, "_decide", lambda *_: asked.append(1) or 1 / 0)
+    assert outcome(sent(0, A), taken(1, A), sent(0, B, "info", key=1)).figures == {
+        "model": "unordered-queue", "queues": 2, "operations": 3}  # fmt: skip
+    assert not asked
+    for bad in (TWICE, taken(1, A), [*taken(1, A), *sent(0, A)], [*sent(0, A, "fail"), *taken(1, A)], taken(1, "boo")):
+        with pytest.raises(ZeroDivisionError):
+            outcome(bad)
 
 
 def test_queues_that_time_does_not_suffice_for_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from checkers.spark import _reason
+from checkers.java import find_java
+from checkers.spark import _reason, _settings, demand_master
+from checkers.synthetic import write_store
+from stormproof.errors import SparkFailed, UsageError
 from stormproof.made import folders
 
 _DEAD_JVM = """
@@ -37,8 +40,8 @@ __import__("time").sleep(600)
 """
 
 
-def start(code: str, place: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code], text=True, env={**os.environ, "TMPDIR": str(place)},
+def start(code: str, place: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, *words], text=True, env={**os.environ, "TMPDIR": str(place)},
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 
@@ -72,7 +75,63 @@ def test_what_spark_leaves_lies_in_one_folder_that_tells_whose_it_is(
     (b"warn\njava.io.IOException: no room\n  at a.b\n  ... 21 more\n", "x", "java.io.IOException: no room"),
     (b"", ": a.LoginException: nobody\n\tat x\nCaused by: b.NullPointerException: name\n\t... 21 more\n",
      "Caused by: b.NullPointerException: name"),
+    (b'Exception in thread "main" org.apache.spark.SparkException: Set it.\n\tat x\n', "x", "Set it."),
     (b"warn\n", "plain", "plain"), (b"", "", "Exception"),
 ])  # fmt: skip
 def test_why_spark_did_not_start_is_its_last_complaint(log: bytes, error: str, told: str) -> None:
     assert _reason(Exception(error), io.BytesIO(log)) == told
+
+
+def test_settings_of_a_cluster_come_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    file = tmp_path / "spark-defaults.conf"
+    java = find_java()
+    file.write_text("# ours\n\nspark.executor.memory  4g\nspark.yarn.queue=tests\nspark.x.y: a b = c\n"
+                    "spark.ui.enabled true\n")
+    settings = _settings("spark://h:1", java, None)
+    assert {name: settings[name] for name in ("spark.executor.memory", "spark.yarn.queue", "spark.x.y")} == {
+        "spark.executor.memory": "4g", "spark.yarn.queue": "tests", "spark.x.y": "a b = c"}  # fmt: skip
+    assert settings["spark.ui.enabled"] == "false" and settings["spark.master"] == "spark://h:1"
+    assert "spark.executor.memory" not in _settings("local[2]", java, None), "the file is a cluster's"
+    file.write_text("executor.memory 4g\n")
+    with pytest.raises(UsageError, match=r"executor\.memory is no setting"):
+        _settings("yarn", java, None)
+
+
+def test_what_is_no_master_is_told_at_once() -> None:
+    for master in ("mesos://x", "nonsense", "", "local[x]"):
+        with pytest.raises(SparkFailed, match="is no Spark master"):
+            demand_master(master)
+    for master in ("local", "local[*]", "local[2,4]", "yarn", "k8s://https://h:1"):
+        demand_master(master)
+
+
+_DEADLY = """
+import os, signal, sys
+from pathlib import Path
+from checkers import job
+from checkers.spark import start_spark, stop_spark
+
+def prepare():
+    import checkers.run_check as run_check
+    judge = run_check.judge
+    run_check.judge = lambda run: os.kill(os.getpid(), signal.SIGKILL) if run.name.endswith("0003") else judge(run)
+
+refused = []
+runs = sorted(Path(sys.argv[1]).glob("2*"))
+for row in job.check_runs(start_spark("local[2]"), runs, prepare=prepare, refused=refused):
+    print(row.run, row.verdict, row.damage)
+stop_spark()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_run_at_which_what_judges_dies_is_named_and_costs_the_others_nothing(tmp_path: Path) -> None:
+    written = {run.name: defects.verdict for run, defects in write_store(tmp_path / "store", 9, 300)}
+    output, errors = start(_DEADLY, tmp_path, str(tmp_path / "store")).communicate(timeout=500)
+    found = {line.split()[0]: line.split(maxsplit=2)[1:] for line in output.splitlines()}
+    (deadly,) = (run for run in written if run.endswith("0003"))
+    verdict, damage = found.pop(deadly)
+    assert verdict == "unknown" and deadly in damage and "dies, most often for want of memory" in damage, errors
+    assert {run: verdict for run, (verdict, _) in found.items()} == {r: v for r, v in written.items() if r != deadly}

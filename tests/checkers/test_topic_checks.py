@@ -389,3 +389,50 @@ def test_the_kernels_agree_with_the_definitions(rows: list[Row]) -> None:
 @given(histories())
 def test_a_great_many_histories(rows: list[Row]) -> None:
     compare(rows)
+
+
+TWO_ELEMENTS = [["n1", "n2"], ["n3", "n4"]]
+
+
+def at(node: str, rows: list[Row]) -> list[Row]:
+    """The same, as a node answered it."""
+    return [row._replace(node=node) for row in rows]
+
+
+@pytest.mark.requirement("J22", part=True)
+@pytest.mark.parametrize(("node", "verdict"), [("n2", INVALID), ("n3", VALID)])
+def test_two_elements_of_a_topic_have_no_common_order(node: str, verdict: str) -> None:
+    rows = [at("n1", attached()), at(node, attached(SECOND, 3)), published(A), published(OTHER, process=9),
+            at("n1", got(A, OTHER)), at(node, got(OTHER, A, key=SECOND, process=3))]
+    assert outcome("agreement", *rows, elements=TWO_ELEMENTS).verdict == verdict
+    assert outcome("agreement", *rows).verdict == INVALID
+
+
+@pytest.mark.requirement("J22", part=True)
+@pytest.mark.parametrize(("node", "verdict"), [("n2", INVALID), ("n3", VALID)])
+def test_what_another_element_was_sent_before_may_come_later(node: str, verdict: str) -> None:
+    rows = [at(node, subscribed()), at("n1", published(A)), at("n3", published(OTHER, process=9)),
+            at(node, got(OTHER, key=TRANSIENT, process=2))]
+    assert outcome("gaps", *rows, elements=TWO_ELEMENTS).verdict == verdict
+    seen = [at("n1", attached()), at("n1", got(B, A, C)), at(node, got(B, C, key=TRANSIENT, process=2))]
+    sent = [at("n1", published(value, "info")) for value in (B, A, C)]
+    assert outcome("gaps", at(node, subscribed()), *sent, *seen, elements=TWO_ELEMENTS).verdict == verdict
+
+
+@pytest.mark.requirement("J22", part=True)
+@pytest.mark.parametrize(("node", "verdict"), [("n2", INVALID), ("n3", VALID)])
+def test_what_was_on_its_way_between_elements_may_be_older_than_a_subscription(node: str, verdict: str) -> None:
+    rows = [at("n1", published(A)), at(node, subscribed()), at(node, got(A, key=TRANSIENT, process=2))]
+    assert outcome("topic-phantom", *rows, elements=TWO_ELEMENTS).verdict == verdict
+
+
+@pytest.mark.requirement("J22", part=True)
+def test_nothing_is_said_where_neither_element_is_known() -> None:
+    """Nodes that are not told: a message and a subscription of which nobody knows the element are not of one."""
+    late = [at("?", rows) for rows in (published(A), subscribed(), got(A, key=TRANSIENT, process=2))]
+    assert outcome("topic-phantom", *late, elements=TWO_ELEMENTS).verdict == VALID
+    assert outcome("topic-phantom", *late).verdict == INVALID
+    missed = [at("?", rows) for rows in (subscribed(), published(A), published(OTHER, process=9),
+                                         got(OTHER, key=TRANSIENT, process=2))]  # fmt: skip
+    assert outcome("gaps", *missed, elements=TWO_ELEMENTS).verdict == VALID
+    assert outcome("gaps", *missed).verdict == INVALID

@@ -76,8 +76,8 @@ def results(request: pytest.FixtureRequest,
 
 @pytest.mark.requirement("H6", part=True)
 @pytest.mark.parametrize(("name", "backend"), [
-    *everywhere("store-and-forward", "topic", "transaction", only=[LOCAL]),
-    *everywhere("store-and-forward", "transaction", only=[DOCKER], slow=True),
+    *everywhere("store-and-forward", only=[LOCAL]), *everywhere("store-and-forward", only=[DOCKER], slow=True),
+    *everywhere("topic", "transaction", "own-server", "clustered-topic", slow=True),
     *everywhere("asynchronous", only=[DOCKER]), *everywhere("asynchronous", only=[LOCAL], slow=True),
     *everywhere("clustered", "processing", slow=True), *everywhere("unspecified", only=[DOCKER], slow=True),
 ])  # fmt: skip

@@ -58,7 +58,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
         (["test", "--set", "client_heartbeat=0"], "--set client_heartbeat=0: must be between 0.01 and"),
         (["test", "--system", "icestorm", "--workload", "events", "--set", "master_timeout=9999"],
          "--set master_timeout: 9999.0 is not a number of seconds from 0.001 to 3600"),
-        (["test", "--nemesis", "kill,packets", "--backend", "local"], "'local' can't inject the fault 'packets'"),
+        (["test", "--nemesis", "kill,reboot", "--backend", "local"], "'local' can't inject the fault 'reboot'"),
         (["test", "--config", "/nowhere.toml"], "existing TOML file"),
         (["guarantees"], "--seeds NUMBER to simulate them"),
         (["guarantees", "--system", "standalone", "--seeds", "1"], "no guarantees written down"),
@@ -274,6 +274,15 @@ def test_the_generated_page_is_up_to_date() -> None:
     finally:
         sys.path.pop(0)
     assert PAGE.read_text() == names_page(), "run `make docs`"
+
+
+def test_the_page_of_all_invariants_is_up_to_date() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from generate_docs import INVARIANTS, invariants_page
+    finally:
+        sys.path.pop(0)
+    assert INVARIANTS.read_text() == invariants_page(), "run `make docs`"
 
 
 def test_doctor_says_what_this_machine_can_do(

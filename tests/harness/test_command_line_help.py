@@ -27,9 +27,9 @@ WITH_JSON = {
     "gc --keep 1d": "harness.housekeeping.collect",
     "nightly a.toml": "harness.nights.command.run_nightly", "triage": "harness.nights.command.run_triage",
     "trend": "harness.nights.command.run_trend",
-    "query x": "harness.query.run_query",
+    "query x": "harness.query.run_query", "import x --workload register": "harness.exchange.import_run",
     "compare a b": "harness.differences.compare", "list": "harness.listing.listing",
-    "doctor": "harness.backends.probe.probe_all",
+    "doctor": "harness.backends.probe.probe_all", "reproduce": "harness.reproductions.command.recipes",
 }  # fmt: skip
 """Commands that print a JSON object, and where each does its work."""
 

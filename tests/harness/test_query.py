@@ -7,17 +7,22 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import stormproof
 from checkers.job import check_and_store
+from checkers.lake import refresh
 from checkers.synthetic import write_store
 from checkers.views import VIEWS
+from harness.query import query
 from stormproof.errors import UsageError
+from stormproof.run_folder import read_verdict
 
 pytestmark = [pytest.mark.requirement("H9", part=True), pytest.mark.requirement("H19", part=True)]
 
@@ -108,3 +113,47 @@ def test_runs_that_can_not_be_accounted_for_are_named(store: Path, tmp_path: Pat
     done = ask(copy, "SELECT count(DISTINCT run) AS runs FROM messages")
     assert done.returncode == 0 and damaged.name in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_histories_that_cannot_be_read_are_told_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [run for run, _ in write_store(tmp_path, 6, 300)]
+    for run in runs:
+        check_and_store(run)
+    whole = query(tmp_path, "SELECT run, count(*) AS n FROM operations GROUP BY run").to_pylist()
+    (runs[1] / "history.parquet").write_bytes(b"PAR1 and nothing more")
+    (runs[4] / "history.parquet").write_bytes(b"")
+    capsys.readouterr()
+    left = query(tmp_path, "SELECT run, count(*) AS n FROM operations GROUP BY run ORDER BY run").to_pylist()
+    gone = {runs[1].name, runs[4].name}
+    assert left == sorted((row for row in whole if row["run"] not in gone), key=lambda row: str(row["run"]))
+    err = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in err] == ["left out"] * 2
+    assert str(runs[1] / "history.parquet") in err[0] and str(runs[4] / "history.parquet") in err[1]
+    assert query(tmp_path, "SELECT count(*) AS n FROM runs").to_pylist() == [{"n": 6}]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_twenty_thousand_runs_are_one_table(tmp_path: Path) -> None:
+    few = [run for run, _ in write_store(tmp_path / "few", 10, 200)]
+    for run in few:
+        check_and_store(run)
+    store, began = tmp_path / "many", datetime(2025, 11, 1, tzinfo=UTC)
+    for number in range(20_000):
+        run = few[number % 10]
+        name = f"{began + timedelta(minutes=20 * number):%Y%m%dT%H%M%S}-joram-queue-{number}-{number % 65536:04x}"
+        (store / name).mkdir(parents=True)
+        for file in ("run.json", "verdict.json"):
+            (store / name / file).write_text((run / file).read_text().replace(run.name, name))
+        os.link(run / "ledger.jsonl", store / name / "ledger.jsonl")
+    assert refresh(store) == 20_000 and refresh(store) == 0
+    counts = {row["verdict"]: row["n"] for row in
+              query(store, "SELECT verdict, count(*) AS n FROM runs GROUP BY verdict").to_pylist()}  # fmt: skip
+    told = [read_verdict(run)["verdict"] for run in few]
+    assert counts == {verdict: 2_000 * told.count(verdict) for verdict in set(told)}
+    for path in sorted(store.glob("2025*"))[:100]:
+        shutil.rmtree(path)
+    assert query(store, "SELECT count(*) AS n, count(DISTINCT run) AS d FROM runs").to_pylist() == [
+        {"n": 19_900, "d": 19_900}]  # fmt: skip

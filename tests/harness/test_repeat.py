@@ -43,6 +43,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return found
 
     class NoSpark:
+        def __init__(self, *_: Any) -> None:
+            """No session is begun."""
+
         def abandon(self) -> None:
             """There is nothing to end."""
 

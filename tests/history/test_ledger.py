@@ -48,7 +48,7 @@ def test_a_line_says_proven_as_it_always_did() -> None:
     assert "confirmed" not in json.loads(HEALED.to_json())
 
 
-ALWAYS_TELL = ("crash", "manager", "quorum", "gateway", "lockfile", "channel", "shared-db")
+ALWAYS_TELL = ("rolling", "crash", "manager", "quorum", "gateway", "lockfile", "channel", "shared-db")
 """Families that are younger than ledgers without effects."""
 
 

@@ -61,6 +61,9 @@ def run_folder(store: Path | None = None, **info: Any) -> Path:
         exemptions={"lost": ["x"]},
         plugins=[],
         livelock="",
+        invariants={"logs-match": "Raft paper"},
+        invariant_broken={"name": "logs-match", "rule": "r", "source": "s", "wrong": "w", "node": "n1", "time": 1.5,
+                          "states": {"n1": "leads 1"}, "events": {"n1": ["a line"]}},
         **{"test": test, **info},
     )
     write_ledger(run_dir, [fault(3, 9, family="kill"), fault(5, 12, ident=2, evidence={"sides": [["n1"], ["n2"]]})])

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from icestorm_processes import Replicas
 
-from nodes.systems.icestorm.admin import replica_lines
+from nodes.systems.icestorm.admin import COMMANDS, replica_lines
+from nodes.systems.icestorm.prompt import run_prompt
+from stormproof.contracts.system import AdminAccess, AdminCommand
 
 
-def stormproof(*words: str) -> subprocess.CompletedProcess[str]:
+def stormproof(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     code = "from harness.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code, *words], input=typed, capture_output=True, text=True,
+                          timeout=60, check=False)  # fmt: skip
 
 
 @pytest.fixture
@@ -59,6 +64,30 @@ def test_replicas_are_listed_as_the_documentation_shows_them() -> None:
     ]
 
 
+@pytest.mark.requirement("I7", part=True)
+def test_the_prompt_says_what_is_wrong_and_goes_on() -> None:
+    asked: list[tuple[str, object]] = []
+
+    def noted(name: str) -> AdminCommand:
+        def run(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+            asked.append((name, dict(given)))
+            yield name
+
+        return AdminCommand(name, "", run)
+
+    ours = [noted(command.name) for command in COMMANDS]
+    access = AdminAccess("h:1", "guest", "guest")
+    execute = "link a b; dance; create; link a b x; replica;; subscribers 'a; unsubscribe t s; exit; topics"
+    assert list(run_prompt(access, ours, execute)) == [
+        "topic link", "error: there is no command 'dance'; `help` names all", "error: write it as: create TOPIC...",
+        "error: a cost is a whole number, not 'x'", "replica", "error: No closing quotation", "topic unsubscribe",
+    ]  # fmt: skip
+    assert asked == [("topic link", {"topic": "a", "target": "b", "cost": 0}), ("replica", {}),
+                     ("topic unsubscribe", {"topic": "t", "subscriber": "s"})]  # fmt: skip
+    helped = list(run_prompt(access, ours, "", io.StringIO("help\n")))
+    assert {line.split()[0].rstrip(",") for line in helped} >= {"create", "links", "replica", "help"}
+
+
 @pytest.mark.requirement("I7")
 @pytest.mark.requirement("I14")
 def test_an_administrator_sees_an_election_and_makes_topics(replicas: Replicas) -> None:
@@ -75,6 +104,11 @@ def test_an_administrator_sees_an_election_and_makes_topics(replicas: Replicas) 
     assert (twice.returncode, twice.stderr) == (
         3, "stormproof: create a: there is a topic of that name already\n"
     )  # fmt: skip
+    typed = "create c\n\nlink a c 3 # a comment\ntopics\nlinks a\nlink a\ncreate 'c'\ntopics\nexit\ntopics\n"
+    prompt = stormproof("admin", "icestorm", "prompt", "--server", second, typed=typed)
+    assert (prompt.returncode, prompt.stdout.splitlines()) == (0, [
+        "a", "b", "c", "b with cost 2", "c with cost 3", "error: write it as: link FROM TO [COST]",
+        "error: create c: there is a topic of that name already", "a", "b", "c"])  # fmt: skip
     replicas.kill("n3")
     shown = until_normal(first, 2, coordinator=2)
     assert "2: group:      1\n" in shown and "3: state:      unreachable" in shown

@@ -243,18 +243,20 @@ def test_a_replicated_publisher_stays_and_fails_over_without_notice(tmp_path: Pa
 
 
 @pytest.mark.requirement("I12")
-@pytest.mark.parametrize("kind", [NON_REPLICATED, SINGLE])
-def test_a_publisher_with_one_endpoint_never_fails_over_silently(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "endpoints"), [(NON_REPLICATED, "all"), (SINGLE, "all"), (REPLICATED, "one")])
+def test_a_publisher_with_one_endpoint_never_fails_over_silently(tmp_path: Path, kind: str, endpoints: str) -> None:
     async def scenario(group: Group) -> None:
         await group.start()
         assert await group.healthy()
         publisher = await group.publisher(kind, "n2")
         assert {(op.type, op.node) for op in await published(publisher, 5)} == {("ok", "n2")}
+        proxies = [len(await group.ask("n2", name, topic="e0")) for name in ("publisher", "non-replicated-publisher")]
+        assert proxies == ([3, 1] if endpoints == "all" else [1, 1])
         await group.kill("n2")
         await asyncio.sleep(3.0)
         assert (await publisher.invoke(event(5))).type == "fail", "it is told"
         later = await published(publisher, 3, 6)
-        if kind == NON_REPLICATED:
+        if kind != SINGLE:
             assert {op.type for op in later} == {"ok"} and "n2" not in {op.node for op in later}, "another proxy"
         else:
             assert {op.type for op in later} == {"fail"}, "it knows no other endpoint"
@@ -262,7 +264,7 @@ def test_a_publisher_with_one_endpoint_never_fails_over_silently(tmp_path: Path,
             assert await group.healthy()
             assert {(op.type, op.node) for op in await published(publisher, 3, 9)} == {("ok", "n2")}
 
-    simulate(scenario, tmp_path)
+    simulate(scenario, tmp_path, publisher_endpoints=endpoints)
 
 
 @pytest.mark.requirement("I13")

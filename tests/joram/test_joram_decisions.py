@@ -133,21 +133,25 @@ def test_who_may_become_master(alive, view, ranked):
 
 
 @pytest.mark.requirement("J14")
-@pytest.mark.parametrize(("alive", "expected", "primary", "has_log", "started", "may"), [
-    (2, 3, True, False, False, False),
-    (3, 3, True, False, False, True),
-    (2, 2, True, False, False, True),
-    (1, 1, True, False, False, False),
-    (2, 3, True, True, False, True),
-    (1, 3, True, True, True, False),
-    (2, 3, False, False, False, False),
-    (2, 3, False, True, False, False),
-    (3, 3, False, True, False, True),
-    (1, 3, False, True, True, True),
-    (1, 1, False, False, False, True),
+@pytest.mark.parametrize(("alive", "expected", "again", "primary", "has_log", "started", "may"), [
+    (2, 3, 3, True, False, False, False),
+    (3, 3, 0, True, False, False, True),
+    (2, 2, 2, True, False, False, True),
+    (1, 1, 0, True, False, False, False),
+    (2, 3, 0, True, True, False, True),
+    (1, 3, 3, True, True, True, False),
+    (2, 3, 0, False, False, False, False),
+    (2, 3, 3, False, True, False, False),
+    (3, 3, 0, False, True, False, True),
+    (1, 3, 3, False, True, True, True),
+    (1, 1, 0, False, False, False, True),
+    (2, 3, 3, True, True, False, False),
+    (3, 3, 3, True, True, False, True),
+    (2, 3, 3, True, True, True, True),
+    (1, 1, 1, True, True, False, False),
 ])
-def test_when_an_election_may_begin(alive, expected, primary, has_log, started, may):
-    assert may_stand(alive, 3, expected, primary, has_log, started) is may
+def test_when_an_election_may_begin(alive, expected, again, primary, has_log, started, may):
+    assert may_stand(alive, 3, expected, again, primary, has_log, started) is may
 
 
 @pytest.mark.requirement("J20")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import signal
@@ -12,13 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from joram_cluster import PATIENCE, QUEUE, ROOT, Client, status
+from joram_cluster import PATIENCE, QUEUE, ROOT, Client, status, until
+from joram_servers import Node
 from loopback import free_ports
 
 from nodes.reference.__main__ import main
 from nodes.reference.api import ConfigError
 from nodes.reference.config import parse_config
+from nodes.reference.designs.joram.options import Options
+from nodes.reference.engine.limits import Limits
 from nodes.reference.server.descriptor import LINK_OFFSET, config_of, parse_descriptor
+from nodes.reference.server.services import SERVICES
 from nodes.systems.reference.admin_connection import AdminConnection
 
 DOCUMENT = Path(__file__).with_name("a3servers.xml").read_text()
@@ -97,6 +102,97 @@ def test_a_bad_descriptor_is_refused_with_its_line(change: tuple[str, str], comp
     assert message.startswith("a3servers.xml:")
     assert complaint in message
     assert "\n" not in message
+
+
+PROPERTIES = {
+    "ack": "majority", "propagation": "asynchronous", "sync_interval": "0.1", "partitions": "unspecified",
+    "transfer": "held-back", "transfer_chunk": "4096", "idle_timeout": "12.5", "detection_timeout": "0.5",
+    "heartbeat_interval": "0.1", "log_keep": "77", "nbClusterExpected": "2", "network_timeout": "1.5",
+}
+
+
+def with_properties(**properties: str) -> str:
+    """The document's descriptor with properties of its cluster, on one line."""
+    written = "".join(f'<property name="{name}" value="{value}" />' for name, value in properties.items())
+    return DOCUMENT.replace('name="s0">', f'name="s0">{written}')
+
+
+@pytest.mark.requirement("J13")
+def test_a_descriptor_chooses_every_mode_that_options_choose():
+    descriptor = parse_descriptor(with_properties(**PROPERTIES).encode(), "x")
+    config = parse_config(config_of(descriptor, 0, "s0", 1, None))
+    options = Options.from_config(config)
+    assert (options.ack, options.propagation, options.partitions) == ("majority", "asynchronous", "unspecified")
+    assert (options.sync_interval, options.detection_timeout, options.heartbeat_interval) == (0.1, 0.5, 0.1)
+    assert (options.transfer, options.transfer_chunk, options.log_keep) == ("held-back", 4096, 77)
+    assert (options.nb_cluster_expected, options.restart_expected) == (2, 2)
+    assert Limits.from_options(config.options).idle_timeout == 12.5
+    assert config.options["network_timeout"] == 1.5
+    # The command line comes first.
+    assert parse_config(config_of(descriptor, 0, "s0", 1, 3)).options["nb_cluster_expected"] == 3
+
+
+@pytest.mark.requirement("J13")
+@pytest.mark.requirement("J19", part=True)
+def test_properties_of_all_servers_and_destinations_that_are_spread_over_them():
+    common = '<config><property name="ack" value="majority" /><property name="idle_timeout" value="7" />'
+    clustered = '<clustered name="/queue/qa" servers="0 7" /><clustered name="/topic/t" servers="7 0" />'
+    alone = re.search(r'<server id="2".*?</server>', DOCUMENT, re.DOTALL)
+    assert alone is not None
+    outside = alone[0].replace('id="2"', 'id="7" name="local"').replace("16303", "16310").replace("2562", "2570")
+    text = DOCUMENT.replace("<config>", common).replace("</config>", f"{outside}{clustered}</config>")
+    descriptor = parse_descriptor(text.encode(), "x")
+    replica, local = (parse_config(config_of(descriptor, *which, None)) for which in ((0, "a", 1), (7, "b", None)))
+    assert (replica.options["ack"], replica.options["idle_timeout"]) == ("majority", 7.0)
+    assert local.options == {"idle_timeout": 7.0}
+    assert replica.clustered == local.clustered == {"/queue/qa": [0, 7], "/topic/t": [7, 0]}
+    apart = text.replace('<domain name="D1" />', '<domain name="D1" /><domain name="D2" />')
+    apart = apart.replace('domain="D1" port="16310"', 'domain="D2" port="16310"')
+    with pytest.raises(ConfigError, match="no domain in common"):
+        config_of(parse_descriptor(apart.encode(), "x"), 7, "b", None, None)
+
+
+@pytest.mark.requirement("J13")
+@pytest.mark.parametrize(("properties", "complaint"), [
+    ({"akc": "all"}, "4: there is no property 'akc' (there are: max_messages"),
+    ({"ack": "some"}, "4: property ack: 'some' is none of all, majority"),
+    ({"log_keep": "many"}, "4: property log_keep: 'many' is not a whole number"),
+    ({"idle_timeout": "-1"}, "4: property idle_timeout: -1.0 is not a number above zero"),
+    ({"nbClusterExpected": "4"}, "4: property nb_cluster_expected: 4, but peers has 3"),
+    ({"secret": "s"}, "4: there is no property 'secret'"),
+    ({"heartbeat_interval": "0.4", "detection_timeout": "0.5"}, "4: property heartbeat_interval: 0.4 is more than"),
+])
+def test_a_property_that_makes_no_sense_is_refused_with_its_line(properties: dict[str, str], complaint: str):
+    assert complaint in refused(with_properties(**properties))
+
+
+@pytest.mark.requirement("J13")
+@pytest.mark.parametrize(("change", "complaint"), [
+    (('<network domain="D1" port="16302" />', '<property name="ack" value="all" />'), "a replica has no properties"),
+    (("</config>", '<clustered name="q" servers="0 1" /></config>'), "name='q' is neither /queue/NAME nor /topic"),
+    (("</config>", '<clustered name="/queue/q" servers="0 1" /></config>'), "name two servers at least, each once"),
+    (("</config>", '<clustered name="/queue/q" servers="0 0" /></config>'), "name two servers at least, each once"),
+    (("</config>", '<clustered name="/queue/q" servers="0" /></config>'), "(there are: 0)"),
+    (("<config>", '<config><property name="ack" value="all" /><property name="ack" value="all" />'), "twice"),
+])
+def test_properties_and_clustered_destinations_in_wrong_places(change: tuple[str, str], complaint: str):
+    assert change[0] in DOCUMENT
+    assert complaint in refused(DOCUMENT.replace(*change, 1))
+
+
+@pytest.mark.requirement("J13")
+def test_services_of_ones_own_are_named_by_their_import_path():
+    own = '<service class="my.services:Greeter" args="hello" />\n      <network domain="D1" port="1630'
+    descriptor = parse_descriptor(DOCUMENT.replace('<network domain="D1" port="1630', own).encode(), "x")
+    config = parse_config(config_of(descriptor, 0, "s0", 1, None))
+    assert ("my.services:Greeter", "hello") in config.services
+    assert "there is no service 'my.services'" in refused(
+        DOCUMENT.replace('<network domain="D1" port="1630', own.replace(":Greeter", "")))
+    reaction = 'stormproof.Reaction" args="r exactly-once /queue/a /queue/b pulled"'
+    pulled = own.replace('my.services:Greeter" args="hello"', reaction)
+    assert parse_descriptor(DOCUMENT.replace('<network domain="D1" port="1630', pulled).encode(), "x").servers
+    assert "stormproof.Reaction takes" in refused(
+        DOCUMENT.replace('<network domain="D1" port="1630', pulled.replace("b pulled", "b drawn")))
 
 
 @pytest.mark.requirement("J13")
@@ -248,3 +344,42 @@ async def test_a_replica_of_a_longer_descriptor_joins_if_it_knows_the_secret(
     await until_roles(clients, ["master", "slave", "slave", "slave"])
     assert (await admin.status(PATIENCE))["replicas"] == ["s0.0", "s0.1", "s0.2", "s0.3"]
     admin.close()
+
+
+TWO_SERVERS = """<config>
+  <domain name="D1" />
+  <property name="idle_timeout" value="7" />
+  {servers}
+  <clustered name="/queue/qa" servers="0 1" />
+</config>"""
+ALONE = """<server id="{id}" name="s{id}" hostname="127.0.0.1">
+    <network domain="D1" port="{network}" />
+    <service class="org.objectweb.joram.mom.proxies.ConnectionManager" args="guest guest" />
+    <service class="org.objectweb.joram.mom.proxies.tcp.TcpProxyService" args="{client}" />
+  </server>"""
+
+
+@pytest.mark.requirement("J13", part=True)
+@pytest.mark.requirement("J19", part=True)
+@pytest.mark.requirement("J21", part=True)
+async def test_servers_of_a_descriptor_share_a_clustered_queue_and_consume_from_each_other(tmp_path: Path):
+    ports = free_ports(4)
+    servers = "".join(ALONE.format(id=number, network=ports[number], client=ports[2 + number]) for number in range(2))
+    descriptor = parse_descriptor(TWO_SERVERS.format(servers=servers).encode(), "a3servers.xml")
+    logs = [io.StringIO(), io.StringIO()]
+    nodes = [Node(parse_config(config_of(descriptor, number, str(tmp_path / str(number)), None, None)), log, SERVICES)
+             for number, log in enumerate(logs)]  # fmt: skip
+    try:
+        for log in logs:
+            await until(lambda log=log: "started" in log.getvalue(), "a server")
+        here, there = [await Client.connect(port) for port in ports[2:]]
+        await here.publish("moved", "/queue/qa")
+        await there.subscribe("/queue/qa")
+        moved = await there.message()
+        assert (moved.body, moved.headers["destination"]) == (b"moved", "/queue/qa")
+        await there.confirm("SUBSCRIBE", {"id": "far", "destination": "/server/0/queue/own", "ack": "client"})
+        await here.publish("kept there", "/queue/own")
+        assert (await there.message()).headers["destination"] == "/server/0/queue/own"
+    finally:
+        for node in nodes:
+            await node.stop()

@@ -229,6 +229,26 @@ async def test_a_majority_of_a_primary_partition_serves_again_without_the_third(
 
 
 @pytest.mark.requirement("J14")
+async def test_a_number_that_is_given_is_waited_for_at_a_full_restart_and_not_when_the_group_runs(tmp_path: Path):
+    async with running(tmp_path, nb_cluster_expected=3) as cluster:
+        await cluster.settled()
+        for name in cluster.names:
+            await cluster.stop(name)
+        await cluster.start("n2", "n3")
+        await several_timeouts(cluster)
+        assert not cluster.masters()
+        assert [cluster.status(name)["role"] for name in ("n2", "n3")] == ["starting", "starting"]
+        await cluster.start("n1")
+        master, *others = await cluster.settled()
+        await cluster.stop(others[0])
+        await cluster.settled(master, others[1])
+        await cluster.start(others[0])
+        await cluster.settled()
+        await cluster.stop(master)
+        await cluster.settled(*others)
+
+
+@pytest.mark.requirement("J14")
 async def test_unspecified_waits_for_all_expected_after_a_total_stop(tmp_path: Path):
     async with running(tmp_path, partitions=UNSPECIFIED) as cluster:
         await cluster.settled()

@@ -12,6 +12,8 @@ from joram_group import STEADY, Group, simulate
 
 from nodes.reference.designs.joram.messages import Heartbeat, unpack
 from nodes.reference.wire import decode
+from nodes.stomp import Frame, encode
+from nodes.systems.reference.cluster import CLIENT_PORT
 
 SLOWEST = 0.01
 LENGTH_BYTES = 4
@@ -41,6 +43,34 @@ async def said(group: Group, busy: bool) -> list[tuple[str, str, float, bool]]:
     assert group.settled() or busy
     assert "suspected" not in group.story()
     return found
+
+
+async def silent_client_is_closed_after(group: Group, idle: float, silence_from: float) -> float:
+    """Seconds from the last bytes of a reliable client that stays connected and silent until its connection ends."""
+    await group.until(group.settled, "one group")
+    reader, writer = await asyncio.open_connection(group.backend.address(group.serving()[0].config.node), CLIENT_PORT)
+    headers = {"accept-version": "1.2", "host": "/", "login": "guest", "passcode": "guest", "x-reliable": "true"}
+    writer.write(encode(Frame("CONNECT", headers)))
+    assert b"CONNECTED" in await reader.read(1 << 16)
+    await asyncio.sleep(silence_from)
+    writer.write(b"\n")
+    begun = group.loop.now
+    while await asyncio.wait_for(reader.read(1 << 16), 3 * idle):
+        pass
+    assert "idle connection closed" in group.story()
+    return group.loop.now - begun
+
+
+@pytest.mark.requirement("J16")
+@pytest.mark.parametrize("silence_from", [0.1, 7.4, 29.0])
+def test_the_limit_of_idleness_is_kept_within_a_twentieth(silence_from: float):
+    took = []
+
+    async def scenario(group: Group) -> None:
+        took.append(await silent_client_is_closed_after(group, 30.0, silence_from))
+
+    simulate(scenario, Group(1, 3, latency=STEADY))
+    assert 30.0 <= took[0] <= 31.5
 
 
 def run(busy: bool, **options: Any) -> list[tuple[str, str, float, bool]]:

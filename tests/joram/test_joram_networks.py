@@ -135,6 +135,35 @@ async def test_after_a_failover_the_local_server_finds_the_new_master_and_nothin
     assert await (await world.client(second)).drain() == [str(number) for number in range(20)]
 
 
+@pytest.mark.requirement("J21", part=True)
+async def test_a_consumer_at_a_local_server_goes_on_when_the_master_of_the_destinations_server_changes(
+    servers: Callable[..., Servers]
+):
+    world = servers(3, 1)
+    world.start()
+    master, local = await world.serving(0), await world.client(await world.serving(1))
+    await local.subscribe(HERE)
+    for number in range(3):
+        await local.publish(str(number), HERE)
+    first = await local.message()
+    assert (first.body, first.headers["destination"]) == (b"0", HERE)
+    await local.ack(first)
+    await world.nodes[master].stop()
+    second = await world.serving(0)
+    assert second != master
+    await local.publish("3", HERE)
+    taken = [await local.message() for _ in range(3)]
+    assert [message.body for message in taken] == [b"1", b"2", b"3"]
+    await local.ack(taken[0])
+    local.abort()  # what it has not acknowledged is for others, at the server that has the queue
+
+    async def given_back() -> bool:
+        return await world.depth(second) == 2
+
+    await eventually(given_back, "two messages")
+    assert await (await world.client(second)).drain() == ["2", "3"]
+
+
 @pytest.mark.requirement("J11")
 async def test_a_slave_refuses_other_servers_and_names_the_master(servers: Callable[..., Servers]):
     world = servers(3, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from joram_servers import Servers, eventually
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, Deployment
 from nodes.reference.server.process import EXIT_FAILED, EXIT_OK
-from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services
+from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services, factory_of
 
 
 class Group(Servers):
@@ -171,3 +172,42 @@ def test_an_unknown_service_is_refused():
         Services(Submitted(), "n1", [["Nobody"]], lambda: None)
     with pytest.raises(ConfigError, match="/queue/NAME"):
         Services(Submitted(), "n1", [["stormproof.Destinations", "t"]], lambda: None)
+
+
+OWN_SERVICE = """
+class Greeter:
+    def __init__(self, host, reserved, arguments):
+        self._host, self._words = host, arguments
+
+    def init(self, first_time):
+        self._host.log("greeting", words=",".join(self._words), first_time=first_time)
+
+    def stop(self):
+        self._host.log("farewell")
+
+
+silent = 5
+"""
+
+
+@pytest.mark.requirement("J10", part=True)
+@pytest.mark.requirement("J13", part=True)
+async def test_a_service_of_ones_own_is_named_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_services_of_a_test.py").write_text(OWN_SERVICE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    servers = Servers(tmp_path, 1, services=lambda name: (
+        [TCP_PROXY], ["own_services_of_a_test:Greeter", "hello", "world"]))
+    try:
+        servers.start()
+        name = await servers.serving(0)
+    finally:
+        await servers.end()
+    log = servers.logs[name].getvalue()
+    assert "greeting words=hello,world first_time=True" in log and "farewell" in log
+    for wrong, complaint in (
+        ("own_services_of_a_test:Nobody", "can't be imported (AttributeError"),
+        ("no_such_module_at_all:Greeter", "can't be imported (ModuleNotFoundError"),
+        ("own_services_of_a_test:silent", "is no class with the methods init"), ("Greeter", "there is no 'Greeter'"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(complaint)):
+            factory_of(wrong, SERVICES)

@@ -16,6 +16,7 @@ class FakeBackend:
     """Nodes with process states and a network; ``fail`` names calls that raise."""
 
     name = "fake"
+    in_process = False
 
     def __init__(self, test: Test) -> None:
         self.abilities: Mapping[str, str] = {LINKS: "sets", PAUSE: "flags", KILL: "flags"}
@@ -29,6 +30,9 @@ class FakeBackend:
         self.leaky = False  # the network does not really cut
         self.bash = True
         self._addresses = {name: f"10.0.0.{i}" for i, name in enumerate((*test.node_names, *test.client_hosts), 1)}
+
+    def lacks(self) -> Mapping[str, str]:
+        return {}
 
     def address(self, name: str) -> str:
         return self._addresses[name]

@@ -76,6 +76,14 @@ def test_a_machine_that_is_down_is_not_hit() -> None:
             LockFile().plan(kind, facts(states=dead), random.Random(1))
 
 
+def test_no_link_leads_to_a_lock_in_a_folder_that_nodes_share() -> None:
+    now = facts(lock=Lock("n1", "/shared/lock", True, "n2", 7))
+    assert LockFile().plan("delete", now, random.Random(1)).targets == ("n1",)
+    assert LockFile().plan("pause", now, random.Random(1)).targets == ("n2",)
+    with pytest.raises(Infeasible, match="no link leads there"):
+        LockFile().plan("lease", now, random.Random(1))
+
+
 def test_the_holder_of_the_lock_is_hit() -> None:
     assert LockFile().plan("pause", facts(), random.Random(1)).targets == ("n2",)
     lease = LockFile().plan("lease", facts(), random.Random(1))
@@ -106,21 +114,38 @@ def test_the_private_network_alone_is_cut() -> None:
     ("fiorano", {"lock": "false"}, "gateway", "needs no machine with the role 'gateway'"),
     ("fiorano", {"lock": "false"}, "lockfile", "has no lock on a file"),
     ("joram", {}, "lockfile", "has no lock on a file"),
+    ("activemq", {}, "lockfile", "has no lock on a file"),
+    ("activemq", {"mode": "pair"}, "gateway", "needs no machine with the role 'gateway'"),
     ("joram", {}, "channel", "has no private network"),
     ("fiorano", {}, "shared-db", "needs no machine with the role 'shared-db'"),
 ])  # fmt: skip
 def test_a_system_without_such_a_thing_is_refused(system: str, settings: dict[str, str], family: str, why: str) -> None:
+    backend = "local" if system == "activemq" else "sim"
     with pytest.raises(UsageError, match=f"--nemesis {family}: {system}, set like this, {why}"):
-        make_test(system=system, workload="queue", nemesis=family, backend="sim", nodes=None, time_limit=30, rate=10,
+        make_test(system=system, workload="queue", nemesis=family, backend=backend, nodes=None, time_limit=30, rate=10,
                   seed=1, settings=settings)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["slow", "damage"])
-def test_disks_fail_where_disks_can(kind: str) -> None:
-    """Also a kind that comes only when it is asked for needs a backend that has the ability."""
+def test_disks_fail_where_disks_can(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a kind that comes only when it is asked for needs a machine that can do it; the reason is told."""
     test = Test("fiorano", "queue", ("shared-db",), options={"shared_db_kind": kind})
-    with pytest.raises(UsageError, match=f"'local' can't inject shared_db_kind={kind}"):
+    monkeypatch.setattr(LocalBackend, "lacks", lambda: {})
+    (family,) = supported_families(LocalBackend, test, TOPOLOGY)
+    assert kind in family.kinds
+    monkeypatch.setattr(LocalBackend, "lacks", lambda: {"disks": "no FUSE; run: apt-get install fuse3"})
+    wanted = f"'local' can't inject shared_db_kind={kind}: no FUSE; run: apt-get install fuse3 .it can: kill, cut, "
+    with pytest.raises(UsageError, match=wanted):
         supported_families(LocalBackend, test, TOPOLOGY)
+
+
+def test_what_a_machine_lacks_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`any` means what can be had here; a family of which nothing can is refused with the reason."""
+    monkeypatch.setattr(LocalBackend, "lacks", lambda: {"disks": "no FUSE; install it", "power": "no FUSE; install it"})
+    (family,) = supported_families(LocalBackend, Test("fiorano", "queue", ("shared-db",)), TOPOLOGY)
+    assert family.kinds == ("kill", "cut", "cut-one")
+    with pytest.raises(UsageError, match="'local' can't inject the fault 'power': no FUSE; install it"):
+        supported_families(LocalBackend, Test("fiorano", "queue", ("power",)), TOPOLOGY)
 
 
 # What counts as evidence.
@@ -236,6 +261,16 @@ async def test_a_lock_file_that_is_not_gone_is_no_evidence(tmp_path: Path) -> No
     rig = Rig(tmp_path, "lockfile")
     rig.backend.sticky = True
     assert not (await rig.fault("lockfile", "delete")).confirmed
+
+
+async def test_a_new_lock_file_may_be_there_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, "lockfile")
+
+    async def replaced(_node: str, _path: str) -> None:
+        rig.backend.file = replace(LOCK, holder="n2", epoch=LOCK.epoch + 1)
+
+    monkeypatch.setattr(rig.backend, "remove", replaced)
+    assert (await rig.fault("lockfile", "delete")).confirmed
 
 
 @pytest.mark.parametrize(("epoch", "confirmed"), [(7, False), (8, True)])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from harness.settings import make_test
 from nemesis import membership
 from nemesis.membership import Membership
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
-from stormproof.errors import StormproofError
+from stormproof.contracts.fault import ClusterFacts, Evidence, FaultPlan, Infeasible
+from stormproof.errors import StormproofError, UsageError
 
 
 class Growing:
@@ -76,3 +78,50 @@ async def test_a_node_that_joins_after_the_fault_confirms_the_next() -> None:
 async def test_a_node_that_nobody_takes_in_is_an_error(nodes: Any) -> None:
     with pytest.raises(StormproofError, match="nobody takes n3 in: nobody serves"):
         await confirmations(Membership(), Growing(*nodes, refuses=True), "n3")
+
+
+class Shrinking(Growing):
+    """A group that gives replicas up when it is asked, or says why not."""
+
+    async def remove_member(self, node: str) -> str | None:
+        if self.refuses:
+            return "its group gives no replica up"
+        self.nodes = tuple(each for each in self.nodes if each != node)
+        return None
+
+
+def test_removal_is_refused_where_no_group_can_do_it() -> None:
+    with pytest.raises(UsageError, match="the group of joram gives no replica up; leave membership:remove out"):
+        make_test(system="joram", workload="queue", nemesis="membership:remove", backend="sim", nodes=4, time_limit=30,
+                  rate=50, seed=1, settings={})  # fmt: skip
+
+
+async def test_a_replica_is_removed_and_taken_in_again() -> None:
+    fault, group = Membership(), Shrinking("n1", "n2", "n3")
+    cluster, plan = cast(Cluster, group), FaultPlan("remove", ("n2",))
+    injected = await fault.inject(cluster, plan)
+    assert injected.confirmed and group.nodes == ("n1", "n3")
+    healed = await fault.heal(cluster, plan, injected)
+    assert healed.confirmed and healed.found["after"] == ["n1", "n3", "n2"] and group.asked == ["n2"]
+
+
+async def test_a_group_that_gives_nobody_up_says_why_and_nobody_is_taken_in() -> None:
+    fault, group = Membership(), Shrinking("n1", "n2", "n3", refuses=True)
+    cluster, plan = cast(Cluster, group), FaultPlan("remove", ("n2",))
+    with pytest.raises(StormproofError, match="nobody removes n2: its group gives no replica up"):
+        await fault.inject(cluster, plan)
+    assert not (await fault.heal(cluster, plan, Evidence())).confirmed and group.asked == []
+
+
+async def test_a_group_that_says_yes_and_does_nothing_proves_nothing() -> None:
+    group = Shrinking("n1", "n2", "n3")
+    fault, plan = Membership(), FaultPlan("remove", ("n9",))
+    assert not (await fault.inject(cast(Cluster, group), plan)).confirmed, "it never was one of them"
+
+
+def test_who_serves_is_not_removed_and_two_are_left() -> None:
+    states = dict.fromkeys(("n1", "n2", "n3", "n4"), "running")
+    facts = ClusterFacts(("n1", "n2", "n3", "n4"), {}, states, "n1", 1, {}, ("n4",))
+    assert {Membership().plan("remove", facts, random.Random(seed)).targets for seed in range(20)} == {("n2",), ("n3",)}
+    with pytest.raises(Infeasible, match="too few replicas"):
+        Membership().plan("remove", replace(facts, states={**states, "n3": "dead"}), random.Random(1))

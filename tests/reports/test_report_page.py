@@ -162,6 +162,18 @@ def test_a_missing_part_is_said_and_the_rest_still_shown(tmp_path: Path, part: s
     assert "run-1" in page
 
 
+def test_a_run_without_faults_needs_no_ledger(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=600)
+    (run_dir / "ledger.jsonl").unlink()
+    info = json.loads((run_dir / "run.json").read_text())
+    info["test"]["nemesis"], info["ledger_sha256"] = [], hashlib.sha256(b"").hexdigest()
+    (run_dir / "run.json").write_text(json.dumps(info))
+    assert "no fault ledger" not in text_of(run_dir)
+    info["ledger_sha256"] = hashlib.sha256(b"a fault").hexdigest()
+    (run_dir / "run.json").write_text(json.dumps(info))
+    assert "There is no fault ledger" in text_of(run_dir)
+
+
 @pytest.mark.parametrize("part", ["verdict.json", "ledger.jsonl", "history.parquet", "run.json"])
 def test_a_broken_part_is_said_and_the_rest_still_shown(tmp_path: Path, part: str) -> None:
     run_dir = make_run(tmp_path, operations=600)

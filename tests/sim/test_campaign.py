@@ -114,8 +114,7 @@ def test_what_was_found_before_an_end_is_reported(
     assert "reports of the first 1 are written; `stormproof report RUN --store" in err
 
 
-@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), StormproofError("a worker process died")])
-@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize(("steps", "trouble"), [(0, KeyboardInterrupt()), (3, StormproofError("a worker died"))])
 def test_a_shrinking_that_ends_early_keeps_what_it_had(
     steps: int, trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -163,14 +162,17 @@ def test_a_run_that_tells_nothing_can_be_repeated_too(tmp_path: Path, capsys: py
     assert f"repeat with {unknown['command']}" in err
 
 
-@pytest.mark.parametrize(("nemesis", "schedule", "told"), [
-    ("kill", "kill:one:1-2:3", "on real nodes, stormproof test --backend local --config s.toml --repeat 10"),
-    ("power", "power:one:1-2:3", "on real nodes, stormproof test --backend ssh --hosts FILE --config s.toml"),
-    ("disk", "disk:corrupt:1-2:3", "no backend of real nodes has all of these faults"),
-    ("packets", "packets:reset:1-2:3", "no backend of real nodes has all of these faults"),
+@pytest.mark.parametrize(("system", "nemesis", "schedule", "told"), [
+    ("joram", "kill", "kill:one:1-2:3", "on real nodes, stormproof test --backend local --config s.toml --repeat 10"),
+    ("joram", "reboot", "reboot:one:1-2:3", "stormproof test --backend ssh --hosts FILE --config s.toml"),
+    ("joram", "reboot,disk", "reboot:one:1-2:3 disk:full:3-4:3", "no backend of real nodes has all of these faults"),
+    ("fiorano", "reboot", "reboot:one:1-2:3", "no backend of real nodes has all of these faults"),
+    ("joram", "packets", "packets:reset:1-2:3", "stormproof test --backend local --config s.toml --repeat 10"),
 ])  # fmt: skip
-def test_a_scenario_is_recommended_to_a_backend_that_has_its_faults(nemesis: str, schedule: str, told: str) -> None:
-    case = Case("joram", "queue", nemesis, 3, 8.0, 30.0, {"schedule": schedule})
+def test_a_scenario_is_recommended_to_a_backend_that_has_its_faults(
+    system: str, nemesis: str, schedule: str, told: str
+) -> None:
+    case = Case(system, "queue", nemesis, None, 8.0, 30.0, {"schedule": schedule})
     result = SeedResult(case, 1, "invalid", "", {}, ("lost",), {}, {}, "", 0.0, 0.0, "")
     assert told in command._on_real_nodes(result, "--config s.toml")
 

@@ -22,12 +22,14 @@ from workloads.catalog import WORKLOADS
 
 BUDGET = 25
 SLOW = {"transaction-half-applied", "prepared-forgotten", "invitation-twice", "reemission-taken", "receipt-before-sync",
+        "remote-ack-on-arrival", "remote-end-untold",
         "coordinator-stamp-ignored", "conflicting-tail-kept", "moved-and-kept", "own-log-wins", "change-before-slaves",
         "filter-lost-at-failover", "forgotten-when-sent", "stamp-lost-at-start", "close-drops-unacked",
         "completed-before-signal", "inquorate-broker-lives", "majority-too-small", "collocated-contexts-kept",
         "state-behind-log", "transfer-misses-changes", "promoted-in-catchup", "generation-not-stored",
         "catch-up-misses-changes", "dead-backup-holds", "complete-too-early", "passive-serves", "stale-standby-serves",
-        "repository-forgotten", "lock-not-rechecked", "database-not-loaded"}  # fmt: skip
+        "repository-forgotten", "lock-not-rechecked", "database-not-loaded", "dequeue-not-sent", "reset-not-sent",
+        "dirty-store-starts", "acl-not-replicated", "branches-forgotten", "read-on-arrival"}  # fmt: skip
 """Bugs whose hunts take many seeds, or long ones."""
 
 

@@ -15,8 +15,9 @@ SEEDS = range(1, 9)
 """Enough for one of them to show what does not happen in every run."""
 
 
-def verdict_of(folder: Path, seed: int, quality: str, source: str = "queue", bug: str = "none") -> Verdict:
-    settings = {"quality": quality, "source": source, "bug": bug, "fault_gap": 0.3}
+def verdict_of(folder: Path, seed: int, quality: str, source: str = "queue", bug: str = "none",
+               taking: str = "pushed") -> Verdict:  # fmt: skip
+    settings = {"quality": quality, "source": source, "bug": bug, "taking": taking, "fault_gap": 0.3}
     test = small_test(seed, workload="processing", nemesis="kill", rate=40.0, settings=settings)
     return check_run(simulated(test, folder))
 
@@ -39,9 +40,10 @@ def test_what_is_not_promised_is_shown_and_no_violation(quality: str, shows: str
 
 @pytest.mark.requirement("J4", part=True)
 @pytest.mark.requirement("J5", part=True)
-@pytest.mark.parametrize("source", ["queue", "topic"])
-def test_exactly_once_does_neither(source: str, tmp_path: Path) -> None:
-    verdict = verdict_of(tmp_path, 1, "exactly-once", source)
+@pytest.mark.requirement("J3", part=True)
+@pytest.mark.parametrize(("source", "taking"), [("queue", "pushed"), ("topic", "pushed"), ("topic", "pulled")])
+def test_exactly_once_does_neither(source: str, taking: str, tmp_path: Path) -> None:
+    verdict = verdict_of(tmp_path, 1, "exactly-once", source, taking=taking)
     assert verdict.verdict == VALID, verdict.sentence
     assert {"lost", "at-most-once", "duplicated", "phantom", "depth"} <= {r.check for r in verdict.checks if r.decides}
     assert outcome(verdict, "lost").count == outcome(verdict, "at-most-once").count == 0

@@ -14,6 +14,7 @@ from harness.settings import make_test
 from nodes.systems.joram.system import JORAM
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.errors import UsageError
+from stormproof.run_folder import read_run
 from stormproof.test import Test
 
 
@@ -44,6 +45,21 @@ def test_what_a_local_server_confirms_arrives_once_under_faults(tmp_path: Path, 
     assert verdict.verdict == "valid", verdict.sentence
 
 
+@pytest.mark.requirement("J21")
+@pytest.mark.parametrize(("seed", "own"), [pytest.param(1, "local", marks=pytest.mark.soak), (2, "ha")])
+def test_clients_of_their_own_servers_send_to_and_consume_from_another_one_under_faults(
+    tmp_path: Path, seed: int, own: str
+):
+    settings = {"consume_at": "own-server", "own_servers": own}
+    test = small_test(seed, workload="store-and-forward", nodes=None, settings=settings)
+    run_dir = simulated(test, tmp_path)
+    verdict = check_run(run_dir)
+    assert verdict.verdict == "valid", verdict.sentence
+    own_nodes = ("n4", "n5") if own == "local" else ("n4", "n5", "n6")
+    connected = [name for name in test.node_names if "client connected" in (run_dir / f"logs/{name}.log").read_text()]
+    assert connected and set(connected) <= set(own_nodes)
+
+
 @pytest.mark.requirement("J2", part=True)
 def test_without_faults_each_producers_messages_come_in_order(tmp_path: Path):
     run_dir = simulated(calm_test("joram", consumers=1), tmp_path)
@@ -62,3 +78,31 @@ def test_a_queue_on_two_ha_servers_keeps_its_promises_under_faults(tmp_path: Pat
     assert [group.nodes for group in JORAM.layout(test, demands_of(test))] == [("n1", "n2", "n3"), ("n4", "n5", "n6")]
     verdict = check_run(simulated(test, tmp_path))
     assert verdict.verdict == "valid", verdict.sentence
+
+
+@pytest.mark.requirement("J22")
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
+def test_topics_on_two_ha_servers_of_two_replicas_keep_their_promises_under_faults(tmp_path: Path, seed: int):
+    test = small_test(seed, workload="clustered-topic", nodes=4)
+    assert [group.nodes for group in JORAM.layout(test, demands_of(test))] == [("n1", "n2"), ("n3", "n4")]
+    run_dir = simulated(test, tmp_path)
+    verdict = check_run(run_dir)
+    assert verdict.verdict == "valid", verdict.sentence
+    assert read_run(run_dir)["elements"] == [["n1", "n2"], ["n3", "n4"]]
+
+
+@pytest.mark.requirement("J22", part=True)
+@pytest.mark.parametrize("bug", [pytest.param("forgotten-when-sent", marks=pytest.mark.soak), "reemission-taken"])
+def test_topics_on_two_ha_servers_show_the_bugs_of_forwarding(tmp_path: Path, bug: str):
+    found = []
+    for seed in range(1, 9):
+        test = small_test(seed, workload="clustered-topic", nodes=4, settings={"bug": bug})
+        verdict = check_run(simulated(test, tmp_path / str(seed)))
+        if found := [result.check for result in verdict.checks if result.outcome.verdict == "invalid"]:
+            break
+    assert {"topic-lost", "topic-duplicated", "gaps", "topic-order"} & set(found)
+
+
+def test_clustered_topics_need_two_servers() -> None:
+    with pytest.raises(UsageError, match="it is the workload `topic`"):
+        small_test(1, workload="clustered-topic", nodes=4, settings={"ha_servers": 1})

@@ -24,7 +24,7 @@ from harness.backends.ssh.prepare import prepare
 from harness.backends.ssh.remote import clean
 from stormproof.contracts.cluster import MAIN
 from stormproof.contracts.topology import Topology
-from stormproof.errors import StormproofError
+from stormproof.errors import BackendError, StormproofError
 from stormproof.run_folder import REMOTE_FILE
 from stormproof.test import Test
 
@@ -154,10 +154,9 @@ async def check_disk_full() -> None:
 
 
 async def check_machine_faults() -> None:
-    """Who shares a kernel with others is no machine: its clock, packets, power and boot are not touched."""
+    """Who shares a kernel with others is no machine: its own clock, power and boot are not touched."""
     before = time.time() - time.monotonic()
-    for fault, ability, words in (("clock", "clocks", "it shares this machine's kernel"),
-                                  ("reboot", "reboot", "it shares this machine's kernel"),
+    for fault, ability, words in (("reboot", "reboot", "it shares this machine's kernel"),
                                   ("power", "power", "--set power=")):  # fmt: skip
         line = await refused(plan((fault,)))
         assert "n1 (" in line and repr(ability) in line and words in line, line
@@ -358,6 +357,42 @@ def check_prepare() -> None:
     said.clear()
     assert answer(key=False, mark=False) == "" and len(said) == 1, "nothing left to ask"
     assert "there is no host 'n9'" in refusal(lambda: prepare(options, ["n9"], bool, bool, print))
+
+
+def check_packages() -> None:
+    """What a system needs is installed after a question; a test is refused where it is missing."""
+    options = {**OPTIONS, "known_hosts": str(FOLDER / "known_hosts")}
+    said: list[str] = []
+
+    def prepared(*packages: str) -> None:
+        said.clear()
+        prepare(options, ["n1"], lambda asked: bool(said.append(asked)), lambda _: True, said.append, packages)
+
+    prepared("coreutils")
+    assert said[0].endswith(" has coreutils"), said
+    missing = "no-such-package-of-stormproof"
+    line = refusal(lambda: prepared("coreutils", missing))
+    assert f"lacks {missing}. Install that there" in said[0] and "coreutils" not in said[0]
+    assert line.endswith(f"run there as root: apt-get install --no-install-recommends {missing}")
+
+
+async def check_missing_packages() -> None:
+    """A test of a system whose packages a host lacks ends before it begins, with the command that mends it."""
+    from harness.settings import make_test
+
+    test = make_test(system="joram", workload="queue", nemesis="none", backend="ssh", nodes=3, time_limit=5, rate=10,
+                     seed=1, settings=OPTIONS)  # fmt: skip
+    backend = SshBackend()
+    topology = Topology(("n1",), ("c1",), packages=("coreutils", "no-such-package-of-stormproof"))
+    try:
+        await backend.provision(test, topology, run_dir("packages"))
+    except BackendError as error:
+        assert str(error).endswith("run there: apt-get install --no-install-recommends no-such-package-of-stormproof, "
+                                   "or here: stormproof prepare --system NAME"), error  # fmt: skip
+    else:
+        raise AssertionError("not refused")
+    finally:
+        await backend.release()
 
 
 def refusal(call: Any) -> str:

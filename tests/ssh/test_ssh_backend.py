@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends.clock_machines import has_library
+from harness.backends.disk_control import can_mount
 from harness.bench.ssh_test_hosts import SshTestHosts, running_hosts, why_not
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -35,7 +37,8 @@ def child(hosts: SshTestHosts, script: Path, *words: str) -> str:
     ("commands", "shell_death", "limits", "files"),
     ("process", "process_leftovers"),
     ("network", "cut", "cut_while_paused", "keep_other_rules"),
-], ids=["shell", "process", "network"])
+    pytest.param(("packets", "packets_program_killed"), marks=pytest.mark.soak),
+], ids=["shell", "process", "network", "packets"])
 def test_it_passes_what_every_backend_passes(ssh_hosts: SshTestHosts, tmp_path: Path, checks: Sequence[str]) -> None:
     run_dir = tmp_path / f"test-{uuid.uuid4().hex[:8]}"
     run_dir.mkdir()
@@ -43,11 +46,22 @@ def test_it_passes_what_every_backend_passes(ssh_hosts: SshTestHosts, tmp_path: 
     assert list(run_dir.iterdir()) == []
 
 
+@pytest.mark.soak
+@pytest.mark.skipif(not (can_mount().available and has_library().available), reason="no FUSE or no libfaketime here")
+def test_disks_and_clocks_over_ssh(
+    ssh_hosts: SshTestHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On hosts that share a kernel, and with it its clock."""
+    monkeypatch.setenv("STORMPROOF_TEST_NEMESIS", "disk clock")
+    assert "up_ms" in child(ssh_hosts, ANY_BACKEND, "ssh", str(tmp_path), "disk", "clock", "clock_that_does_not_show")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("checks", [
     ("refusals", "ssh_config", "outside"),
     ("machine_faults", "power_provider"),
     ("nothing_hangs_on", "one_run_a_host", "unreachable_host_is_healed_later", "control_is_never_cut"),
-    ("code_is_reused",),
+    ("code_is_reused", "missing_packages"),
     ("stall",),
 ], ids=lambda checks: checks[0])
 def test_over_ssh(ssh_hosts: SshTestHosts, tmp_path: Path, checks: Sequence[str]) -> None:
@@ -64,7 +78,7 @@ def test_hosts_that_lack_something_and_how_they_are_prepared(tmp_path: Path) -> 
         pytest.skip("no sudo here")
     troubles = ["unmarked", "nopython", "oldpython", "nosudo", "nonft", "fulldisk"]
     with running_hosts(tmp_path, 6, troubles) as hosts:
-        checks = ["lacks", "disk_full", "own_key", "prepare"]
+        checks = ["lacks", "disk_full", "own_key", "prepare", "packages"]
         assert child(hosts, CHILD, str(tmp_path), *checks).split() == checks
 
 

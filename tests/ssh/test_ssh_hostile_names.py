@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends.ssh import facts, netem, remote
+from harness.backends import netem
+from harness.backends.ssh import facts, remote
 from harness.backends.ssh.hosts import parse_list
 from harness.backends.ssh.power import Power
 from stormproof.contracts.backend import LinkConditions

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends import network
-from harness.backends.ssh import clients, clock, netem
+from harness.backends import netem, network, packets
+from harness.backends.ssh import clients, clock
+from harness.backends.ssh.backend import SshBackend
 from harness.backends.ssh.connection import known_keys
 from harness.backends.ssh.facts import (
     FACTS_SCRIPT,
@@ -28,9 +29,10 @@ from harness.backends.ssh.facts import (
 )
 from harness.backends.ssh.hosts import Host, absolute, parse_list, parse_ssh_config, read_hosts
 from harness.backends.ssh.keys import make_key
-from harness.backends.ssh.machines import demand_abilities
+from harness.backends.ssh.machines import contradiction, demand_abilities
 from harness.backends.ssh.power import Power, parse_power
 from harness.backends.ssh.remote import Remote, clean_script, take_script
+from harness.deployment import topology_of
 from harness.settings import make_test
 from stormproof.contracts.backend import LinkConditions
 from stormproof.errors import BackendError, HistoryError, UsageError
@@ -122,7 +124,9 @@ def test_a_host_is_taken_by_one_run_and_given_back_by_it(tmp_path: Path) -> None
 
     def run(script: str) -> tuple[int, str]:
         script = script.replace(MARKER, str(tmp_path / "marker")).replace(STATE, str(tmp_path))
-        script = script.replace(network.HEAL_SCRIPT, ":").replace(netem.HEAL, ":").replace(clock.NOTE, "/nowhere")
+        for part in (network.HEAL_SCRIPT, netem.HEAL, packets.HEAL):
+            script = script.replace(part, ":")
+        script = script.replace(clock.NOTE, "/nowhere")
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
@@ -231,12 +235,16 @@ def test_only_a_machine_of_its_own_gets_a_machine_s_faults() -> None:
 
 @pytest.mark.parametrize(("ability", "beside", "facts", "words"), [
     ("clocks", True, vm(1), None),
-    ("clocks", True, vm(1, container="lxc"), "it is a container"),
+    ("clocks", True, vm(1, container="lxc"), "it is a container (lxc), and it has no libfaketime (run"),
+    ("clocks", True, vm(1, container="lxc", faketime=True), None),
+    ("disks", True, vm(1, fuse=True), None),
+    ("disks", True, vm(1), "apt-get install fuse3"),
     ("reboot", True, HostFacts(boot=this_boot()), "this machine's kernel"),
     ("packets", True, vm(1, netem=True, ifb=True), None),
     ("packets", True, vm(1, netem=True), "no ifb"),
     ("packets", False, vm(1, netem=True), None),
-    ("packets", False, vm(1), "no netem"),
+    ("packets", True, vm(1, queue=True), None),
+    ("packets", False, vm(1), "neither netem nor"),
     ("power", True, vm(1), "--set power="),
     ("links", True, vm(1), None),
 ])
@@ -250,6 +258,15 @@ def test_faults_that_a_host_cannot_have_are_refused(
     with pytest.raises(BackendError, match=refused) as caught:
         demand_abilities([ability], nodes, {"n1": facts}, None, beside)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("other", ["power", "reboot"])
+def test_a_disk_that_can_fail_is_gone_at_a_boot(other: str) -> None:
+    assert "gone when its host boots: leave out either" in contradiction({"disks", other, "clock"})
+    assert contradiction({"disks", "clock"}) == contradiction({other}) == ""
+    test = make_test(system="joram", workload="queue", nemesis=f"disk,{other}", backend="sim", nodes=3, time_limit=5.0,
+                     rate=10.0, seed=1, settings={})  # fmt: skip
+    assert "gone when its host boots" in SshBackend.cannot(test, topology_of(test))
 
 
 ADDRESS = {"n1": "10.9.0.11", "n2": "10.9.0.12", "c1": "10.9.0.131", "c2": "10.9.0.132"}

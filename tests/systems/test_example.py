@@ -11,7 +11,7 @@ from runs import HERE, Ran, backends, run_of
 
 DOCS = HERE.parents[1] / "docs"
 EXAMPLE = DOCS / "examples/beanstalkd.py"
-REAL = [backend for backend in backends(slow="local") if backend != "sim"]
+REAL = [backend for backend in backends(slow="docker") if backend != "sim"]
 
 
 def test_the_page_shows_the_file() -> None:

@@ -22,7 +22,7 @@ def two_tier(store: Path, backend: str, nemesis: str, time_limit: str = "8", **s
 
 
 @pytest.mark.requirement("H20", part=True)
-@pytest.mark.parametrize("backend", backends(slow="local"))
+@pytest.mark.parametrize("backend", backends(slow="docker"))
 def test_every_backend(tmp_path: Path, backend: str) -> None:
     """Faults are aimed at one program of several, at the helper by its role, at the network behind; the operator's
     repair is told; logs of a format of their own tell roles; the run names the file that it was made with."""

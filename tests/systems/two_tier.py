@@ -119,6 +119,8 @@ class TwoTier(stormproof.ShellSystem):
 class Connection:
     """One client's connection: the four primitives."""
 
+    writer: asyncio.StreamWriter | None = None
+
     async def connect(self, host: str, port: int, local: str) -> None:
         self.reader, self.writer = await asyncio.open_connection(host, port, local_addr=(local, 0))
 
@@ -137,9 +139,11 @@ class Connection:
         return int((await self._ask(f"DEPTH {queue}")).removeprefix("OK "))
 
     async def close(self) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     async def _ask(self, line: str) -> Any:
+        assert self.writer is not None
         self.writer.write(f"{line}\n".encode())
         answer = (await self.reader.readline()).decode().strip()
         if answer.startswith("ERROR"):

@@ -14,10 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from harness.backends import network
-from harness.backends.base import ABILITIES, ShellBackend, gather_all
+from harness.backends import disk_machines, network
+from harness.backends.base import gather_all
+from harness.backends.clock_machines import ClockBackend
+from harness.backends.disk_control import ChannelStream, FuseDisk
+from harness.backends.disk_machines import DiskBackend
+from harness.backends.packets import PACKET_ABILITIES, PacketBackend
 from harness.backends.shell import Channel
-from harness.backends.ssh import clients, clock, machines, netem
+from harness.backends.ssh import clients, clock, machines
 from harness.backends.ssh.clients import ClientAddresses
 from harness.backends.ssh.connection import CONNECT_LIMIT, ShellProcess, in_thread, open_root_shell
 from harness.backends.ssh.facts import (
@@ -33,9 +37,10 @@ from harness.backends.ssh.facts import (
 from harness.backends.ssh.hosts import absolute, default_known_hosts, read_hosts
 from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
 from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
-from nemesis.families import ANY_KIND, families_of, honoured_kinds, needs_of, wanted_kinds
+from nemesis.families import abilities_needed
 from stormproof.contracts.backend import (
     DEAD,
+    DISKS,
     HOST_ROOT,
     LINKS,
     PACKETS,
@@ -60,16 +65,17 @@ OPTIONS = (
 )
 
 
-class SshBackend(ShellBackend):
+class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     """Nodes on the first hosts that a file names."""
 
     name = "ssh"
     root_folder = HOST_ROOT
     silence = 1.0
     options = OPTIONS
-    abilities: ClassVar[Mapping[str, str]] = {**ABILITIES, **machines.ABILITIES}
+    abilities: ClassVar[Mapping[str, str]] = {**PACKET_ABILITIES, **machines.ABILITIES}
     lateness = None
     also_type = " --hosts FILE"
+    installs = ", or here: stormproof prepare --system NAME"
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,8 +88,6 @@ class SshBackend(ShellBackend):
         self._power: Power | None = None
         self._down: set[str] = set()
         self._cut: frozenset[Link] = frozenset()
-        self._conditions: Mapping[Link, LinkConditions] = {}
-        self._queues: dict[str, netem.Queues] = {}
         self._clocks: dict[str, tuple[float, float]] = {}
 
     @staticmethod
@@ -98,6 +102,21 @@ class SshBackend(ShellBackend):
         read_hosts(settings)
         return settings
 
+    @staticmethod
+    def cannot(test: Test, topology: Topology) -> str:
+        """Hosts have one network, no folder in common, and a disk that fails only until they boot."""
+        if topology.networks:
+            return (f"hosts over SSH have one network for a test, but {test.system} wants further ones: "
+                    f"{', '.join(topology.networks)}; choose another --backend")
+        if topology.shared:
+            return (f"hosts over SSH have no folders in common that we know of, but {test.system} wants some: "
+                    f"{', '.join(topology.shared)}; choose another --backend")
+        if topology.addresses:
+            return (f"{test.system} wants an address that moves from host to host "
+                    f"({', '.join(topology.addresses)}), and nobody here knows which are free on the hosts' "
+                    "network; name one in the system's settings")
+        return machines.contradiction(_needed(test))
+
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Connect to the hosts, see that they may and can be nodes, give each a folder and the clients their addresses.
 
@@ -105,16 +124,8 @@ class SshBackend(ShellBackend):
             UsageError: the files that name the hosts don't, or name too few.
             BackendError: a host can't be reached, may not be broken, or lacks something.
         """
-        if topology.networks:
-            raise UsageError(f"hosts over SSH have one network for a test, but {test.system} wants further ones: "
-                             f"{', '.join(topology.networks)}; choose another --backend")
-        if topology.shared:
-            raise UsageError(f"hosts over SSH have no folders in common that we know of, but {test.system} wants some: "
-                             f"{', '.join(topology.shared)}; choose another --backend")
-        if topology.addresses:
-            raise UsageError(f"{test.system} wants an address that moves from host to host "
-                             f"({', '.join(topology.addresses)}), and nobody here knows which are free on the hosts' "
-                             "network; name one in the system's settings")
+        if why := self.cannot(test, topology):
+            raise UsageError(why)
         hosts = read_hosts(test.options)
         if len(hosts) < len(topology.machines):
             raise UsageError(f"{len(topology.machines)} machines need as many hosts, but there are {len(hosts)}: "
@@ -130,6 +141,27 @@ class SshBackend(ShellBackend):
         await self._demand_packages(topology, topology.machines)
         await self._place_clients(test, topology)
         await gather_all(self._demand(node, take_script(self._noted(), node)) for node in topology.machines)
+        if self.wants_disks(test):
+            await gather_all(self._mount_disk(test, node) for node in topology.machines)
+        if self.wants_clocks(test):
+            await self._give_clocks([node for node in topology.nodes if self._shares_clock(node)])
+
+    async def _mount_disk(self, test: Test, node: str) -> None:
+        """By a program that lives by its session's input."""
+        folder = f"{self.node_dir(node)}/disk"
+        for path in disk_machines.program_files():
+            await self.upload(node, path.read_bytes(), f"{folder}/{path.name}")
+        await self._demand(node, f"mkdir -p {shlex.quote(self.data_dir(node))}")
+        program = [self._pythons[node], f"{folder}/{disk_machines.PROGRAM}", self.data_dir(node), f"{folder}/kept",
+                   disk_machines.seed_of(test, node)]  # fmt: skip
+        stream = await ChannelStream.start(await self._connect(node), shlex.join(program))
+        disk = FuseDisk(self._noted().nodes[node].label, stream)
+        await disk.await_ready()
+        self._disks[node] = disk
+
+    def wants_disks(self, test: Test) -> bool:
+        """Power is cut by whoever provides the machine, whose own disk then forgets."""
+        return DISKS in _needed(test)
 
     def node_dir(self, node: str) -> str:
         """The node's private folder, as seen on the node."""
@@ -163,18 +195,7 @@ class SshBackend(ShellBackend):
             BackendError: as ``set_network``, or a node can't do it.
         """
         self._spare_control(conditions)
-        wanted = netem.queues(self._control, conditions)
-        self._conditions = conditions
-        await gather_all(self._emulate(node, queues) for node, queues in wanted.items() if node not in self._down)
-
-    async def affected_packets(self) -> Mapping[Link, int]:
-        """Packets that suffered so far on each link that has a condition now."""
-        busy = [(node, queues) for node, queues in self._queues.items() if queues.leaving or queues.arriving]
-        texts = await gather_all(self._demand(node, netem.counts_script(self._device(node))) for node, _ in busy)
-        counts: dict[Link, int] = {}
-        for (node, queues), text in zip(busy, texts, strict=True):
-            counts |= netem.parse_counts(text, node, queues)
-        return counts
+        await super().set_conditions(conditions)
 
     async def process(self, node: str, program: str) -> ProcessState:
         """A program's state; ``dead`` on a machine without power."""
@@ -227,6 +248,8 @@ class SshBackend(ShellBackend):
         """The node's time of day, seconds since 1970; ours for a machine without power, which proves nothing of it."""
         if node in self._down:
             return time.time()
+        if node in self._clock_library:
+            return await super().clock(node)
         return float(await self._demand(node, "date +%s.%N"))
 
     async def set_clock(self, node: str, offset: float, rate: float) -> None:
@@ -235,6 +258,8 @@ class SshBackend(ShellBackend):
         Raises:
             BackendError: the host shares its clock with others, or the rate is beyond what the kernel's tick can do.
         """
+        if node in self._clock_library:
+            return await super().set_clock(node, offset, rate)
         self._demand_own_machine(node, "clock can't be set")
         if not abs(rate - 1) <= clock.MOST_SKEW:
             raise BackendError(f"{node}: a clock can't run {rate:g} times as fast, only {1 - clock.MOST_SKEW:g} to "
@@ -251,6 +276,10 @@ class SshBackend(ShellBackend):
                 raise BackendError(f"{source} is where {node} is controlled from, which is never cut; use "
                                    "--set clients=outside")
 
+    def _shares_clock(self, node: str) -> bool:
+        """Whether the host is none whose own clock can be set."""
+        return bool(own_machine(self._facts[node], [each for other, each in self._facts.items() if other != node]))
+
     def _demand_own_machine(self, node: str, failure: str) -> None:
         why = own_machine(self._facts[node], [each for other, each in self._facts.items() if other != node])
         if why:
@@ -261,14 +290,16 @@ class SshBackend(ShellBackend):
             raise BackendError(f"nobody is named who can cut power; give --set power=...: {HELP}")
         return self._power
 
-    def _device(self, node: str) -> str:
+    async def _device(self, node: str) -> str:
         return self._facts[node].devices[self._addresses[node]]
 
-    async def _emulate(self, node: str, queues: netem.Queues) -> None:
-        if self._queues.get(node, netem.Queues({}, {})) != queues:
-            self._queues.pop(node, None)
-            await self._demand(node, queues.script(self._device(node), self._addresses))
-            self._queues[node] = queues
+    async def _kernel(self, node: str) -> frozenset[str]:
+        facts = self._facts[node]
+        return frozenset(name for name, there in (("netem", facts.netem), ("ifb", facts.ifb)) if there)
+
+    async def _suffer(self, node: str) -> None:
+        if node not in self._down:  # else it gets what it should suffer when it is back
+            await super()._suffer(node)
 
     async def _filter(self, node: str, rules: network.Filter) -> None:
         if node in self._down:
@@ -279,7 +310,7 @@ class SshBackend(ShellBackend):
     async def _forget(self, node: str) -> None:
         """Drop what is known of a boot that is over."""
         self._rules.pop(node, None)
-        self._queues.pop(node, None)
+        await self._forget_packets(node)
         self._orphans.pop(node, None)
         await gather_all((self._work[node].close(), self._control[node].close()))
 
@@ -301,7 +332,8 @@ class SshBackend(ShellBackend):
         self._down.discard(node)
         async with self._network_lock:
             await self._filter(node, network.filters(self._control, self._cut)[node])
-        await self._emulate(node, netem.queues(self._control, self._conditions)[node])
+        async with self._packet_lock:
+            await self._suffer(node)
         if self._clocks.get(node, (0.0, 1.0)) != (0.0, 1.0):
             await self.set_clock(node, *self._clocks[node])
 
@@ -312,6 +344,8 @@ class SshBackend(ShellBackend):
             BackendError: a host could not be cleaned; what is left is noted for ``stormproof heal``.
         """
         try:
+            await self._stop_clocks()
+            await self._unmount()
             if self._remote is not None and (self._run_dir / REMOTE_FILE).exists():
                 await self._clean(self._remote)
         finally:
@@ -413,9 +447,4 @@ class SshBackend(ShellBackend):
 
 def _needed(test: Test) -> set[str]:
     """The abilities that the test's faults need."""
-    found: set[str] = set()
-    for family in families_of(test):
-        wanted = wanted_kinds(test, family)
-        kinds = honoured_kinds(SshBackend.abilities, family) if ANY_KIND in wanted else wanted
-        found |= {ability for kind in ("", *kinds) for ability in needs_of(family, kind)}
-    return found
+    return abilities_needed(test, SshBackend.abilities)

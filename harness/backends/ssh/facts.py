@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.backends import clock_machines, disk_machines, netem, packets
 from harness.backends.probe import MIN_PYTHON
-from harness.backends.ssh import netem
 from harness.backends.ssh.hosts import Host
 from stormproof.errors import BackendError
 
@@ -47,6 +47,9 @@ c=$(systemd-detect-virt --container 2>/dev/null) || c=
 [ -z "$c" ] || echo "container $c"
 [ -f {MARKER} ] || exit 0
 {netem.PROBE}
+{packets.PROBE}
+{disk_machines.PROBE}
+{clock_machines.PROBE}
 :
 """
 """Prints a host's facts, one a line.
@@ -76,6 +79,9 @@ class HostFacts:
     container: str = ""
     netem: bool = False
     ifb: bool = False
+    queue: bool = False
+    fuse: bool = False
+    faketime: bool = False
 
     @property
     def python(self) -> str | None:
@@ -112,6 +118,9 @@ def parse_facts(text: str) -> HostFacts:
         container=draft.first("container"),
         netem="netem" in draft.found,
         ifb="ifb" in draft.found,
+        queue="queue" in draft.found,
+        fuse="fuse" in draft.found,
+        faketime="faketime" in draft.found,
     )
 
 

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.backends import disk_machines
 from harness.backends.base import gather_all
 from harness.backends.ssh.connection import in_thread
 from harness.backends.ssh.facts import HostFacts, own_machine
 from harness.backends.ssh.hosts import Host
 from harness.backends.ssh.power import HELP, Power, takes_connections
-from stormproof.contracts.backend import CLOCKS, PACKETS, POWER, REBOOT
+from stormproof.contracts.backend import CLOCKS, DISKS, PACKETS, POWER, REBOOT
 from stormproof.errors import BackendError
 
 ABILITIES: Mapping[str, str] = {
-    **{f"{PACKETS}:{kind}": "netem on the machine's own device, with counters; needs sch_netem in its kernel"
-       for kind in ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "flaky")},
     POWER: "the machine's power is cut by its provider (--set power=...)",
     REBOOT: "an orderly restart of the machine",
-    CLOCKS: "the machine's own clock is set (clock_settime), its tick changed (adjtimex), time services stopped",
+    CLOCKS: "the machine's own clock is set (clock_settime), its tick changed (adjtimex), time services stopped; on "
+            "hosts that share a clock, libfaketime in the nodes' programs",
+    DISKS: disk_machines.ABILITIES[DISKS],
 }  # fmt: skip
+
+
+def contradiction(needed: set[str]) -> str:
+    """Why no host can have all of these abilities at once; empty: one may."""
+    if DISKS in needed and needed & {POWER, REBOOT}:
+        return ("a disk that can fail is gone when its host boots: leave out either faults of disks or power and "
+                "reboot")  # fmt: skip
+    return ""
 
 
 def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Mapping[str, HostFacts],
                      power: Power | None,
                   beside: bool) -> None:
     """Raises BackendError when an ability that a test's faults need can't be honoured on one of its hosts."""
-    for ability in needed:
+    for ability in sorted(set(needed)):
         for node, host in nodes.items():
             others = [each for other, each in facts.items() if other != node]
             why = _obstacle(ability, facts[node], others, power, beside)
@@ -36,15 +45,19 @@ def demand_abilities(needed: Iterable[str], nodes: Mapping[str, Host], facts: Ma
 def _obstacle(ability: str, facts: HostFacts, others: Sequence[HostFacts], power: Power | None,
               beside: bool) -> str | None:
     if ability == PACKETS:
-        if not facts.netem:
-            return "its kernel has no netem (run there as root: modprobe sch_netem, or install a kernel that has it)"
-        if beside and not facts.ifb:
+        if not (facts.netem or facts.queue):
+            return ("its kernel has neither netem nor rules that queue packets (run there as root: modprobe sch_netem, "
+                    "or apt-get install iptables)")
+        if beside and not (facts.ifb or facts.queue):
             return "its kernel has no ifb, which packets of clients need; use --set clients=outside"
     if ability == POWER and power is None:
         return f"nobody is named who can cut its power; give --set power=...: {HELP}"
-    if ability in (REBOOT, CLOCKS):
-        return own_machine(facts, others)
-    return None
+    if ability == DISKS and not facts.fuse:
+        return ("it has no /dev/fuse or no libfuse3 (run there as root: apt-get install fuse3; a container needs "
+                "--device /dev/fuse and the capability SYS_ADMIN)")
+    if ability == CLOCKS and (why := own_machine(facts, others)) and not facts.faketime:
+        return f"{why}, and it has no libfaketime (run there as root: apt-get install libfaketime)"
+    return own_machine(facts, others) if ability == REBOOT else None
 
 
 async def switch(power: Power, hosts: Sequence[Host], on: bool) -> None:

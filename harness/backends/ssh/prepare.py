@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.backends.base import installed_script
 from harness.backends.shell import Channel, Output, Shell
 from harness.backends.ssh.connection import (
     CONNECT_LIMIT,
@@ -31,11 +32,12 @@ Ask = Callable[[str], bool]
 """Puts a question to a person; True is yes."""
 
 
-def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_key: Ask, tell: Callable[[str], None]
-            ) -> None:
+def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_key: Ask, tell: Callable[[str], None],
+            packages: Sequence[str] = ()) -> None:
     """Prepare the named hosts (all of the file by default), one after the other.
 
     ``accept_key`` is asked about a host key that is not known, ``ask`` about everything that changes a host.
+    ``packages`` are further Debian packages that the hosts are to have, those of a system under test.
 
     Raises:
         UsageError: a host is not in the file.
@@ -52,7 +54,7 @@ def prepare(options: Mapping[str, Any], names: Sequence[str], ask: Ask, accept_k
             public = make_key(own_key())
             tell(f"made the key {own_key()}; add to ~{host.user}/.ssh/authorized_keys on the hosts:\n{public}")
         learn_key(host, known_hosts, accept_key, tell)
-        asyncio.run(_mark(host, known_hosts, ask, tell))
+        asyncio.run(_mark(host, known_hosts, packages, ask, tell))
 
 
 def learn_key(host: Host, known_hosts: Path, accept: Ask, tell: Callable[[str], None]) -> None:
@@ -75,7 +77,7 @@ def learn_key(host: Host, known_hosts: Path, accept: Ask, tell: Callable[[str], 
         hang_up(dial(host, known_hosts))
 
 
-async def _mark(host: Host, known_hosts: Path, ask: Ask, tell: Callable[[str], None]) -> None:
+async def _mark(host: Host, known_hosts: Path, further: Sequence[str], ask: Ask, tell: Callable[[str], None]) -> None:
     async def connect() -> Channel:
         return await open_root_shell(host, known_hosts, (), lambda process: None)
 
@@ -91,6 +93,7 @@ async def _mark(host: Host, known_hosts: Path, ask: Ask, tell: Callable[[str], N
             facts = parse_facts(_demand(host, await shell.run(FACTS_SCRIPT, 2 * CONNECT_LIMIT)))
             if why := lacks(facts):
                 raise BackendError(f"{host.label} still lacks what a node needs: {why}")
+        await _install(shell, host, further, ask, tell)
         if facts.marked:
             tell(f"{host.label} is prepared: it has {MARKER}")
             return
@@ -104,6 +107,33 @@ async def _mark(host: Host, known_hosts: Path, ask: Ask, tell: Callable[[str], N
         tell(f"{host.label} is prepared: {MARKER} says that it may be broken")
     finally:
         await shell.close()
+
+
+async def _install(shell: Shell, host: Host, packages: Sequence[str], ask: Ask, tell: Callable[[str], None]) -> None:
+    """Install those of a system's packages that a host lacks; the services that they start are ended for good."""
+    if not packages:
+        return
+    there = _demand(host, await shell.run(installed_script(packages), CONNECT_LIMIT)).splitlines()
+    missing = [package for package in sorted(packages) if f"installed {package}" not in there]
+    if not missing:
+        tell(f"{host.label} has {' '.join(sorted(packages))}")
+        return
+    names = " ".join(missing)
+    if not ask(f"{host.label} lacks {names}. Install that there, and disable the services that come with it?"):
+        raise BackendError(f"{host.label} lacks {names}; run there as root: apt-get install --no-install-recommends "
+                           f"{names}")
+    _demand(host, await shell.run(_INSTALL.format(names=names), INSTALL_LIMIT))
+    tell(f"{host.label}: installed {names}")
+
+
+_INSTALL = r"""
+export DEBIAN_FRONTEND=noninteractive
+apt-get update && apt-get install -y --no-install-recommends {names} || exit
+if [ -d /run/systemd/system ]; then
+  dpkg-query --listfiles {names} | sed -n 's#^\(/usr\)\?/lib/systemd/system/\([^/@]*\.service\)$#\2#p' | sort -u |
+    xargs -r systemctl disable --quiet --now
+fi
+"""
 
 
 def _demand(host: Host, output: Output) -> str:

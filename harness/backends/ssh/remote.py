@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.backends import network, process
+from harness.backends import netem, network, packets, process
+from harness.backends.clock_machines import FORGET_SHARED
 from harness.backends.shell import Channel, Shell
-from harness.backends.ssh import clients, netem
+from harness.backends.ssh import clients
 from harness.backends.ssh.clients import ClientAddresses
 from harness.backends.ssh.clock import right_script
 from harness.backends.ssh.connection import ShellProcess, dial, hang_up, open_root_shell
@@ -116,9 +117,12 @@ nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {network.HEAL_SCRIPT}
 [ $? = 0 ] || exit 1
 {netem.HEAL}
+{packets.HEAL}
 {right_script()}
+{FORGET_SHARED}
 if [ -d {shlex.quote(folder)} ]; then
   ( {process.kill_all_script(folder, MAIN)} ) || exit 1
+  while umount -l {shlex.quote(f"{folder}/data")} 2>/dev/null; do :; done
   rm -rf {shlex.quote(folder)} && echo {shlex.quote(f"folder {folder}")} || exit 1
 fi
 rmdir {STATE}/runs/{run} 2>/dev/null || :  # also of an earlier attempt that was cut off behind the line above

@@ -16,6 +16,8 @@ from nodes.reference.engine.model import (
     ACK_MODES,
     AUTO,
     DURABLE,
+    PROXY,
+    PULLED,
     QUEUE_PREFIX,
     TRANSIENT,
     Context,
@@ -27,6 +29,7 @@ from nodes.reference.engine.model import (
     content_bytes,
 )
 from nodes.reference.engine.notifications import LocalQueue
+from nodes.reference.engine.proxies import Proxies, is_agent
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, TOPIC_PREFIX
@@ -51,11 +54,13 @@ class Destinations:
     than its limit.
     """
 
-    def __init__(self, state: State, server_queues: ServerQueues, clustered: Clustered, limits: Limits,
-                 bugs: frozenset[str], local: LocalQueue, too_slow: Callable[[Context, str], None]) -> None:
+    def __init__(self, state: State, server_queues: ServerQueues, clustered: Clustered, proxies: Proxies,
+                 limits: Limits, bugs: frozenset[str], local: LocalQueue,
+                 too_slow: Callable[[Context, str], None]) -> None:
         self._state = state
         self._server_queues = server_queues
         self._clustered = clustered
+        self._proxies = proxies
         self._limits = limits
         self._bugs = bugs
         self._local = local
@@ -153,6 +158,12 @@ class Destinations:
         self._touched.pop(queue.id, None)
         self._state.remove_queue(queue)
 
+    def last_value_queue(self, name: str) -> Queue:
+        """The queue of that name, which has room for a message; raises CommandError beyond a limit."""
+        if len(self._state.messages) + self._state.reserved + 1 > self._limits.max_messages:
+            raise CommandError(f"the broker already holds its limit of {self._limits.max_messages} messages")
+        return self._queue(name)
+
     def reserve(self, destination: str) -> None:
         """Make sure that a message which is sent there later needs no new queue."""
         server, destination = self._server_queues.route(destination)
@@ -160,7 +171,11 @@ class Destinations:
             self._queue(destination)
 
     def _enqueue(self, queue: Queue, args: Mapping[str, Any]) -> None:
-        self._state.add_message(queue, dict(args["headers"]), args["body"])
+        self.enqueue(queue, args["headers"], args["body"])
+
+    def enqueue(self, queue: Queue, headers: Mapping[str, str], body: bytes) -> None:
+        """Put a message into a queue."""
+        self._state.add_message(queue, dict(headers), body)
         self._touched[queue.id] = queue
 
     def _moved_here(self, queue: Queue, args: Mapping[str, Any]) -> None:
@@ -207,7 +222,8 @@ class Destinations:
         return queue
 
     def _check_queues(self, fresh: int) -> None:
-        if len(self._state.queues) + len(self._state.routes) + fresh > self._limits.max_queues:
+        held = len(self._state.queues) + len(self._state.routes) + len(self._state.proxies)
+        if held + fresh > self._limits.max_queues:
             raise CommandError(f"the broker already has its limit of {self._limits.max_queues} queues")
 
     def deploy(self, destination: str, identity: int) -> None:
@@ -233,6 +249,8 @@ class Destinations:
         if message.queue.kind == TRANSIENT:
             for subscription in message.queue.subscriptions.values():
                 subscription.context.backlog -= 1
+        elif message.queue.kind == PROXY:
+            self._proxies.settle(message, "ack")
         self._state.remove_message(message)
 
     def assign(self, message: Message, branch: Transaction) -> None:
@@ -242,8 +260,13 @@ class Destinations:
         self._state.assign(message, branch)
 
     def give_back(self, message: Message) -> None:
-        """A message, delivered or taken, waits again, before all that were never delivered."""
+        """A message, delivered or taken, waits again, before all that were never delivered; where its queue is."""
         self._take_back(message)
+        if message.queue.kind == PROXY:
+            message.queue.depth -= 1
+            self._proxies.settle(message, "nack")
+            self._state.remove_message(message)
+            return
         message.redeliveries += 1
         message.out_seq = 0
         message.queue.requeue(message)
@@ -260,6 +283,8 @@ class Destinations:
             raise ValueError(f"message {message.id} is not in flight")
         was_full = subscription.context.full
         subscription.release(message)
+        if subscription.ack == PULLED:
+            self._let_pull(subscription, -1)
         if subscription.id in message.queue.subscriptions:
             message.queue.update_room(subscription)
         self._touched[message.queue.id] = message.queue
@@ -277,21 +302,46 @@ class Destinations:
     # Subscriptions.
 
     def subscribe(self, context: Context, args: Mapping[str, Any]) -> None:
-        """A consumer for a queue, or for the topics that a pattern selects."""
+        """A consumer for a queue, or for the topics that a pattern selects, here or on another server.
+
+        Raises:
+            CommandError: the connection can't have it, or a limit would be exceeded.
+        """
         if args["id"] in context.subscriptions:
             raise CommandError(f"subscription {args['id']} exists already")
         if len(context.subscriptions) >= self._limits.max_subscriptions:
             raise CommandError(f"a connection may have {self._limits.max_subscriptions} subscriptions")
-        if args["ack"] not in ACK_MODES:
+        if args["ack"] not in (*ACK_MODES, PULLED):
             raise CommandError(f"ack mode {args['ack']} is none of {', '.join(ACK_MODES)}")
-        destination = args["destination"]
-        if destination.startswith(TOPIC_PREFIX):
-            queue = self._topic_queue(context, destination.removeprefix(TOPIC_PREFIX), args.get("durable"))
+        server, destination = self._server_queues.route(args["destination"])
+        durable, prefetch = args.get("durable"), max(1, min(int(args["prefetch"]), self._limits.max_prefetch))
+        if server is not None:
+            if not self._server_queues.knows(server):
+                raise CommandError(f"there is no server {server} in the configuration")
+            self._check_queues(1)
+            queue = self._proxies.open(context, server, destination, prefetch, durable)
+        elif destination.startswith(TOPIC_PREFIX):
+            queue = self._topic_queue(context, destination.removeprefix(TOPIC_PREFIX), durable)
         else:
             queue = self._queue(destination)
-        prefetch = max(1, min(int(args["prefetch"]), self._limits.max_prefetch))
+        if args["ack"] == PULLED:
+            prefetch = 0
         self._state.add_subscription(context, args["id"], queue, args["ack"], prefetch)
         self._touched[queue.id] = queue
+
+    def pull(self, context: Context, args: Mapping[str, Any]) -> None:
+        """A pulled subscription asks for one message, which is delivered when there is one."""
+        subscription = context.subscriptions.get(args["id"])
+        if subscription is None or subscription.ack != PULLED:
+            raise CommandError(f"there is no pulled subscription {args['id']}")
+        self._let_pull(subscription, 1)
+        self._touched[subscription.queue.id] = subscription.queue
+
+    def _let_pull(self, subscription: Subscription, count: int) -> None:
+        subscription.prefetch += count
+        self._state.update_subscription(subscription)
+        if subscription.id in subscription.queue.subscriptions:
+            subscription.queue.update_room(subscription)
 
     def _topic_queue(self, context: Context, pattern: str, durable: str | None) -> Queue:
         if durable is None:
@@ -313,13 +363,16 @@ class Destinations:
     def unsubscribe(self, context: Context, args: Mapping[str, Any]) -> None:
         """End delivery; a durable subscription stays unless it is named by ``durable``."""
         name, durable = args.get("id"), args.get("durable")
-        if durable is not None:
+        subscription = context.subscriptions.get(str(name))
+        elsewhere = subscription is not None and subscription.queue.kind == PROXY
+        if durable is not None and not elsewhere:
             self._delete_durable(context, name, durable)
             return
-        subscription = context.subscriptions.get(str(name))
         if subscription is None:
             raise CommandError(f"there is no subscription {name}")
-        self.end_subscription(subscription)
+        if durable is not None and subscription.queue.name != durable:
+            raise CommandError(f"subscription {name} is not that of durable subscription {durable}")
+        self.end_subscription(subscription, delete=durable is not None)
 
     def _delete_durable(self, context: Context, name: str | None, durable: str) -> None:
         queue = self._state.durables.get(_durable_name(context, durable))
@@ -334,12 +387,27 @@ class Destinations:
             self.end_subscription(consumer)
         self._drop(queue)
 
-    def end_subscription(self, subscription: Subscription) -> None:
-        """What it has not acknowledged goes back; a transient topic subscription goes altogether."""
+    def leave(self, agent: Context, durable: str | None) -> None:
+        """The agent of a proxy on another server goes; ``durable``: so does its durable subscription of that name."""
+        for subscription in list(agent.subscriptions.values()):
+            self.end_subscription(subscription)
+        queue = self._state.durables.get(_durable_name(agent, durable)) if durable is not None else None
+        if queue is not None and not queue.subscriptions:
+            self._drop(queue)
+        self._state.remove_context(agent)
+
+    def end_subscription(self, subscription: Subscription, delete: bool = False) -> None:
+        """What it has not acknowledged goes back; a transient topic subscription, or a proxy, goes altogether.
+
+        ``delete``: so does a proxy's durable subscription.
+        """
         queue = subscription.queue
         queue.detach(subscription)
-        if queue.kind == TRANSIENT:
-            subscription.context.backlog -= queue.depth
+        if queue.kind in (TRANSIENT, PROXY):
+            if queue.kind == PROXY:
+                self._proxies.end(queue, delete)
+            else:
+                subscription.context.backlog -= queue.depth
             self._discard_unacked(subscription)
             self._state.remove_subscription(subscription)
             self._drop(queue)
@@ -395,7 +463,11 @@ class Destinations:
                 else:
                     self._state.delivery_table.insert(message.id, message)
                 self._state.context_table.update(context.id, context)
-                effects.append(self.delivery(message))
+                delivery = self.delivery(message)
+                if is_agent(context.conn):
+                    self._proxies.forward(delivery)
+                else:
+                    effects.append(delivery)
             self._clustered.balance(queue)
         self._touched.clear()
         self._slow = None
@@ -405,6 +477,8 @@ class Destinations:
         subscription, shared = message.subscription, message.shared
         if subscription is None:
             raise ValueError(f"message {message.id} is not in flight")
+        if message.queue.kind == PROXY:
+            return self._proxies.delivery(message, subscription)
         headers, body = self._state.content(message)
         context = subscription.context
         # On a reliable connection the client reports what it received, which is what settles `auto` there.

@@ -22,12 +22,14 @@ from nodes.reference.bugs import (
 )
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
+from nodes.reference.engine.last_values import LastValues, queue_of
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, PLAIN, QUEUE_PREFIX, Context, Message
+from nodes.reference.engine.model import AUTO, PLAIN, PROXY, QUEUE_PREFIX, Context, Message, Queue
 from nodes.reference.engine.notifications import LocalQueue
+from nodes.reference.engine.proxies import Proxies, ProxyRequests, is_agent
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.engine.security import CONSUME, DENIED, PRODUCE, Security
-from nodes.reference.engine.server_queues import ServerQueues
+from nodes.reference.engine.server_queues import PROXY_PREFIX, ServerQueues
 from nodes.reference.engine.state import State
 from nodes.reference.engine.store import Changes, Records, no_progress
 from nodes.reference.engine.tap import Enqueued, QueueTap
@@ -55,8 +57,14 @@ class StoreEngine:
         self.server_queues = ServerQueues(database, config, bugs)
         clustered = config.clustered if config is not None else {}
         self._clustered = Clustered(database, self._state, self.server_queues, clustered, bugs)
-        self._destinations = Destinations(self._state, self.server_queues, self._clustered, self._limits, bugs,
-                                          self.local, self._too_slow)
+        self._proxies = Proxies(self._state, self.server_queues, bugs)
+        self._destinations = Destinations(self._state, self.server_queues, self._clustered, self._proxies,
+                                          self._limits, bugs, self.local, self._too_slow)
+        self._proxy_requests = ProxyRequests(
+            self._state, self._limits, self._proxies, subscribe=self._subscribe_agent,
+            leave=self._destinations.leave, finish=self._destinations.finish, enqueue=self._destinations.enqueue,
+            refused=self._too_slow)
+        self._last_values = LastValues(self._state, bugs)
         secured = config is not None and bool(config.options.get("security"))
         self.security = Security(database, secured, config.login if config is not None else "", self._state.new_id)
         self._answer: dict[str, str] = {}
@@ -69,6 +77,7 @@ class StoreEngine:
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
             "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": self._commit,
             "abort": transactions.abort, "prepare": self._prepare, "recover": self._nothing,
+            "pull": self._pull, "put": self._put, "read": self._nothing,
             "received": self._nothing, "close": self._close_by_client, "security": self._secure,
         }
         self._without_client = {"external": self._external, "deploy": self._deploy, **self.server_queues.handlers}
@@ -199,6 +208,7 @@ class StoreEngine:
 
     def replicas(self) -> QueueReplicas:
         """The queues, to be kept equal to those of another broker; used until this one serves, and not beyond."""
+        self._last_values.forget()
         return QueueReplicas(self._state)
 
     def positions(self) -> dict[str, int]:
@@ -216,6 +226,10 @@ class StoreEngine:
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
         """Headers and body of a message that a tap was told of."""
         return self._state.content(message)
+
+    def value(self, args: Mapping[str, Any]) -> dict[str, str]:
+        """What the receipt of a READ says, which changes nothing: whoever asks again is told how things are then."""
+        return self._last_values.read(self._state.queues.get(queue_of(args["destination"])), args["key"])
 
     def weight(self, command: Command) -> int:
         """How much work a command is, about: the messages that it brings into being or gives back, and itself."""
@@ -240,8 +254,8 @@ class StoreEngine:
         return [self._destinations.delivery(message) for out_seq, message in context.inflight.items() if out_seq > seen]
 
     def connections(self) -> Mapping[str, bool]:
-        """Every connection context, in order of opening -> whether it is reliable."""
-        return {conn: context.reliable for conn, context in self._state.contexts.items()}
+        """Every client's connection context, in order of opening -> whether it is reliable."""
+        return {conn: context.reliable for conn, context in self._state.contexts.items() if not is_agent(conn)}
 
     def knows(self, conn: str) -> bool:
         """Whether a context of that id is open, or was and is still remembered."""
@@ -270,6 +284,7 @@ class StoreEngine:
             ValueError: the rows are not a dump.
         """
         self._destinations.forget()
+        self._last_values.forget()
         self._state.replace(rows, on_progress)
         self.server_queues.restore()
         self._clustered.restore()
@@ -278,6 +293,7 @@ class StoreEngine:
     def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
         """Take the whole state from the database, in which others have written, calling ``on_progress`` often."""
         self._destinations.forget()
+        self._last_values.forget()
         self._state.reload(on_progress)
         self.server_queues.restore()
         self._clustered.restore()
@@ -286,14 +302,17 @@ class StoreEngine:
     # Commands that come from no client.
 
     def _apply_without_client(self, command: Command) -> list[Effect]:
+        effects = self._effects = []
         self._without_client[command.kind](command.args)
-        self._effects = []
-        return self._react(self._effects)
+        return self._react(effects)
 
     def _external(self, args: Mapping[str, Any]) -> None:
         """A message of another server (HA Joram, 4.2.1); one that came before is discarded."""
         server, sequence = args["server"], args["sequence"]
         if not self.server_queues.awaits(server, sequence):
+            return
+        if args["destination"].startswith(PROXY_PREFIX):
+            self._take_for_proxies(args)
             return
         try:
             self._destinations.check_room((args,))
@@ -302,6 +321,22 @@ class StoreEngine:
             return
         self._destinations.send(args)
         self.server_queues.took(server, sequence)
+
+    def _take_for_proxies(self, args: Mapping[str, Any]) -> None:
+        if self._proxy_requests.is_full(args):
+            limit = self._limits.max_messages
+            self.server_queues.decline(args["server"], f"the broker already holds its limit of {limit} messages")
+            return
+        self._proxy_requests.take(args)
+        self.server_queues.took(args["server"], args["sequence"])
+
+    def _subscribe_agent(self, agent: Context, args: Mapping[str, Any]) -> str | None:
+        """A subscription for a proxy on another server; what is wrong if it can't be."""
+        try:
+            self._destinations.subscribe(agent, args)
+        except CommandError as mistake:
+            return str(mistake)
+        return None
 
     def _deploy(self, args: Mapping[str, Any]) -> None:
         """A service makes a destination with an identifier of its own (HA Joram, 4.6.1)."""
@@ -368,7 +403,10 @@ class StoreEngine:
         if command.kind == "recover":
             headers = {"x-xids": " ".join(self._transactions.recover(context.login))}
             return Done(context.conn, command.seq, receipt, duplicate, headers)
-        if command.kind == "security":
+        if command.kind == "read":
+            self._demand(context, CONSUME, command.args["destination"])
+            return Done(context.conn, command.seq, receipt, duplicate, self.value(command.args))
+        if command.kind == "security" or (command.kind == "put" and not duplicate):
             return Done(context.conn, command.seq, receipt, duplicate, self._answer)
         return Done(context.conn, command.seq, receipt, duplicate)
 
@@ -408,10 +446,14 @@ class StoreEngine:
 
     def _too_slow(self, context: Context, reason: str) -> None:
         """Losing messages silently would be worse than ending the connection that does not take them."""
-        if self._state.contexts.get(context.conn) is context:
+        if self._state.contexts.get(context.conn) is not context:
+            return
+        if is_agent(context.conn):
+            self._proxies.refuse(context.conn, reason)
+        else:
             received = context.in_seq if context.reliable else None
             self._effects.append(Refused(context.conn, None, reason, received))
-            self._close(context, "error")
+        self._close(context, "error")
 
     def _nothing(self, context: Context, command: Command) -> None:
         """The counter that rides on every command is all there is, or the answer that its receipt brings."""
@@ -435,9 +477,9 @@ class StoreEngine:
         self._reduced = None
         gone = self.security.principal(login) is None
         for context in [each for each in self._state.contexts.values() if each.login == login]:
-            queues = [subscription.queue for subscription in context.subscriptions.values()]
-            names = [f"{QUEUE_PREFIX}{queue.name}" if queue.kind == PLAIN else f"{TOPIC_PREFIX}{queue.pattern}"
-                     for queue in queues]
+            if is_agent(context.conn):
+                continue  # the server that the client is connected to asks for rights
+            names = [_named(subscription.queue) for subscription in context.subscriptions.values()]
             if gone or not all(self.security.permits(login, CONSUME, name) for name in names):
                 received = context.in_seq if context.reliable else None
                 self._effects.append(Refused(context.conn, None, DENIED, received))
@@ -459,6 +501,13 @@ class StoreEngine:
                 self._demand(context, PRODUCE, item.args["destination"])
 
     # Messages.
+
+    def _put(self, context: Context, command: Command) -> None:
+        """The new value of a key of a last-value queue."""
+        destination = command.args["destination"]
+        self._demand(context, PRODUCE, destination)
+        queue = self._destinations.last_value_queue(queue_of(destination))
+        self._answer = self._last_values.put(queue, command.args)
 
     def _send(self, context: Context, command: Command) -> None:
         self._demand(context, PRODUCE, command.args["destination"])
@@ -485,5 +534,15 @@ class StoreEngine:
         self._demand(context, CONSUME, command.args["destination"])
         self._destinations.subscribe(context, command.args)
 
+    def _pull(self, context: Context, command: Command) -> None:
+        self._destinations.pull(context, command.args)
+
     def _unsubscribe(self, context: Context, command: Command) -> None:
         self._destinations.unsubscribe(context, command.args)
+
+
+def _named(queue: Queue) -> str:
+    """What a subscription's queue is for, as a client named it."""
+    if queue.kind == PROXY:
+        return queue.pattern
+    return f"{QUEUE_PREFIX}{queue.name}" if queue.kind == PLAIN else f"{TOPIC_PREFIX}{queue.pattern}"

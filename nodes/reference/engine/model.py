@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 QUEUE_PREFIX = "/queue/"
-PLAIN, DURABLE, TRANSIENT = "queue", "durable", "transient"
+PLAIN, DURABLE, TRANSIENT, PROXY = "queue", "durable", "transient", "proxy"
 AUTO, CLIENT, INDIVIDUAL = "auto", "client", "client-individual"
 ACK_MODES = (AUTO, CLIENT, INDIVIDUAL)
+PULLED = "pulled"
+"""As client-individual, and for collocated clients only: a message is delivered for each ``pull``, and no other."""
 MAX_WINDOW_BYTES = 8 << 20
 """A subscription whose unacknowledged messages are this big gets no more, whatever its window."""
 
@@ -74,7 +76,8 @@ class Message:
 class Queue:
     """One destination, or one subscription to topics, whose names ``pattern`` selects.
 
-    ``kind`` is ``queue``, ``durable`` or ``transient``.
+    ``kind`` is ``queue``, ``durable``, ``transient``, or ``proxy``: what has come for a subscription to a destination
+    of another server, which ``pattern`` names; ``name`` is then that of a durable subscription there.
     Messages are served by their ids, which is the order they were sent in. ``returned`` is a heap of those that
     have been delivered before: all of them are older than every one in ``fresh``. ``served`` is the id of the
     subscription served last, ``enqueued`` the number of the last message, counted from 1.
@@ -161,7 +164,7 @@ def content_size(args: Mapping[str, Any]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A client's interest in a queue.
+    """A client's interest in a queue. ``prefetch`` is its window; of a pulled one, how many messages it has asked for.
 
     ``unacked`` maps output counters, ascending, to messages; ``held`` is the size of their bodies.
     """
@@ -284,7 +287,7 @@ class Context:
         """How many messages an acknowledgement with this id covers at most."""
         message = self.find(ack_id)
         subscription = message.subscription if message is not None else None
-        if message is None or subscription is None or subscription.ack == INDIVIDUAL:
+        if message is None or subscription is None or subscription.ack in (INDIVIDUAL, PULLED):
             return 1
         oldest = next(iter(subscription.unacked))
         return min(len(subscription.unacked), message.out_seq - oldest + 1)
@@ -292,7 +295,7 @@ class Context:
     def covered(self, message: Message) -> list[Message]:
         """What an acknowledgement of this message covers: with ``client`` and ``auto`` all older ones too."""
         subscription = message.subscription
-        if subscription is None or subscription.ack == INDIVIDUAL:
+        if subscription is None or subscription.ack in (INDIVIDUAL, PULLED):
             return [message]
         messages = []
         for out_seq, older in subscription.unacked.items():

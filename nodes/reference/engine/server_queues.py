@@ -24,7 +24,9 @@ NEW, BEGUN, FAILED, DONE = range(4)
 
 SERVER_PREFIX = "/server/"
 WANTED, MOVED = "/wanted", "/moved"
-"""Before a queue's name: how many messages one of its elements has room for; a message that it is sent by another."""
+PROXY_PREFIX = "/proxy/"
+"""Before a queue's name: how many messages one of its elements has room for; a message that it is sent by another.
+With the proxy's prefix: what servers tell each other of their consumers (``nodes.reference.engine.proxies``)."""
 _REMOTE = re.compile(r"/server/([0-9]{1,5})(/.+)", re.DOTALL)
 _SEQUENCE_BITS = 47
 _CACHE_BYTES = 32 << 20

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.engine.model import ACK_MODES, DURABLE, PLAIN, TRANSIENT
+from nodes.reference.engine.model import ACK_MODES, DURABLE, PLAIN, PROXY, PULLED, TRANSIENT
 from nodes.reference.engine.security import is_row
-from nodes.reference.engine.server_queues import MOVED, WANTED, split
+from nodes.reference.engine.server_queues import MOVED, PROXY_PREFIX, WANTED, split
 from nodes.reference.engine.store import COLUMNS
 
 MAX_NUMBER = 1 << 53
@@ -61,7 +61,7 @@ def are_headers(value: Any) -> bool:
 
 
 def _destination(value: Any) -> bool:
-    return type(value) is str and not split(value)[1].startswith((WANTED, MOVED))
+    return type(value) is str and not split(value)[1].startswith((WANTED, MOVED, PROXY_PREFIX))
 
 
 def _or_none(rule: Rule) -> Rule:
@@ -78,8 +78,9 @@ _ID: Mapping[str, Rule] = {"id": _text}
 _TX: Mapping[str, Rule] = {"tx": _text}
 _NEEDED: Mapping[str, Mapping[str, Rule]] = {
     "open": {"login": _text, "reliable": _flag}, "close": {}, "send": _MESSAGE,
-    "subscribe": {"id": _text, "destination": _destination, "ack": ACK_MODES.__contains__, "prefetch": _number},
-    "unsubscribe": {}, "ack": _ID, "nack": _ID, "begin": _TX, "prepare": _TX, "commit": {}, "abort": {},
+    "put": {**_MESSAGE, "key": _text}, "read": {"destination": _destination, "key": _text},
+    "subscribe": {**_ID, "destination": _destination, "ack": (*ACK_MODES, PULLED).__contains__, "prefetch": _number},
+    "pull": _ID, "unsubscribe": {}, "ack": _ID, "nack": _ID, "begin": _TX, "prepare": _TX, "commit": {}, "abort": {},
     "recover": {}, "received": {}, "deploy": {"destination": _destination, "id": _reserved},
     "deployment": {"phase": _number, "note": _text}, "forwarded": {"server": _server, "sequence": _sequence},
     "meet": {"server": _server, "first": _sequence},
@@ -90,7 +91,7 @@ _NEEDED: Mapping[str, Mapping[str, Rule]] = {
 _ALLOWED: Mapping[str, Rule] = {
     "receipt": _or_none(_text), "received": _or_none(_number), "reason": _text, "durable": _or_none(_text), "id": _text,
     "tx": _text, "xid": _text, "resume": _flag, "moved": _flag, "collocated": _flag, "auto": _flag,
-    "principal": _number,
+    "principal": _number, "expected": _number,
 }
 """Arguments that any command may have."""
 _ENDS = ("commit", "abort")
@@ -127,7 +128,7 @@ def _is_external(destination: str, body: bytes) -> bool:
 
 _TYPES: Mapping[str, type] = {"INTEGER": int, "TEXT": str, "BLOB": bytes}
 _ROW_TYPES = {table: tuple(_TYPES[column.split()[1]] for column in columns) for table, columns in COLUMNS.items()}
-_KINDS = (PLAIN, DURABLE, TRANSIENT)
+_KINDS = (PLAIN, DURABLE, TRANSIENT, PROXY)
 
 
 def check_row(row: Any) -> None:
@@ -165,7 +166,7 @@ _CONTENTS: Mapping[str, Callable[[list[Any]], bool]] = {
     "counters": lambda c: 0 < c[1] <= MAX_NUMBER and 0 < c[2] <= MAX_NUMBER,
     "queues": lambda c: c[2] in _KINDS and _number(c[4]) and _number(c[5]),
     "contexts": lambda c: all(map(_number, c[4:])),
-    "subscriptions": lambda c: c[4] in ACK_MODES and 0 < c[5] <= MAX_NUMBER,
+    "subscriptions": lambda c: (c[4] in ACK_MODES or c[4] == PULLED) and (c[4] != PULLED) <= c[5] <= MAX_NUMBER,
     "shared": lambda c: _content(0, c[2]),
     "messages": lambda c: _content(c[2], c[3]) and _number(c[5]),
     "deliveries": lambda c: _number(c[2]) and _number(c[3]),
@@ -202,7 +203,7 @@ def check_state(tables: Mapping[str, Mapping[int, list[Any]]]) -> None:
             if key not in known and not (optional and key == 0):
                 raise ShapeError(f"a row of {table} names a row of {other} that is not there")
     for table, columns in _UNIQUE:
-        rows = [row for row in tables.get(table, {}).values() if table != "queues" or row[3] != TRANSIENT]
+        rows = [row for row in tables.get(table, {}).values() if table != "queues" or row[3] not in (TRANSIENT, PROXY)]
         if len({tuple(row[1 + column] for column in columns) for row in rows}) < len(rows):
             raise ShapeError(f"two rows of {table} are of the same thing")
     _check_deliveries(tables)

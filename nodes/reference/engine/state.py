@@ -11,6 +11,7 @@ from nodes.reference import wire
 from nodes.reference.engine.model import (
     DURABLE,
     PLAIN,
+    PROXY,
     TRANSIENT,
     Context,
     Item,
@@ -46,7 +47,8 @@ class Counters:
 
 
 class State:
-    """Queues and durable subscriptions by name, messages by id, contexts and remembered closed ones by connection id.
+    """Queues and durable subscriptions by name, messages and proxies' queues by id, contexts and remembered closed
+    ones by connection id.
 
     ``branches`` are the distributed transactions that have begun, by login and XID; ``prepared`` those of them that are
     prepared, in that order; ``reserved`` counts the sends that these hold; ``outcomes`` are ends that are remembered.
@@ -64,6 +66,7 @@ class State:
         self.counters = Counters()
         self.queues: dict[str, Queue] = {}
         self.durables: dict[str, Queue] = {}
+        self.proxies: dict[int, Queue] = {}
         self.routes = Routes()
         self.messages: dict[int, Message] = {}
         self.contexts: dict[str, Context] = {}
@@ -160,8 +163,15 @@ class State:
         self.queue_table.insert(queue.id, queue)
         return queue
 
+    def add_proxy(self, name: str, pattern: str) -> Queue:
+        """The queue of a new subscription to a destination of another server (``pattern``)."""
+        queue = Queue(self._next_id(), name, PROXY, pattern)
+        self.proxies[queue.id] = queue
+        self.queue_table.insert(queue.id, queue)
+        return queue
+
     def remove_topic_queue(self, queue: Queue) -> None:
-        """The subscription is gone, and nobody consumes from its queue; its messages go too."""
+        """The subscription (a proxy's, too) is gone, and nobody consumes from its queue; its messages go too."""
         waiting = queue.waiting()
         for message in waiting:
             self.remove_message(message)
@@ -172,7 +182,10 @@ class State:
         queue.returned.clear()
         if queue.kind == DURABLE:
             del self.durables[queue.name]
-        self.routes.remove(queue)
+        if queue.kind == PROXY:
+            del self.proxies[queue.id]
+        else:
+            self.routes.remove(queue)
         self.queue_table.remove(queue.id)
 
     def remove_queue(self, queue: Queue) -> None:
@@ -261,6 +274,10 @@ class State:
         context.subscriptions[name] = subscription
         queue.attach(subscription)
         self._subscription_table.insert(subscription.id, subscription)
+
+    def update_subscription(self, subscription: Subscription) -> None:
+        """Its window has changed."""
+        self._subscription_table.update(subscription.id, subscription)
 
     def remove_subscription(self, subscription: Subscription) -> None:
         """The subscription has left its queue."""
@@ -390,9 +407,10 @@ class State:
         queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
         self.queues = {queue.name: queue for queue in queues.values() if queue.kind == PLAIN}
         self.durables = {queue.name: queue for queue in queues.values() if queue.kind == DURABLE}
+        self.proxies = {queue.id: queue for queue in queues.values() if queue.kind == PROXY}
         self.routes = Routes()
         for queue in queues.values():
-            if queue.kind != PLAIN:
+            if queue.kind in (DURABLE, TRANSIENT):
                 self.routes.add(queue)
         contexts = self._restore_contexts()
         subscriptions = self._restore_subscriptions(queues, contexts)

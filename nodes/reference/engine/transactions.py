@@ -9,7 +9,7 @@ from __future__ import annotations
 from nodes.reference.api import Command
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import Context, Item, Message, Transaction, content_size
+from nodes.reference.engine.model import PROXY, Context, Item, Message, Transaction, content_size
 from nodes.reference.engine.state import State
 
 COMMITTED, ABORTED = "committed", "aborted"
@@ -75,7 +75,10 @@ class Transactions:
             raise CommandError(f"transaction {branch.name} was begun without an XID")
         if len(self._state.prepared) >= self._limits.max_prepared:
             raise CommandError(f"the broker already has its limit of {self._limits.max_prepared} prepared transactions")
-        for item, messages in self._plan(context, branch.items):
+        plan = self._plan(context, branch.items)
+        if any(message.queue.kind == PROXY for _, messages in plan for message in messages):
+            raise CommandError("a message of another server can't be acknowledged in a distributed transaction")
+        for item, messages in plan:
             if item.kind == "send":
                 self._destinations.reserve(item.args["destination"])
             elif item.kind == "ack":

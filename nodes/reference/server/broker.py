@@ -90,6 +90,7 @@ class ReferenceBroker:
         self._failed = False
         self._store_failed = False
         self.design: Design = make_design(self)
+        runtime.expose(f"{config.design}/{config.server}", config.node, self.design)
         self.has_topic_manager = self.design.has_topic_manager
         if self.guard.enabled and self.has_topic_manager:
             raise ConfigError(f"options.security: design {config.design} has no principals; leave it out")
@@ -332,6 +333,10 @@ class ReferenceBroker:
         """How much work a command is, about."""
         return self.engine.weight(command)
 
+    def value(self, command: Command) -> Mapping[str, str]:
+        """What this node holds of what a READ asks for."""
+        return self.engine.value(command.args)
+
     def seat(self, session: Session) -> bool:
         """The session has shown the right login: whether there is room for it among those that have."""
         self._logins.pop(session, None)
@@ -340,6 +345,10 @@ class ReferenceBroker:
             return False
         self._seated[session] = None
         return True
+
+    def time_of_day(self) -> float:
+        """Seconds since 1970 by the node's clock, which may be wrong."""
+        return self.runtime.time_of_day()
 
     def status(self) -> dict[str, Any]:
         """What an administrator's connection tells."""

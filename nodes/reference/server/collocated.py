@@ -13,8 +13,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from nodes.reference.api import ClientEffect, Closed, Command, Config, Deliver, Done, Opened, Refused, Runtime
-from nodes.reference.engine.model import INDIVIDUAL
+from nodes.reference.engine.model import INDIVIDUAL, PULLED
 from nodes.reference.engine.threads import PREFIX
+
+_SOURCE = "source"
+"""What a collocated client calls its subscription."""
 
 
 class ConnectionLost(Exception):
@@ -149,8 +152,14 @@ class CollocatedConnection:
         return self._messages.popleft()
 
     async def subscribe(self, source: str, durable: str, prefetch: int) -> None:
-        """Consume from a queue, or from a topic by the durable subscription of that name."""
+        """Consume from a queue, or from a topic by the durable subscription of that name; without a window (0) nothing
+        comes that was not pulled."""
         await self.request("subscribe", **subscription(source, durable, prefetch))
+
+    async def pull(self) -> Deliver:
+        """Ask for one message, and wait for it; raises ConnectionLost as ``settled``."""
+        await self.request("pull", id=_SOURCE)
+        return await self.next_message()
 
     def _check(self) -> None:
         if not self._channel.master or self._channel.term != self._term:
@@ -175,8 +184,9 @@ class CollocatedConnection:
 
 
 def subscription(source: str, durable: str, prefetch: int) -> dict[str, Any]:
-    """Arguments of the command that consumes from a queue, or a topic, one acknowledgement for each message."""
-    args = {"id": "source", "destination": source, "ack": INDIVIDUAL, "prefetch": prefetch}
+    """Arguments of the command that consumes from a queue, or a topic, one acknowledgement for each message; without a
+    window (``prefetch`` 0) messages are pulled."""
+    args = {"id": _SOURCE, "destination": source, "ack": INDIVIDUAL if prefetch else PULLED, "prefetch": prefetch}
     return args if source.startswith("/queue/") else {**args, "durable": durable}
 
 

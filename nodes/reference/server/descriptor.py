@@ -2,12 +2,14 @@
 
 ``config`` holds ``domain``, ``cluster`` and ``server`` elements. A ``server`` in a cluster is one replica of the HA
 server that the cluster declares; one outside of any is a server of its own. Both hold ``network`` and ``service``.
+Beyond what the document prints there are ``property`` (``descriptor_options``) and, in ``config``, ``clustered``: a
+destination that is spread over several servers.
 Every error names the file and the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,8 +17,9 @@ from xml.parsers import expat
 
 from nodes.reference.api import ConfigError
 from nodes.reference.config import MAX_SERVER
+from nodes.reference.server.descriptor_options import check_options, known, option_of
 from nodes.reference.server.reaction import ARGUMENTS, REACTION, check_arguments
-from nodes.reference.server.services import CONNECTION_MANAGER, DESTINATIONS, TCP_PROXY
+from nodes.reference.server.services import CONNECTION_MANAGER, DESTINATIONS, IMPORT_PATH, TCP_PROXY
 
 MAX_BYTES = 1 << 20
 MAX_PORT = 65535
@@ -34,12 +37,14 @@ LINK_OFFSET = 1000
 """The document leaves the ports of the group communication to JGroups: here they follow from the network's."""
 
 _CHILDREN = {
-    "": ("config",), "config": ("domain", "cluster", "server"), "cluster": ("server",),
-    "server": ("network", "service"), "domain": (), "network": (), "service": (),
+    "": ("config",), "config": ("domain", "property", "cluster", "server", "clustered"),
+    "cluster": ("property", "server"), "server": ("property", "network", "service"),
+    "domain": (), "network": (), "service": (), "property": (), "clustered": (),
 }
 _ATTRIBUTES = {
     "config": (), "domain": ("name",), "cluster": ("id", "name"), "server": ("id", "hostname"),
-    "network": ("domain", "port"), "service": ("class",),
+    "network": ("domain", "port"), "service": ("class",), "property": ("name", "value"),
+    "clustered": ("name", "servers"),
 }
 _OPTIONAL = {"server": ("name",), "service": ("args",)}
 
@@ -91,20 +96,23 @@ class Machine:
 
 @dataclass(frozen=True)
 class Server:
-    """A server as the others see it: replicated (``cluster``) or not. ``machines`` are its replicas in order."""
+    """A server as the others see it: replicated (``cluster``) or not. ``machines`` are its replicas in order,
+    ``options`` what its properties, and those of the whole configuration, set."""
 
     id: int
     name: str
     replicated: bool
     machines: tuple[Machine, ...]
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """All servers by id, in the order of the file."""
+    """All servers by id, in the order of the file; ``clustered`` maps a destination to the servers that it is on."""
 
     path: str
     servers: Mapping[int, Server]
+    clustered: Mapping[str, tuple[int, ...]]
 
 
 def read_descriptor(path: str | Path) -> Descriptor:
@@ -191,8 +199,11 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._domains: list[str] = []
+        self._common: list[Element] = []
 
     def descriptor(self, config: Element) -> Descriptor:
+        self._common = config.all("property")
+        self._unique(self._common, lambda each: each.attributes["name"], "property")
         self._domains = [domain.attributes["name"] for domain in config.all("domain")]
         self._unique(config.all("domain"), lambda domain: domain.attributes["name"], "domain")
         clusters, alone = config.all("cluster"), config.all("server")
@@ -203,7 +214,8 @@ class _Reader:
         self._unique(ordered, lambda each: each.attributes.get("name", ""), "server name")
         servers = [self._cluster(each) if each.name == "cluster" else self._alone(each) for each in ordered]
         self._addresses(config)
-        return Descriptor(self._path, {server.id: server for server in servers})
+        return Descriptor(self._path, {server.id: server for server in servers},
+                          self._clustered(config, {server.id for server in servers}))
 
     def _cluster(self, element: Element) -> Server:
         replicas = element.all("server")
@@ -213,6 +225,8 @@ class _Reader:
         for replica in replicas:
             if "name" in replica.attributes:
                 self._fail(replica, "a replica has no name: its cluster has")
+            for own in replica.all("property"):
+                self._fail(own, "a replica has no properties: its cluster has")
         machines = tuple(self._machine(replica) for replica in replicas)
         first = machines[0]
         for machine in machines[1:]:
@@ -223,12 +237,49 @@ class _Reader:
                 self._fail(machine, f"replica {machine.id} does not declare the same services {where}")
             if machine.args_of(CONNECTION_MANAGER) != first.args_of(CONNECTION_MANAGER):
                 self._fail(machine, f"replica {machine.id} does not have the same name and password {where}")
-        return Server(int(element.attributes["id"]), element.attributes["name"], True, machines)
+        options = self._options(element, [str(machine.id) for machine in machines])
+        return Server(int(element.attributes["id"]), element.attributes["name"], True, machines, options)
 
     def _alone(self, element: Element) -> Server:
         if not element.attributes.get("name"):
             self._fail(element, "a server outside a cluster needs a name")
-        return Server(int(element.attributes["id"]), element.attributes["name"], False, (self._machine(element),))
+        machine = self._machine(element)
+        return Server(int(element.attributes["id"]), element.attributes["name"], False, (machine,),
+                      self._options(element, ()))
+
+    def _options(self, element: Element, replicas: Sequence[str]) -> dict[str, Any]:
+        """What the properties of a server set, its own before those of the whole configuration."""
+        own, options, where = element.all("property"), dict[str, Any](), dict[str, Element]()
+        self._unique(own, lambda each: each.attributes["name"], "property")
+        for each in (*self._common, *own):
+            try:  # one of the whole configuration is for the servers that have such an option
+                for_any = bool(replicas) or each not in own
+                name, value = option_of(each.attributes["name"], each.attributes["value"], for_any)
+            except ConfigError as error:
+                self._fail(each, str(error))
+            if name in known(bool(replicas)):
+                options[name], where[name] = value, each
+        try:
+            check_options(options, replicas)
+        except ConfigError as error:
+            text = str(error).removeprefix("options.")
+            self._fail(where.get(text.partition(":")[0], element), f"property {text}")
+        return options
+
+    def _clustered(self, config: Element, servers: Collection[int]) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        self._unique(config.all("clustered"), lambda each: each.attributes["name"], "clustered destination")
+        for each in config.all("clustered"):
+            name, words = each.attributes["name"], each.attributes["servers"].split()
+            if not name.startswith(("/queue/", "/topic/")) or name != "".join(name.split()):
+                self._fail(each, f"<clustered> name={name!r} is neither /queue/NAME nor /topic/NAME")
+            unknown = [word for word in words if not _is_number(word) or int(word) not in servers]
+            if unknown or len(set(words)) < max(2, len(words)):
+                there = ", ".join(map(str, servers))
+                self._fail(each, f"<clustered> servers={each.attributes['servers']!r}: name two servers at least, each "
+                           f"once, with blanks between them (there are: {there})")
+            found[name] = tuple(map(int, words))
+        return found
 
     def _machine(self, element: Element) -> Machine:
         networks: dict[str, int] = {}
@@ -250,8 +301,11 @@ class _Reader:
 
     def _service(self, element: Element) -> Service:
         kind, args = element.attributes["class"], tuple(element.attributes.get("args", "").split())
+        if IMPORT_PATH.fullmatch(kind):
+            return Service(kind, args)  # whose class says what args it takes
         if kind not in SERVICE_CLASSES:
-            self._fail(element, f"there is no service {kind!r} (there are: {', '.join(SERVICE_CLASSES)})")
+            self._fail(element, f"there is no service {kind!r} (there are: {', '.join(SERVICE_CLASSES)}; or one of "
+                       "your own: package.module:Class)")
         wrong = f"{kind} takes {SERVICE_CLASSES[kind]}"
         if kind == CONNECTION_MANAGER and len(args) != 2:
             self._fail(element, wrong)
@@ -349,12 +403,18 @@ def config_of(descriptor: Descriptor, server: int, storage: str, replica: int | 
         "servers": {str(other.id): addresses for other in descriptor.servers.values()
                     if other is not found and (addresses := _reachable(me, other))},
         "services": [[service.kind, *service.args] for service in me.services],
-        "options": {},
+        "options": dict(found.options),
     }
+    reached = {found.id, *map(int, config["servers"])}
+    config["clustered"] = {name: list(servers) for name, servers in descriptor.clustered.items() if found.id in servers}
+    for name, servers in config["clustered"].items():
+        if missing := [str(server) for server in servers if server not in reached]:
+            raise ConfigError(f"{descriptor.path}: {name} is on the servers {found.id} and {missing[0]}, which have no "
+                              "domain in common")
     if found.replicated:
         config["peers"] = {node_name(found, each): [each.host, _link_port(descriptor, each)]
                            for each in found.machines}
-        config["options"] = {"cluster": f"{found.name}#{found.id}", "join": join}
+        config["options"] |= {"cluster": f"{found.name}#{found.id}", "join": join}
         if expected is not None:
             config["options"]["nb_cluster_expected"] = expected
     return config

@@ -12,20 +12,25 @@ from nodes.reference.api import Command, Deliver
 from nodes.reference.engine.model import ACK_MODES, AUTO, DURABLE, QUEUE_PREFIX
 from nodes.reference.engine.server_queues import split
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT, SECURITY, TOPIC_MANAGER, TOPIC_PREFIX
+from nodes.reference.engine.value_names import EXPECTED, KEY, LAST_VALUE, LAST_VALUE_PREFIX
 from nodes.stomp import Frame
 
 VERSION = "1.2"
 SERVER = "stormproof-reference/1"
 DEFAULT_PREFETCH = 64
 ADMIN_STATUS = "/admin/status"
+ADMIN_TIME = "/admin/time"
 ADMIN_ADD_REPLICA = "/admin/add-replica"
 ADMIN_DESIGN = "/admin/design"
 DECLARE = "x-declare"
 """Header of SEND and SUBSCRIBE, named as in Qpid's addresses: with which arguments their queue is made on demand."""
+MAX_VALUE = 16 << 10
+"""Bytes of a value of a last-value queue: a RECEIPT's header brings it."""
 MAX_NAME = 200
 """Characters in a destination, and in the names that clients give to subscriptions and transactions."""
 
-_QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:)[^\s\x00-\x1f]+")
+_QUEUE = re.compile(rf"{QUEUE_PREFIX}(?!{DURABLE}:|{LAST_VALUE})[^\s\x00-\x1f]+")
+_LAST_VALUE = re.compile(rf"{LAST_VALUE_PREFIX}[^\s\x00-\x1f]+")
 _LEVEL = r"[^\s\x00-\x1f.*>]+"
 _EXCHANGE = re.compile(rf"{EXCHANGE_PREFIX}[^\s/\x00-\x1f]+/[^\s\x00-\x1f]*")
 _TOPIC = re.compile(rf"{TOPIC_PREFIX}{_LEVEL}(\.{_LEVEL})*")
@@ -37,7 +42,7 @@ _WORD = re.compile(rf"[!-~]{{1,{MAX_NAME}}}")
 # Headers of SEND that speak to the broker, and headers of MESSAGE that only the broker may set.
 _NOT_FORWARDED = frozenset({
     "destination", "receipt", "transaction", "content-length", "subscription", "message-id", "ack",
-    "redelivered", "x-redeliveries", "x-seq", "x-received", DECLARE,
+    "redelivered", "x-redeliveries", "x-seq", "x-received", DECLARE, EXPECTED,
 })
 
 
@@ -207,17 +212,11 @@ def _name(frame: Frame, header: str) -> str:
     return value
 
 
-def _target(frame: Frame) -> str:
-    """The destination of SEND, which may be on another server."""
-    named = _name(frame, "destination")
-    _check_destination(frame, split(named)[1], _TOPIC)
-    return named
-
-
 def _destination(frame: Frame, topics: re.Pattern[str]) -> str:
-    destination = _name(frame, "destination")
-    _check_destination(frame, destination, topics)
-    return destination
+    """The destination of SEND or SUBSCRIBE, which may be on another server."""
+    named = _name(frame, "destination")
+    _check_destination(frame, split(named)[1], topics)
+    return named
 
 
 def _check_destination(frame: Frame, destination: str, topics: re.Pattern[str]) -> None:
@@ -241,9 +240,36 @@ def _in_transaction(frame: Frame, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _send(frame: Frame) -> tuple[str, dict[str, Any]]:
+    if frame.headers.get("destination", "").startswith(LAST_VALUE_PREFIX):
+        return _put(frame)
     headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
-    args = {"destination": _target(frame), "headers": headers, "body": frame.body}
+    args = {"destination": _destination(frame, _TOPIC), "headers": headers, "body": frame.body}
     return "send", _in_transaction(frame, args)
+
+
+def _put(frame: Frame) -> tuple[str, dict[str, Any]]:
+    if "transaction" in frame.headers:
+        raise FrameError(f"SEND: a value of {LAST_VALUE_PREFIX}NAME is written at once, in no transaction")
+    if len(frame.body) > MAX_VALUE:
+        raise FrameError(f"SEND: a value of {LAST_VALUE_PREFIX}NAME has {MAX_VALUE} bytes at most")
+    headers = {name: value for name, value in frame.headers.items() if name not in _NOT_FORWARDED}
+    args = {**_place(frame), "headers": headers, "body": frame.body}
+    if EXPECTED in frame.headers:
+        args["expected"] = _number(frame, EXPECTED, 0)
+    return "put", args
+
+
+def _read(frame: Frame) -> tuple[str, dict[str, Any]]:
+    _name(frame, "receipt")
+    return "read", _place(frame)
+
+
+def _place(frame: Frame) -> dict[str, Any]:
+    """The key of a last-value queue that a frame is about."""
+    destination = _name(frame, "destination")
+    if not _LAST_VALUE.fullmatch(destination):
+        raise FrameError(f"{frame.command}: the destination is not {LAST_VALUE_PREFIX}NAME")
+    return {"destination": destination, "key": _name(frame, KEY)}
 
 
 def _send_to_exchange(frame: Frame) -> tuple[str, dict[str, Any]]:
@@ -275,7 +301,7 @@ def _subscribe(frame: Frame) -> tuple[str, dict[str, Any]]:
     if prefetch == 0:
         raise FrameError("SUBSCRIBE: x-prefetch is 0")
     destination, durable = _destination(frame, _PATTERN), _durable(frame)
-    if durable and not destination.startswith(TOPIC_PREFIX):
+    if durable and not split(destination)[1].startswith(TOPIC_PREFIX):
         raise FrameError(f"SUBSCRIBE: x-durable is for {TOPIC_PREFIX}NAME only")
     return "subscribe", {"id": _name(frame, "id"), "destination": destination, "ack": ack, "prefetch": prefetch,
                          **durable}
@@ -332,5 +358,5 @@ def _received(frame: Frame) -> tuple[str, dict[str, Any]]:
 _READERS = {
     "SEND": _send, "SUBSCRIBE": _subscribe, "UNSUBSCRIBE": _unsubscribe, "ACK": _ack, "NACK": _ack,
     "BEGIN": _begin, "PREPARE": _prepare, "COMMIT": _end, "ABORT": _end, "RECOVER": _recover,
-    "DISCONNECT": _disconnect, "RECEIVED": _received,
+    "DISCONNECT": _disconnect, "RECEIVED": _received, "READ": _read,
 }

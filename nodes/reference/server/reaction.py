@@ -1,5 +1,7 @@
 """A collocated client of the event-reaction kind (HA Joram, 1.2): consume a message, compute, produce, and so on.
 
+Messages are *pushed* to it, some ahead of its acknowledgements, or it *pulls* one when it is done with the last.
+
 What happens to a message whose reaction a failure interrupts depends on the *quality of service*:
 
 * ``at-most-once``: acknowledge, then react. The message may be lost.
@@ -22,8 +24,10 @@ from nodes.reference.server.service import Host
 REACTION = "stormproof.Reaction"
 AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE = "at-most-once", "duplicate-okay", "exactly-once"
 QUALITIES = (AT_MOST_ONCE, DUPLICATE_OKAY, EXACTLY_ONCE)
-ARGUMENTS = (f'args "NAME QUALITY SOURCE TARGET": a client inside the broker that takes from /queue/... or /topic/..., '
-             f"and sends what it computes to /queue/...; the quality is {', '.join(QUALITIES)}")
+PUSHED, PULLED = TAKING = ("pushed", "pulled")
+ARGUMENTS = (f'args "NAME QUALITY SOURCE TARGET [TAKING]": a client inside the broker that takes from /queue/... or '
+             f"/topic/..., and sends what it computes to /queue/...; the quality is {', '.join(QUALITIES)}; messages "
+             f"are {' (unless it is said) or '.join(TAKING)}")
 OUTPUT = "x-output"
 """Header of what a reaction produces: no two reactions have the same."""
 
@@ -33,9 +37,10 @@ _RETRY = 0.1
 
 def check_arguments(arguments: Sequence[str]) -> str | None:
     """What is wrong with the arguments of the service, None if nothing is."""
-    if len(arguments) == 4:
-        name, quality, source, target = arguments
+    if len(arguments) in (4, 5):
+        name, quality, source, target, *taking = arguments
         wanted = ":" not in name and quality in QUALITIES and target.startswith("/queue/")
+        wanted = wanted and all(each in TAKING for each in taking)
         if wanted and source.startswith(("/queue/", "/topic/")):
             return None
     return f"{REACTION} takes {ARGUMENTS}"
@@ -49,14 +54,16 @@ def compute(body: bytes) -> bytes:
 class Reaction:
     """The service: a collocated client on every replica, whose connection opens on the master.
 
-    Arguments: the client's name, the quality of service, where it takes messages from, where it sends to.
+    Arguments: the client's name, the quality of service, where it takes messages from, where it sends to; and whether
+    they are pushed or pulled.
     """
 
     def __init__(self, host: Host, reserved: int, arguments: Sequence[str]) -> None:
         wrong = check_arguments(arguments)
         if wrong is not None:
             raise ConfigError(f"services: {wrong}")
-        name, self._quality, self._source, self._target = arguments
+        name, self._quality, self._source, self._target, *taking = arguments
+        self._prefetch = 0 if PULLED in taking else _PREFETCH
         self._name = name
         self._host = host
         self._number = 0
@@ -70,7 +77,7 @@ class Reaction:
         if first_time and self._source.startswith("/topic/"):
             conn, login = self._channel.new_conn(), self._channel.login
             self._host.submit(Command("open", conn, 0, {"reliable": False, "login": login, "collocated": True}))
-            self._host.submit(Command("subscribe", conn, 0, subscription(self._source, self._name, _PREFETCH)))
+            self._host.submit(Command("subscribe", conn, 0, subscription(self._source, self._name, self._prefetch)))
         self._channel.promoted()
 
     def stop(self) -> None:
@@ -92,9 +99,9 @@ class Reaction:
     async def _react(self, connection: CollocatedConnection, channel: Channel) -> None:
         if self._quality == EXACTLY_ONCE:
             await self._finish_branches(connection, channel)
-        await connection.subscribe(self._source, self._name, _PREFETCH)
+        await connection.subscribe(self._source, self._name, self._prefetch)
         while True:
-            message = await connection.next_message()
+            message = await (connection.next_message() if self._prefetch else connection.pull())
             self._number += 1
             output = f"{connection.conn}:{self._number}"
             args = {"destination": self._target, "headers": {OUTPUT: output}, "body": compute(message.body)}

@@ -86,6 +86,9 @@ class LoopRuntime(ABC):
     def clocks(self) -> tuple[float, datetime]:
         """Seconds since the broker's start, and the time of day."""
 
+    def expose(self, group: str, name: str, program: object) -> None:
+        """Nobody looks."""
+
     def now(self) -> float:
         """Monotonic seconds, by the event loop's clock."""
         return asyncio.get_running_loop().time()

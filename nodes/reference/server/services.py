@@ -11,7 +11,10 @@ identifiers, the next attempt finds those that are there already, on the same di
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, NEW, Deployment
@@ -96,6 +99,31 @@ SERVICES: dict[str, ServiceFactory] = {
 }
 """Class name in the descriptor -> what is started for it."""
 
+IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""A service that is none of these: ``package.module:Class``, on the broker's import path."""
+
+
+def factory_of(name: str, factories: Mapping[str, ServiceFactory]) -> ServiceFactory:
+    """What makes a service of that class name or import path.
+
+    Raises:
+        ConfigError: there is no such class, or it has not what a service needs.
+    """
+    if name in factories:
+        return factories[name]
+    if not IMPORT_PATH.fullmatch(name):
+        raise ConfigError(f"services: there is no {name!r} (there are: {', '.join(factories)}; or name one of your "
+                          "own: package.module:Class)")
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a module may raise anything while it is imported
+        raise ConfigError(f"services: {name} can't be imported ({type(error).__name__}: {error}); is its folder on "
+                          "PYTHONPATH, on every replica?") from error
+    if not callable(found) or not all(callable(getattr(found, each, None)) for each in ("init", "stop")):
+        raise ConfigError(f"services: {name} is no class with the methods init(first_time) and stop()")
+    return cast("ServiceFactory", found)
+
 
 class Services:
     """The services of one node; ``ready`` once all are started. ``opened`` is called each time that they are.
@@ -110,9 +138,8 @@ class Services:
         self._host, self._node, self._opened = host, node, opened
         self._services: list[tuple[str, Service]] = []
         for place, (name, *arguments) in enumerate(wanted or DEFAULT_SERVICES):
-            if name not in factories:
-                raise ConfigError(f"services: there is no {name!r} (there are: {', '.join(factories)})")
-            self._services.append((name, factories[name](host, -1 - place * RESERVED_EACH, arguments)))
+            factory = factory_of(name, factories)
+            self._services.append((name, factory(host, -1 - place * RESERVED_EACH, arguments)))
         self._started: list[Service] = []
 
     def promoted(self, deployment: Deployment) -> None:

@@ -24,7 +24,7 @@ from nodes.reference.api import (
     Refused,
     Safe,
 )
-from nodes.reference.bugs import RECEIPT_ON_ARRIVAL
+from nodes.reference.bugs import READ_ON_ARRIVAL, RECEIPT_ON_ARRIVAL
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
@@ -68,8 +68,16 @@ class SessionHost(Protocol):
         """How much work a command is, about."""
         ...
 
+    def value(self, command: Command) -> Mapping[str, str]:
+        """What this node holds of what a READ asks for (a switchable bug: nobody was asked whether that is so)."""
+        ...
+
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
+
+    def time_of_day(self) -> float:
+        """Seconds since 1970 by the node's clock, which may be wrong: for an administrator who asks."""
+        ...
 
     def admission(self) -> Admission:
         """Whether ordinary clients are let in now."""
@@ -274,6 +282,9 @@ class Session:
         if RECEIPT_ON_ARRIVAL in self._host.bugs and command.kind == "send" and "receipt" in command.args:
             self._output.add(frames.receipt(str(command.args["receipt"])))
             self._output.flush()
+        if READ_ON_ARRIVAL in self._host.bugs and command.kind == "read":
+            self._output.add(frames.receipt(str(command.args["receipt"]), self._host.value(command)))
+            self._output.flush()
         return command
 
     def _submit(self, command: Command, under_way: UnderWay) -> None:
@@ -474,6 +485,8 @@ class Session:
             self._leaving = True
         elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_STATUS:
             self._tell_administrator(frames.ADMIN_STATUS, self._host.status())
+        elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_TIME:
+            self._tell_administrator(frames.ADMIN_TIME, {"time": self._host.time_of_day()})
         elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_DESIGN:
             self._host.administer(frames.design_request(frame), self._answer_administrator)
         elif frame.command == "SEND" and frame.headers.get("destination") == frames.ADMIN_ADD_REPLICA:
@@ -483,7 +496,7 @@ class Session:
                 raise FrameError(str(error)) from error
         else:
             raise FrameError(
-                f"an administrator may SEND to {frames.ADMIN_STATUS}, {frames.ADMIN_DESIGN} and "
+                f"an administrator may SEND to {frames.ADMIN_STATUS}, {frames.ADMIN_TIME}, {frames.ADMIN_DESIGN} and "
                 f"{frames.ADMIN_ADD_REPLICA}, and DISCONNECT")
         asked = frame.headers.get("receipt")
         if asked is not None:
@@ -522,18 +535,21 @@ class Session:
         """Call ``silent`` after so many intervals in which nothing was read.
 
         Intervals are counted, not time, because this process may have stood still: what came meanwhile gets
-        read before the next count.
+        read before the next count. They are counted from when something was read.
         """
 
         def count(heard: float, missed: int) -> None:
+            wait = interval
             if self._last_read != heard or not self._reading:
                 heard, missed = self._last_read, 0
+                late = self._loop.time() - heard
+                wait -= late if late < interval else 0.0
             elif missed + 1 == most:
                 silent()
                 return
             else:
                 missed += 1
-            self._timer(name, interval, lambda: count(heard, missed))
+            self._timer(name, wait, lambda: count(heard, missed))
 
         count(0.0, 0)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodes.systems.reference.single_values import NAMES as SINGLE_VALUES
+from nodes.systems.reference.single_values import of_token, promises
 from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee
 
 _REPLICATED = "Working of Fiorano Replicated High Availability"
@@ -34,7 +36,8 @@ _KEPT: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 """What is promised as long as the disks keep what they have confirmed: heading, and why."""
 
-_BREAKABLE = tuple(name for name in _KEPT if name not in ("phantom", "topic-phantom"))
+_LASTING = (*_KEPT, *SINGLE_VALUES)
+_BREAKABLE = tuple(name for name in _LASTING if name not in ("phantom", "topic-phantom"))
 """Of these what two servers at once, or an old repository, can break: nothing comes of it that nobody has sent."""
 
 _NO_LOCK: Mapping[str, Any] = {"lock": False}
@@ -51,22 +54,28 @@ _UNAVAILABLE = ("unavailability of the shared database could lead to data loss a
 _FENCED = "the shared database refuses whoever does not hold its newest epoch, with the lock or without"
 _WRONG_CLOCK = "a clock that was wrong makes an old repository the newer one"
 _FORGETS = "a disk that forgets what it had confirmed, on the server that is the only one or the newer one"
+_AT_ONCE = "the token of a connection that is not reliable goes to another as soon as that is lost"
+_BY_CLOCKS = "a server gives up a silent client by its clock, which may run too fast"
 
 _DAMAGED: Mapping[str, Any] = {"mode": "shared", "shared_db_kind": "damage"}
 _ONE_DATABASE = "there is just one database: what was in it when it was damaged is nowhere else"
 
 GUARANTEES: tuple[Guarantee, ...] = (
-    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, ("disk",)) for name in _KEPT),
+    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, ("disk",)) for name in _LASTING),
     Guarantee("recovery", NOT_PROMISED, "ours", "where no repository is whole, both servers wait for a person",
               ("disk",)),
     *(Guarantee(name, KNOWN_VIOLATION, _SHARED, _UNAVAILABLE, ANY_FAULT, _AS_DOCUMENTED)
       for name in (*_BREAKABLE, "recovery")),
     *(Guarantee(name, KNOWN_VIOLATION, "Determining which HA to use", _ONE_DATABASE, ("shared-db",), _DAMAGED)
-      for name in _KEPT),
+      for name in _LASTING),
     *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _PLAIN_LOCK, _APART, _NO_FENCING) for name in _BREAKABLE),
-    *(Guarantee(name, PROMISED, "ours", _FENCED, mode={"mode": "shared", **_NO_LOCK}) for name in _KEPT),
+    *(Guarantee(name, PROMISED, "ours", _FENCED, mode={"mode": "shared", **_NO_LOCK}) for name in _LASTING),
     *(Guarantee(name, KNOWN_VIOLATION, _LOCKING, _BOTH_ALONE, ANY_FAULT, _NO_LOCK) for name in _BREAKABLE),
     *(Guarantee(name, KNOWN_VIOLATION, _CHANGE, _WRONG_CLOCK, ("clock",), _WALL_CLOCK) for name in _BREAKABLE),
     *(Guarantee(name, PROMISED, where, why) for name, (where, why) in _KEPT.items()),
+    *of_token(NOT_PROMISED, "ours", _AT_ONCE, ANY_FAULT, {"reliable": False}),
+    *of_token(NOT_PROMISED, "ours", _BY_CLOCKS, ("clock",)),
+    *promises("there is one server at a time, and one order of changes", "a token is with one consumer, whose "
+              "connection outlives its server", PROMISED),
     Guarantee("recovery", PROMISED, _CHANGE, "when the faults are over, one server is ACTIVE and the other PASSIVE"),
 )

@@ -14,6 +14,7 @@ from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.guarantees import GUARANTEES
+from nodes.systems.fiorano.invariants import INVARIANTS
 from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, disk_writes, role_change, state_transfer
@@ -74,13 +75,14 @@ FIORANO = Fiorano(
     reported=STATES,
     min_nodes=2,
     max_nodes=2,
-    provides=frozenset({"queues", "topics", "transactions", "security"}),
+    provides=frozenset({"queues", "topics", "transactions", "security", "registers"}),
     guarantees=GUARANTEES,
     modes=COMPARED,
     trial=TRIAL,
     read_options=_read_options,
     events=Events(role_change, state_transfer, disk_writes),
     commands=COMMANDS,
+    invariants=INVARIANTS,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
         Option("lease", 1.0, "seconds for which the lock is held after its holder has last asked for it"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
 from nodes.stomp import ProtocolError
+from nodes.systems.icestorm.prompt import run_prompt
 from nodes.systems.reference.asking import LOGIN_HINT, ask_status, connect
 from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
 from stormproof.errors import BackendError, UsageError
@@ -142,7 +143,7 @@ _NAMES = AdminArgument("names", "names of topics", several=True)
 _TOPIC, _TARGET = AdminArgument("topic", "name of a topic"), AdminArgument("target", "name of another topic")
 _COST = AdminArgument("cost", "events that cost more stay; 0: none do", int, 0, required=False)
 
-COMMANDS = (
+_COMMANDS = (
     AdminCommand("replica", "Print each replica's id, coordinator, group, state and the most replicas it has seen.",
                  replica),
     AdminCommand("topic create", "Make topics.", _each("create"), (_NAMES,)),
@@ -158,4 +159,16 @@ COMMANDS = (
     AdminCommand("topic unsubscribe", "End a subscriber's subscription to a topic.",
                  _changing("unsubscribe", "topic", "subscriber"),
                  (_TOPIC, AdminArgument("subscriber", "name of the subscriber"))),
+)  # fmt: skip
+
+
+def prompt(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """Commands from standard input, or from ``execute``."""
+    yield from run_prompt(access, _COMMANDS, given["execute"])
+
+
+COMMANDS = (
+    *_COMMANDS,
+    AdminCommand("prompt", "Take one command after the other, as icestormadmin does: `help` names them.", prompt,
+                 (AdminArgument("execute", "run these, with ; between them, and end", default="", required=False),)),
 )  # fmt: skip

@@ -65,7 +65,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "Subscriber Considerations",
         "a subscriber is removed after one failed delivery",
         ANY_FAULT,
-        {"retry_count": 0},
+        {"retry_count": 0, "owed": "promised"},
     ),
     Guarantee(
         "event-lost",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.icestorm.admin import COMMANDS
 from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
+from nodes.systems.icestorm.invariants import INVARIANTS
 from nodes.systems.icestorm.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
@@ -42,6 +43,7 @@ ICESTORM = ReferenceSystem(
     provides=frozenset({"topic manager", "events"}),
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
+    invariants=INVARIANTS,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),
@@ -53,6 +55,8 @@ ICESTORM = ReferenceSystem(
                "it can't make a change", ("checked", "on-write")),
         Option("offline_events", "kept", "events for a subscriber that can't be reached: kept until it is removed, or "
                "discarded", ("kept", "discarded")),
+        Option("publisher_endpoints", "all", "what getPublisher answers: a proxy with the endpoints of all replicas, "
+               "or with that of the replica that was asked, as getNonReplicatedPublisher does", ("all", "one")),
         Option("acm_timeout", 0.0, "seconds after which idle connections are closed; 0: never"),
         BUG,
     ),

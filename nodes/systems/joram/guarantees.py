@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodes.systems.reference.single_values import all_of, of_token, promises
 from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
 
 _SPLIT = ("partition", "pause", "packets", "clock")
@@ -13,6 +14,7 @@ _UNSPECIFIED = {"partitions": "unspecified"}
 _XA = {"transactions": "xa"}
 _PLAIN_ASYNCHRONOUS = {"propagation": "asynchronous", "reliable": False}
 
+_CLUSTERED = {"ha_servers": 2}
 _ONCE = ({"quality": "at-most-once"}, {"quality": "exactly-once"})
 _DUPLICATE_OKAY = {"quality": "duplicate-okay"}
 _AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
@@ -157,6 +159,28 @@ GUARANTEES: tuple[Guarantee, ...] = (
     ),
     Guarantee("topic-phantom", PROMISED, "2.2", "all replicas apply the same commands, or none does"),
     Guarantee(
+        "topic-order",
+        PROMISED,
+        "6",
+        "a producer's messages go through its element's log to the others, in one sequence for each pair of servers",
+        mode=_CLUSTERED,
+    ),
+    Guarantee(
+        "agreement",
+        PROMISED,
+        "6, 4.4",
+        "subscriptions on one element see one order; the orders of two elements may differ",
+        mode=_CLUSTERED,
+    ),
+    Guarantee(
+        "gaps",
+        PROMISED,
+        "6, 4.4",
+        "a subscription has what its own element was sent since it was made, in that order, and a producer's messages "
+        "of the others",
+        mode=_CLUSTERED,
+    ),
+    Guarantee(
         "topic-order", PROMISED, "4.4", "all replicas take the commands of a producer in the order of their numbers"
     ),
     Guarantee("agreement", PROMISED, "4.4", "one order of commands, on every replica, is what all subscribers see"),
@@ -174,6 +198,33 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "1.2, 2.2",
         "PREPARE is confirmed like a message, and a prepared branch belongs to its login, on any master",
         mode=_XA,
+    ),
+    *all_of(KNOWN_VIOLATION, "4.8", "each side of a partition has a state of its own", _SPLIT, _UNSPECIFIED),
+    *all_of(
+        NOT_PROMISED,
+        "2.2",
+        "what was confirmed early, or shown, may come undone",
+        ANY_FAULT,
+        {"propagation": "asynchronous"},
+    ),
+    *all_of(NOT_PROMISED, "ours", "a disk that forgets is beyond what replicas can mend", ("disk",)),
+    *all_of(
+        NOT_PROMISED,
+        "ours",
+        "the master's lease, and a client's silence, need clocks whose rates differ by less than a fifth",
+        ("clock",),
+    ),
+    *of_token(
+        NOT_PROMISED,
+        "5.1",
+        "the token of a connection that is not reliable goes to another as soon as that is lost",
+        ANY_FAULT,
+        {"reliable": False},
+    ),
+    *promises(
+        "reads, writes and comparisons are commands in one log",
+        "a token is with one consumer, whose connection outlives its master",
+        PROMISED,
     ),
     Guarantee("recovery", PROMISED, "4.5", "when the faults are over, the replicas agree on one master again"),
 )

@@ -6,6 +6,7 @@ from nodes.reference.designs.joram.options import Options
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
+from nodes.systems.joram.invariants import INVARIANTS
 from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
@@ -61,6 +62,7 @@ JORAM = Joram(
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
     local=STANDALONE,
+    invariants=INVARIANTS,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
                ("primary-partition", "unspecified")),
@@ -69,6 +71,10 @@ JORAM = Joram(
                ("synchronous", "asynchronous")),
         Option("sync_interval", 0.05, "seconds between synchronisations of the replicas (asynchronous propagation)"),
         Option("detection_timeout", 1.0, "seconds of silence after which a replica is taken for failed"),
+        Option("heartbeat_interval", 0.0, "seconds between heartbeats of replicas; 0: a fifth of detection_timeout"),
+        Option("network_timeout", 2.0, "seconds of silence after which a connection with another server is cut"),
+        Option("nb_cluster_expected", 0, "replicas that must have joined before the group starts, and starts again; "
+               "0: all for the first start"),
         Option("transfer", "two-step", "how the whole state is sent to a replica that comes new or late",
                ("two-step", "held-back")),
         Option("transfer_chunk", CHUNK_BYTES, "bytes, about, of each piece in which the whole state is sent"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodes.systems.reference.single_values import NAMES as SINGLE_VALUES
+from nodes.systems.reference.single_values import promises
 from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee
 
 _SPLIT = ("partition", "pause", "packets", "clock")
@@ -12,8 +14,9 @@ _SPLIT = ("partition", "pause", "packets", "clock")
 _BY_HAND, _UNFENCED = {"manager": "none"}, {"manager": "keepalived"}
 _DISK = ("disk",)
 _MESSAGES = ("lost", "duplicated", "depth", "atomic", "exactly-once")
-_TWICE_LED = ("lost", "duplicated", "atomic", "exactly-once", "metadata")
+_TWICE_LED = ("lost", "duplicated", "atomic", "exactly-once", "metadata", *SINGLE_VALUES)
 """What two primaries break; what is drained in the end is drained at one."""
+_KEPT = (*_MESSAGES, "metadata", *SINGLE_VALUES)
 _FORGETS = "a disk that forgets what it had confirmed is beyond what backups can mend"
 _TWO_PRIMARIES = ("nobody ends the old primary before a person promotes another, and nobody notes whom it goes on "
                   "without: what it confirms meanwhile is lost")  # fmt: skip
@@ -40,19 +43,19 @@ def _left(limitation: str, why: str, *names: str) -> tuple[Guarantee, ...]:
 
 GUARANTEES: tuple[Guarantee, ...] = (
     *_left("LM1", "a backup that is ahead of a new primary keeps what that never had, and passes over what it sends",
-           "lost", "duplicated", "atomic", "exactly-once"),
+           "lost", "duplicated", "atomic", "exactly-once", *SINGLE_VALUES),
     *_left("LM2", "after a wrap-around of the sequence a backup is taken for further than it is",
-           "lost", "duplicated", "atomic", "exactly-once"),
+           "lost", "duplicated", "atomic", "exactly-once", *SINGLE_VALUES),
     *_left("LM3", "a transaction's changes reach a backup queue by queue, and a failover may come between",
            "atomic", "exactly-once"),
     *_left("LM4", "an acknowledgement is confirmed before the backups have the dequeue",
            "duplicated", "exactly-once"),
     *_left("LM5", "a new primary confirms before the backups are there, and may be lost before they are",
-           "lost", "duplicated", "atomic", "exactly-once"),
+           "lost", "duplicated", "atomic", "exactly-once", *SINGLE_VALUES),
     *_left("LM6a", "after the loss of all, a person who can't tell which store is the latest takes any",
-           "lost", "duplicated", "atomic", "exactly-once", "metadata"),
+           "lost", "duplicated", "atomic", "exactly-once", "metadata", *SINGLE_VALUES),
     *_left("LC2a", "a queue that was made on demand is not known after a failover until its client makes it again",
-           "lost", "duplicated", "atomic", "exactly-once"),
+           "lost", "duplicated", "atomic", "exactly-once", *SINGLE_VALUES),
     *_left("LC2c", "a change of the configuration is confirmed before it has reached the backups", "metadata"),
     *_left("LC3", "what was deleted while a backup was away is there again when that becomes primary", "metadata"),
     *_left("LC4", "a backup keeps changes that the new primary never had", "metadata"),
@@ -62,11 +65,11 @@ GUARANTEES: tuple[Guarantee, ...] = (
     *(Guarantee(name, KNOWN_VIOLATION, "Failover and Cluster Resource Managers", _NO_QUORUM, _SPLIT, _UNFENCED)
       for name in _TWICE_LED),
     *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, _ENDS_ALL, _NO_STORE)
-      for name in (*_MESSAGES, "metadata")),
-    *(Guarantee(name, NOT_PROMISED, "LM4", _NOT_WRITTEN, _LOSES_POWER, _ASYNC) for name in (*_MESSAGES, "metadata")),
+      for name in _KEPT),
+    *(Guarantee(name, NOT_PROMISED, "LM4", _NOT_WRITTEN, _LOSES_POWER, _ASYNC) for name in _KEPT),
     *(Guarantee(name, PROMISED, "Inconsistent errors", _TOLD, _DISK, {"disk_kind": kind})
-      for name in (*_MESSAGES, "metadata") for kind in _DISKS_THAT_TELL),
-    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, _DISK) for name in (*_MESSAGES, "metadata")),
+      for name in _KEPT for kind in _DISKS_THAT_TELL),
+    *(Guarantee(name, NOT_PROMISED, "ours", _FORGETS, _DISK) for name in _KEPT),
     Guarantee("lost", PROMISED, "Replicating browsers", "a completed message is on every backup that may take over"),
     Guarantee("duplicated", PROMISED, "LM4", "an acknowledgement is confirmed when the backups have the dequeue"),
     Guarantee("redelivered-unconfirmed", NOT_PROMISED, "Enabling replication on the client", "at least once: what was "
@@ -78,6 +81,9 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("tx-phantom", PROMISED, "ours", "what was aborted, or never committed, was never sent"),
     Guarantee("metadata", PROMISED, "LC2c, LC3, LC4, LC6", "a change is confirmed when the backups have it, and a "
               "snapshot replaces what they had"),
+    *promises("a read waits for the completion of what it shows, and for the manager's permission",
+              "a connection is not reliable: its token goes to another as soon as it is lost, and its client learns "
+              "that later", NOT_PROMISED),
     Guarantee("recovery", PROMISED, "Failover", "when the faults are over, there is one primary and its backups are "
               "ready"),
 )  # fmt: skip

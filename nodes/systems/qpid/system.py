@@ -24,6 +24,7 @@ from nodes.reference.designs.qpid.options import (
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
 from nodes.systems.qpid.guarantees import GUARANTEES
+from nodes.systems.qpid.invariants import INVARIANTS
 from nodes.systems.qpid.managers import OUTSIDE
 from nodes.systems.qpid.modes import MODES, TRIAL
 from nodes.systems.qpid.programs import STORE, disaster_nodes, program_roles
@@ -104,13 +105,14 @@ QPID = Qpid(
     replicated=True,
     reported=STATES,
     min_nodes=2,
-    provides=frozenset({"queues", "transactions", "exchanges"}),
+    provides=frozenset({"queues", "transactions", "exchanges", "registers"}),
     guarantees=GUARANTEES,
     modes=MODES,
     trial=TRIAL,
     read_options=read_options,
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
+    invariants=INVARIANTS,
     options=(
         Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "
                "person, or a manager that is not ours", MANAGERS),

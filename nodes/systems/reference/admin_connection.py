@@ -41,6 +41,11 @@ class AdminConnection:
         answer = await self._ask(Frame("SEND", {"destination": "/admin/status"}), "MESSAGE", timeout)
         return dict(json.loads(answer.body))
 
+    async def time_of_day(self, timeout: float) -> float:
+        """The time of day as the node has it, seconds since 1970; raises as ``status`` does."""
+        answer = await self._ask(Frame("SEND", {"destination": "/admin/time"}), "MESSAGE", timeout)
+        return float(json.loads(answer.body)["time"])
+
     async def add_replica(self, name: str, link: tuple[str, int], client: str, timeout: float) -> None:
         """Have the node, which must be the master, take a replica into its group; ``status`` tells when it has.
 

@@ -8,18 +8,20 @@ import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nodes.reference.config import parse_config
 from nodes.reference.engine.model import QUEUE_PREFIX
 from nodes.reference.engine.server_queues import MOVED, split
+from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.server.process import BrokerProcess
 from nodes.reference.server.reaction import REACTION
 from nodes.reference.server.services import DEFAULT_SERVICES
 from nodes.stomp import ProtocolError
 from nodes.systems.reference.admin_connection import AdminConnection
-from nodes.systems.reference.code import install_code, module_command
-from nodes.systems.reference.layout import SPARES, Group
+from nodes.systems.reference.code import OWN, install_code, module_command
+from nodes.systems.reference.layout import SPARES, Group, broker_options
 from stormproof.contracts.backend import Launcher, Shells
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.demands import Reaction
@@ -43,6 +45,9 @@ class ReferenceCluster(Cluster):
         # Of this run alone, and not to be guessed by clients, who know the passcode. No history depends on it.
         self._secret = secrets.token_hex(16)
         self._admins: dict[str, AdminConnection] = {}
+        self._changed: dict[str, Mapping[str, Any]] = {}
+        """Settings of single nodes that are other than the test's, and below the code of those that have another."""
+        self._code: dict[str, Path] = {}
         self._status_timeout = STATUS_TIMEOUT * timeout_scale(self.backend)
 
     @property
@@ -69,8 +74,29 @@ class ReferenceCluster(Cluster):
             await backend.launch(machine, program, partial(BrokerProcess, config), log)
             return
         assert isinstance(backend, Shells)
-        command = module_command(backend, machine, "nodes.reference", f"{base}/config.json")
+        code = self._code.get(machine, OWN)
+        command = module_command(backend, machine, "nodes.reference", f"{base}/config.json", root=code)
         await backend.start(machine, program, command, log)
+
+    async def change(self, node: str, settings: Mapping[str, Any], version: str = "") -> str | None:
+        """From its next start on a node's broker has these settings, and the code of another version.
+
+        ``version`` is the folder of a checkout of that, whose package ``nodes`` is taken.
+        """
+        if unknown := [name for name in settings if name not in self._group_of[node].options]:
+            return f"brokers have no setting {unknown[0]!r}"
+        if version:
+            root = Path(version) / "nodes"
+            if not (root / "reference" / "__main__.py").is_file():
+                return f"{version} holds no version of the reference broker (nodes/reference)"
+            if not isinstance(self.backend, Shells):
+                return "brokers in this process have its version"
+            await install_code(self.backend, (node,), root)
+            self._code[node] = root
+        self._changed[node] = {**self._changed.get(node, {}), **settings}
+        if isinstance(self.backend, Shells):
+            await self._configure(node)
+        return None
 
     async def stop(self) -> None:
         """Stop all brokers in order."""
@@ -80,14 +106,23 @@ class ReferenceCluster(Cluster):
 
     async def status(self, node: str) -> NodeStatus:
         """Ask one node; an unreachable one has ``reachable=False``."""
-        admin = self._admins.get(node)
-        if admin is None:
-            address = self.backend.address(node)
-            admin = self._admins[node] = AdminConnection(address, CLIENT_PORT, self.login, self.passcode)
         try:
-            return _node_status(node, await admin.status(self._status_timeout))
+            return _node_status(node, await self._admin(node).status(self._status_timeout))
         except (OSError, TimeoutError, EOFError, ProtocolError, ValueError) as error:
             return NodeStatus(node, reachable=False, detail={"error": str(error) or type(error).__name__})
+
+    async def time_of(self, node: str) -> float | None:
+        """What the broker says; None when it does not answer."""
+        try:
+            return await self._admin(node).time_of_day(self._status_timeout)
+        except (OSError, TimeoutError, EOFError, ProtocolError, ValueError):
+            return None
+
+    def _admin(self, node: str) -> AdminConnection:
+        if node not in self._admins:
+            address = self.backend.address(node)
+            self._admins[node] = AdminConnection(address, CLIENT_PORT, self.login, self.passcode)
+        return self._admins[node]
 
     async def primary(self) -> str | None:
         """The node of the first server that serves, the one with the highest epoch if several do."""
@@ -158,7 +193,7 @@ class ReferenceCluster(Cluster):
         group = self._group_of[node]
         names = tuple(name for name in group.nodes if name == node or name not in self.spares())
         address = {name: self.backend.address(name) for name in names}
-        options = {name: self.test.options[name] for name in group.options}
+        options = broker_options(self.test.options, group.options) | dict(self._changed.get(node, {}))
         if SPARES in options:
             options["join"] = spare
         if self.demands.security:
@@ -188,7 +223,9 @@ class ReferenceCluster(Cluster):
                     for each in self.groups if each is not group}
         own = [[self.backend.address(node), NETWORK_PORT] for node in names]
         everywhere = list(range(self.demands.servers))
-        clustered = {f"{QUEUE_PREFIX}{queue}": everywhere for queue in self.demands.queues if self.demands.spread}
+        names = [*(QUEUE_PREFIX + name for name in self.demands.queues),
+                 *(TOPIC_PREFIX + name for name in self.demands.topics)]
+        clustered = dict.fromkeys(names if self.demands.spread else (), everywhere)
         return {"server": group.server, "networks": [own], "clustered": clustered,
                 "servers": {str(server): addresses for server, addresses in networks.items()}}
 
@@ -197,7 +234,7 @@ def _services(reactions: Sequence[Reaction]) -> list[list[str]]:
     """The services of a broker in which collocated clients run; none if there are to be none."""
     if not reactions:
         return []
-    clients = [[REACTION, each.name, each.quality, each.source, each.target] for each in reactions]
+    clients = [[REACTION, each.name, each.quality, each.source, each.target, each.taking] for each in reactions]
     return [*map(list, DEFAULT_SERVICES), *clients]
 
 

@@ -17,37 +17,39 @@ from stormproof.contracts.backend import Backend, Shells
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
 
+OWN = Path(nodes.__file__).parent
+"""The package ``nodes`` of this very program; that of another version is elsewhere."""
+
 
 @functools.cache
-def node_files() -> Mapping[str, bytes]:
+def node_files(root: Path = OWN) -> Mapping[str, bytes]:
     """The code that runs on a node: paths and contents."""
-    root = Path(nodes.__file__).parent
     files = [*sorted(root.glob("*.py")), *sorted((root / "reference").rglob("*.py"))]
     return {str(Path("nodes") / file.relative_to(root)): file.read_bytes() for file in files}
 
 
-def node_archive() -> bytes:
+def node_archive(root: Path = OWN) -> bytes:
     """The code that runs on a node, as a zip file; the same bytes for the same code."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, content in node_files().items():
+        for path, content in node_files(root).items():
             archive.writestr(zipfile.ZipInfo(path), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
-def node_hashes() -> str:
+def node_hashes(root: Path = OWN) -> str:
     """The SHA-256 of each file of the code, as sha256sum(1) prints and checks them."""
-    return "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in node_files().items())
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in node_files(root).items())
 
 
-def is_whole(code: str) -> str:
+def is_whole(code: str, root: Path = OWN) -> str:
     """A shell command that succeeds where the folder ``code`` on a node holds exactly this code."""
-    return f"(cd {shlex.quote(code)} 2>/dev/null && sha256sum --check --status <<'END'\n{node_hashes()}END\n)"
+    return f"(cd {shlex.quote(code)} 2>/dev/null && sha256sum --check --status <<'END'\n{node_hashes(root)}END\n)"
 
 
-def code_folder(shells: Shells, node: str) -> str:
+def code_folder(shells: Shells, node: str, root: Path = OWN) -> str:
     """The broker's code on a node, in a folder that is named by what is in it."""
-    return f"{shells.code_dir(node)}/{hashlib.sha256(node_hashes().encode()).hexdigest()[:16]}"
+    return f"{shells.code_dir(node)}/{hashlib.sha256(node_hashes(root).encode()).hexdigest()[:16]}"
 
 
 # A folder's name may have a colon in it, which ends a folder in PYTHONPATH.
@@ -55,28 +57,28 @@ _BEGIN = ("import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
           "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)")
 
 
-def module_command(shells: Shells, node: str, module: str, *arguments: str) -> list[str]:
+def module_command(shells: Shells, node: str, module: str, *arguments: str, root: Path = OWN) -> list[str]:
     """The command that runs a module of this code on a node."""
-    return [shells.python(node), "-P", "-u", "-c", _BEGIN, code_folder(shells, node), module, *arguments]
+    return [shells.python(node), "-P", "-u", "-c", _BEGIN, code_folder(shells, node, root), module, *arguments]
 
 
-async def install_code(backend: Backend, machines: tuple[str, ...]) -> None:
+async def install_code(backend: Backend, machines: tuple[str, ...], root: Path = OWN) -> None:
     """Bring the code to machines that don't have it.
 
     Raises:
         BackendError: a machine has no usable Python, or refused the files.
     """
-    archive = node_archive()
-    await asyncio.gather(*(_install(backend, machine, archive) for machine in machines))
+    archive = node_archive(root)
+    await asyncio.gather(*(_install(backend, machine, archive, root) for machine in machines))
 
 
-async def _install(backend: Backend, machine: str, archive: bytes) -> None:
+async def _install(backend: Backend, machine: str, archive: bytes, root: Path) -> None:
     assert isinstance(backend, Shells)
-    code, packed = code_folder(backend, machine), f"{backend.node_dir(machine)}/code.zip"
-    if not (await backend.exec(machine, is_whole(code))).status:
+    code, packed = code_folder(backend, machine, root), f"{backend.node_dir(machine)}/code.zip"
+    if not (await backend.exec(machine, is_whole(code, root))).status:
         return
     await backend.upload(machine, archive, packed)
-    whole, python = is_whole(code), shlex.quote(backend.python(machine))
+    whole, python = is_whole(code, root), shlex.quote(backend.python(machine))
     zipped, part, place = (shlex.quote(path) for path in (packed, f"{code}.{secrets.token_hex(4)}.part", code))
     # Another run may be doing the same on this host: what is whole stays.
     result = await backend.exec(

@@ -9,17 +9,18 @@ from typing import Any
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
-from nodes.systems.reference.layout import SPARES, Group
+from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.guarantee import Guarantee, Trial
+from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import AdminCommand, DiskWrites, KnownBug, RoleChange, StateTransfer, System
 from stormproof.errors import UsageError
 from stormproof.test import DEFAULT_NODES, Test
 
-MESSAGING = frozenset({"queues", "topics", "transactions", "processing", "servers"})
+MESSAGING = frozenset({"queues", "topics", "transactions", "processing", "servers", "registers"})
 BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
 
 
@@ -59,6 +60,7 @@ class ReferenceSystem(System):
         events: Events | None = None,
         commands: Sequence[AdminCommand] = (),
         local: ReferenceSystem | None = None,
+        invariants: tuple[Invariant, ...] = (),
     ) -> None:
         self.name = name
         self.replicated = replicated
@@ -66,6 +68,7 @@ class ReferenceSystem(System):
         self.provides = provides
         self.states = {state.name: state.summary for state in reported}
         self.guarantees = guarantees
+        self.invariants = invariants
         self.modes = modes or {}
         self.trial = trial or Trial()
         self.min_nodes, self.max_nodes = min_nodes, max_nodes
@@ -94,6 +97,10 @@ class ReferenceSystem(System):
         groups += [single.server(servers + place, (name,)) for place, name in enumerate(names[each * servers :])]
         return tuple(groups)
 
+    def elements(self, test: Test, demands: Demands) -> tuple[tuple[str, ...], ...]:
+        """The nodes of each server that every destination of a test is spread over; empty where none is."""
+        return tuple(group.nodes for group in self.layout(test, demands)[: demands.servers]) if demands.spread else ()
+
     def server(self, number: int, names: tuple[str, ...]) -> Group:
         """A server of this design on these nodes."""
         return Group(number, self.name, self.replicated, tuple(option.name for option in self.options), names)
@@ -119,7 +126,7 @@ class ReferenceSystem(System):
         """Raises UsageError when the brokers would refuse one of the test's settings, or lack a bug."""
         self._check_bugs(test.options)
         names = self.layout(test, demands)[0].nodes
-        options = {option.name: test.options[option.name] for option in self.options}
+        options = broker_options(test.options, (option.name for option in self.options))
         config = Config(names[0], self.name, "", peers=dict.fromkeys(names, ("", 1)), options=options)
         try:
             Limits.from_options(test.options)

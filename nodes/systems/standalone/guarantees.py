@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from nodes.systems.reference.single_values import all_of, of_token, promises
 from stormproof.contracts.backend import DISK_FAULTS
 from stormproof.contracts.guarantee import ANY_FAULT, NOT_PROMISED, PROMISED, Guarantee
 
@@ -14,6 +15,8 @@ _DESTROYS = ("corrupt", "empty")
 _ONE_COPY = "there is one copy of what was confirmed: what its disk has lost is lost"
 _ON_DISK = "confirmed when it is on disk"
 _AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
+_AT_ONCE = "the token of a connection that is not reliable goes to another as soon as that is lost"
+_BY_CLOCKS = "the broker gives up a silent client by its clock, which may run too fast"
 _AT_MOST_ONCE, _DUPLICATE_OKAY = {"quality": "at-most-once"}, {"quality": "duplicate-okay"}
 
 _LASTING = {
@@ -42,6 +45,11 @@ GUARANTEES: tuple[Guarantee, ...] = (
     *(Guarantee(name, PROMISED, "ours", why, _DISK, {"disk_kind": kind})
       for name, why in _LASTING.items() for kind in DISK_FAULTS if kind not in _DESTROYS),
     *(Guarantee(name, NOT_PROMISED, "ours", _ONE_COPY, _DISK) for name in _LASTING),
+    *all_of(NOT_PROMISED, "ours", _ONE_COPY, _DISK),
+    *of_token(NOT_PROMISED, "ours", _AT_ONCE, ANY_FAULT, {"reliable": False}),
+    *of_token(NOT_PROMISED, "ours", _BY_CLOCKS, ("clock",)),
+    *promises("reads, writes and comparisons are commands in one order", "a token is with one consumer until it gives "
+              "that back, or its connection has been gone for longer than it takes to notice", PROMISED),
     Guarantee("topic-phantom:older-than-subscription", NOT_PROMISED, "ours",
               "what was confirmed early and came undone is sent again, to those as well who subscribed meanwhile",
               _DISK),

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.system import BUG, MESSAGING, ReferenceSystem
+from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
 from nodes.systems.standalone.guarantees import GUARANTEES
 from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+
+
+def role_change(line: Line) -> RoleChange | None:
+    """It says when it is up."""
+    return RoleChange("up", serving=True, leads=True) if line.event == "started" else None
+
 
 STANDALONE = ReferenceSystem(
     "standalone",
@@ -12,6 +20,7 @@ STANDALONE = ReferenceSystem(
     max_nodes=1,
     provides=MESSAGING | {"security"},
     guarantees=GUARANTEES,
+    events=Events(role=role_change),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         BUG,

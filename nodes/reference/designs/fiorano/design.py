@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, Config, ConfigError
 from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
 from nodes.reference.designs.fiorano.messages import Hello, Message, Stored, pack, unpack
 from nodes.reference.designs.fiorano.pair import Pair
+from nodes.reference.designs.fiorano.repository import Stamp
 from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
 from nodes.reference.designs.fiorano.shared import SharedPair
 from nodes.reference.designs.fiorano.standby import Sent
 from nodes.reference.designs.fiorano.states import SERVING
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import Links
+
+
+class Observed(NamedTuple):
+    """What invariants look at: the server's present and previous state, whether it lets clients in, the epoch in which
+    it holds the lock (0: it does not) and whether its lease runs, and its repository's stamp."""
+
+    state: str
+    before: str
+    serves: bool
+    lock: int
+    holds: bool
+    stamp: Stamp
 
 
 class Fiorano:
@@ -96,6 +109,15 @@ class Fiorano:
                 self._server.accept(request.get("alone") is True)
                 return {"state": self._server.state}
         raise ConfigError("there is no such request (there are: status, accept)")
+
+    def observed(self) -> Observed:
+        """How this server stands, for invariants."""
+        server, lock = self._server, self._server.lock
+        return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp)
+
+    def holds_lock(self) -> bool:
+        """Whether its lease runs now."""
+        return self._server.lock.epoch > 0 and self._server.lock.holds()
 
     async def _tick_forever(self) -> None:
         options = self._options

@@ -177,6 +177,9 @@ class GatewayLock:
                 self._number += 1
                 asked, *arguments = request
                 self._outstanding = asked == TAKE
+                if asked == RELEASE:
+                    # From now on it may be granted to the other server, whenever the answer comes.
+                    self._until = -math.inf
                 writer.write(encode_frame([asked, self._number, *arguments]))
                 async with within(lease):
                     answer = await _read(reader, parser)

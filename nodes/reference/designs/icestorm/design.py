@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Refused
-from nodes.reference.designs.icestorm.decisions import round_of
+from nodes.reference.designs.icestorm.decisions import Stamp, round_of
 from nodes.reference.designs.icestorm.delivery import COST, Delivery
 from nodes.reference.designs.icestorm.election import NORMAL, Election
 from nodes.reference.designs.icestorm.options import LOCAL, Options
@@ -47,6 +47,20 @@ class _Client:
     commands: asyncio.Queue[Command] = field(default_factory=asyncio.Queue)
     busy: bool = False
     task: asyncio.Task[None] | None = None
+
+
+class Observed(NamedTuple):
+    """What invariants look at: the replica's part in the election (``members``: how many are in its group, this one
+    included, as its coordinator knows; 0 elsewhere) and its database's stamp and promise."""
+
+    state: str
+    coordinator: str
+    group: str
+    epoch: int
+    members: int
+    max_seen: int
+    promised: int
+    stamp: Stamp
 
 
 class IceStorm:
@@ -154,6 +168,25 @@ class IceStorm:
             "stamp": list(self._database.stamp),
             "waiting": self._delivery.waiting(),
         }
+
+    # What invariants look at.
+
+    def observed(self) -> Observed:
+        """How this replica stands."""
+        election, database = self._election, self._database
+        members = 1 + len(election.up) if election.leads else 0
+        return Observed(election.state, election.coordinator, election.group, election.epoch, members,
+                        election.max_seen, database.promised, database.stamp)  # fmt: skip
+
+    @property
+    def database(self) -> Database:
+        """What is replicated."""
+        return self._database
+
+    @property
+    def replicas(self) -> int:
+        """How many there are."""
+        return len(self._election.replicas)
 
     # Clients.
 

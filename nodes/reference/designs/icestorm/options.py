@@ -11,6 +11,7 @@ STAMPS = ("counter", "wall-clock")
 CONFIRMED, LOCAL = READS = ("confirmed", "local")
 CHECKED, ON_WRITE = STEP_DOWNS = ("checked", "on-write")
 KEPT, DISCARDED = OFFLINE_EVENTS = ("kept", "discarded")
+ALL, ONE = PUBLISHER_ENDPOINTS = ("all", "one")
 MAX_REPLICAS = 64
 _LEAST = 0.001
 
@@ -26,6 +27,7 @@ class Options:
     ``step_down``: whether a coordinator looks after its majority, or notices when it needs it. ``retry_interval``:
     between attempts to deliver to a subscriber that failed; ``offline_events``: what becomes meanwhile of the events
     that wait for it.
+    ``publisher_endpoints``: whether a publisher's proxy names all replicas, or the one that it was asked of.
     ``acm_timeout``: idle client connections are closed after it (0: never).
     """
 
@@ -38,6 +40,7 @@ class Options:
     retry_interval: float = 0.2
     delivery_timeout: float = 1.0
     offline_events: str = KEPT
+    publisher_endpoints: str = ALL
     acm_timeout: float = 0.0
     cluster: str = "icestorm"
 
@@ -63,6 +66,7 @@ class Options:
             retry_interval=seconds(options, "retry_interval", cls.retry_interval, _LEAST),
             delivery_timeout=seconds(options, "delivery_timeout", cls.delivery_timeout, _LEAST),
             offline_events=choice(options, "offline_events", OFFLINE_EVENTS),
+            publisher_endpoints=choice(options, "publisher_endpoints", PUBLISHER_ENDPOINTS),
             acm_timeout=seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),
             cluster=str(options.get("cluster", cls.cluster)),
         )

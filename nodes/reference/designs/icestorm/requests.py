@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nodes.reference.api import Config
+from nodes.reference.designs.icestorm.options import ONE
 from nodes.reference.designs.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, CommandError, Database
 
 _NAME = re.compile(r"\S+")
@@ -159,9 +160,9 @@ def answer_question(database: Database, config: Config, request: Request) -> Any
         return [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in found if s.ident > request.after]
     if request.kind == "links":
         return [[name, cost] for name, cost in sorted(topic.links.items()) if name > request.after]
-    if request.kind == "publisher":
+    if request.kind == "publisher" and config.options.get("publisher_endpoints") != ONE:
         return list(config.client_addresses.values())
-    if request.kind == "non-replicated-publisher":
+    if request.kind in ("publisher", "non-replicated-publisher"):
         return [config.client_addresses.get(request.replica or config.node, "")]
     return request.topic
 

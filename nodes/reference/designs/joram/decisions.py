@@ -91,17 +91,20 @@ def candidates(alive: Sequence[Candidate], view: Sequence[str], order: Sequence[
     return [name for name in ranked if name in able]
 
 
-def may_stand(alive: int, replicas: int, expected: int, primary: bool, has_log: bool, started: bool) -> bool:
+def may_stand(alive: int, replicas: int, expected: int, again: int, primary: bool, has_log: bool,
+              started: bool) -> bool:
     """Whether enough replicas are there for an election.
 
-    The first start of a group waits for ``expected`` replicas. A group that has a log starts again with a
-    majority under ``primary-partition``, since any majority holds everything that was confirmed; under
-    ``unspecified`` nothing tells whether the others know more, so a replica that has not been part of the
-    group since it ``started`` waits for all that are expected.
+    The first start of a group waits for ``expected`` replicas. A group that has a log could start again with a
+    majority under ``primary-partition``, since any majority holds everything that was confirmed; a replica that has
+    not been part of the group since it ``started`` waits for ``again`` replicas nevertheless, if more are asked for.
+    Under ``unspecified`` nothing tells whether the others know more, so such a replica waits for all that are expected.
     """
-    if primary:
-        return alive >= (majority(replicas) if has_log else max(expected, majority(replicas)))
-    return started or alive >= expected
+    if not primary:
+        return started or alive >= expected
+    if not has_log:
+        return alive >= max(expected, majority(replicas))
+    return alive >= max(0 if started else again, majority(replicas))
 
 
 def has_quorum(granted: int, asked: int, replicas: int, primary: bool) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError
 from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, judge_claim, round_of
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
-from nodes.reference.designs.joram.log import Member
+from nodes.reference.designs.joram.log import Log, Member
 from nodes.reference.designs.joram.messages import (
     Fetch,
     Heartbeat,
@@ -43,6 +43,25 @@ from nodes.reference.replication.replicator import Replicator, SharedFrames
 NOT_MASTER = "not master"
 QUIET = 1.0
 """Seconds without a commit after which what was applied is written as well, so that a restart repeats little."""
+
+
+class Observed(NamedTuple):
+    """What invariants look at.
+
+    ``leads`` is the epoch in which this node is master, 0 when it isn't; ``serving``: by a lease that holds; the others
+    are the log's.
+    """
+
+    leads: int
+    serving: bool
+    promised: int
+    durable_promise: int
+    base: int
+    last: int
+    last_epoch: int | None
+    durable: int
+    committed: int
+    group_index: int
 
 
 class Joram:
@@ -162,6 +181,32 @@ class Joram:
             "log_last": replica.log.last,
             "suspects": [peer for peer in replica.peers if peer not in alive],
         }
+
+    # What invariants look at.
+
+    def observed(self) -> Observed:
+        """How this node stands."""
+        replica, leader = self._replica, self._leader
+        log = replica.log
+        last = log.last
+        return Observed(leader.epoch if leader is not None else 0, self.holds_lease(), log.promised,
+                        log.durable_promise, log.base, last, log.epoch_at(last), log.durable, replica.committed,
+                        log.group_index)  # fmt: skip
+
+    def holds_lease(self) -> bool:
+        """Whether this node serves, and may let clients know now what it has done."""
+        leader = self._leader
+        return leader is not None and leader.serving and leader.holds_lease()
+
+    @property
+    def log(self) -> Log:
+        """The entries."""
+        return self._replica.log
+
+    @property
+    def group(self) -> Sequence[str]:
+        """Who belongs to the group, as this node knows."""
+        return self._replica.order
 
     # What an election needs.
 

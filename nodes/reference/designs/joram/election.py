@@ -147,8 +147,8 @@ class Election:
             if report.claim and (not options.primary or report.claim >= replica.log.promised):
                 return False
         return may_stand(
-            len(replica.alive()), len(replica.order), options.nb_cluster_expected, options.primary,
-            replica.has_log, self._node.started,
+            len(replica.alive()), len(replica.order), options.nb_cluster_expected, options.restart_expected,
+            options.primary, replica.has_log, self._node.started,
         ) and replica.name in self._candidates()
 
     def _candidates(self) -> list[str]:

@@ -151,6 +151,16 @@ class Log:
         return self.base + len(self._epochs)
 
     @property
+    def durable(self) -> int:
+        """Index of the last entry that is on disk."""
+        return self._clean_upto
+
+    @property
+    def durable_promise(self) -> int:
+        """What was promised, as it is on disk."""
+        return self._written[2]
+
+    @property
     def view(self) -> list[str]:
         """Members of the newest view in the log, committed or not."""
         return self._views[-1][1]

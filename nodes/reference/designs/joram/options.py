@@ -22,7 +22,8 @@ class Options:
     ``ack``: whose acknowledgement a command needs before it takes effect: every member of the current view, or
     a majority. ``propagation``: whether a sent message is confirmed then, or as soon as the master has it; the
     other replicas are brought up to date every ``sync_interval``. ``partitions``: what happens when the group falls
-    apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts.
+    apart (``decisions``). ``nb_cluster_expected``: how many replicas must have joined before the group starts, and
+    ``restart_expected`` before it starts again after a stop of all: as many, if a number was given, else 0.
     ``detection_timeout``: how long a peer may be silent before it is suspected. ``log_keep`` and
     ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
     whole state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes; what a
@@ -35,6 +36,7 @@ class Options:
     sync_interval: float = 0.05
     partitions: str = "primary-partition"
     nb_cluster_expected: int = 1
+    restart_expected: int = 0
     detection_timeout: float = 1.0
     heartbeat_interval: float = 0.2
     log_keep: int = 10_000
@@ -100,6 +102,7 @@ class Options:
             sync_interval=sync,
             partitions=partitions,
             nb_cluster_expected=expected,
+            restart_expected=expected if "nb_cluster_expected" in options else 0,
             detection_timeout=timeout,
             heartbeat_interval=interval,
             log_keep=whole(options, "log_keep", cls.log_keep),

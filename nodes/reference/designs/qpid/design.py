@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError
 from nodes.reference.bugs import INQUORATE_BROKER_LIVES, switched_on
@@ -31,6 +31,17 @@ from nodes.reference.wire import WireError
 
 class NoQuorum(Exception):
     """The manager lets this broker go on no longer."""
+
+
+class Observed(NamedTuple):
+    """What invariants look at: the broker's state, the term in which its manager made it primary (0: it did not),
+    whether it may confirm and deliver, and what its store says of itself."""
+
+    state: str
+    term: int
+    confirms: bool
+    store: str
+    generation: int
 
 
 class Qpid:
@@ -121,6 +132,19 @@ class Qpid:
     async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Carry out what an administrator or a manager asks for."""
         return await self._administration.carry_out(request)
+
+    # What invariants look at.
+
+    def observed(self) -> Observed:
+        """How this broker stands."""
+        roles, status = self._roles, self._roles.store.now
+        leads = roles.primary is not None
+        term = self._permission.term if leads and self._permission is not None else 0
+        return Observed(roles.state, term, leads and self.confirms(), status.state, status.generation)
+
+    def confirms(self) -> bool:
+        """Whether this broker is primary, and may confirm and deliver now."""
+        return self._roles.primary is not None and self._roles.may_go_on()
 
     # Time.
 

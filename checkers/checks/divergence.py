@@ -1,0 +1,70 @@
+"""Divergence: nodes whose own copies of a log are not the same when all is healed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.logs import Logs, examples
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import LOGS
+
+
+def check(run: Run) -> CheckOutcome:
+    """Offsets at which the nodes' copies have different values (``differs``), or some have none (``missing``).
+
+    Only copies that were read to their end are compared; a log of which there are fewer than two such, though nodes
+    were asked for theirs, makes a run without differences *unknown*. Asked of nobody: nothing to compare.
+    """
+    logs, h = Logs(run), run.history
+    rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")
+    asked = np.unique(logs.key(logs.rows(vocabulary.INVOKE, "copy")))
+    found: dict[str, list[tuple[int, ...]]] = {"differs": [], "missing": []}
+    short, compared = [], 0
+    for key in asked.tolist():
+        nodes = np.unique(h.node.codes[ends[h.key[ends] == key]])
+        if len(nodes) < 2:
+            short.append(key)
+            continue
+        mine = rows[(h.key[rows] == key) & np.isin(h.node.codes[rows], nodes)]
+        compared += len(np.unique(logs.offset(mine)))
+        _compare(logs, mine, len(nodes), found)
+    counts = {kind: len(those) for kind, those in found.items()}
+    count, offsets = sum(counts.values()), amount(compared, "offset")
+    if count:
+        some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
+        told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
+        return CheckOutcome(INVALID, count, f"of {offsets}: {told}", tuple(some[:MAX_EXAMPLES]), counts)
+    if short:
+        return CheckOutcome(UNKNOWN, 0, f"fewer than two copies of log {short[0]} were read to their ends", (), counts)
+    return CheckOutcome(VALID, 0, f"{offsets}, the same at each node" if len(asked) else "no copies", (), counts)
+
+
+def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, list[tuple[int, ...]]]) -> None:
+    """Note the offsets of one log at which its copies are not the same."""
+    codes = logs.run.history.node.codes
+    order = np.lexsort((rows, logs.offset(rows)))
+    rows = rows[order]
+    groups = np.split(rows, np.flatnonzero(np.diff(logs.offset(rows))) + 1) if len(rows) else []
+    for group in groups:
+        value = logs.value(group)
+        if (value != value[0]).any():
+            found["differs"].append(tuple(group.tolist()))
+        elif len(np.unique(codes[group])) < nodes:
+            found["missing"].append(tuple(group.tolist()))
+
+
+CHECK = RunCheck(
+    name="divergence",
+    guarantee="all nodes have the same log when all is healed",
+    anomaly="divergence",
+    decides=True,
+    subjects=(LOGS,),
+    one="offset of a log was not the same at all nodes",
+    more="offsets of logs were not the same at all nodes",
+    function=check,
+)

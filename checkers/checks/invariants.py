@@ -1,0 +1,32 @@
+"""Invariants: did what a system declares hold of its simulated nodes at every instant?"""
+
+from __future__ import annotations
+
+from checkers.api import RunCheck
+from checkers.run import Run
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.vocabulary import ANY
+
+
+def check(run: Run) -> CheckOutcome:
+    """Violated when a run ended because one of its system's invariants was broken; the anomaly tells which, by whom and
+    when, how all nodes stood, and what they had written last. Nothing is known of real nodes, at which nobody looks."""
+    broken = run.info.get("invariant_broken")
+    if broken is not None:
+        told = f"{broken['name']}: {broken['wrong']}"
+        return CheckOutcome(INVALID, 1, told, (Anomaly("invariant-broken", (), detail=dict(broken)),))
+    if not run.in_process:
+        return CheckOutcome(UNKNOWN, 0, "only simulated nodes are looked at")
+    claimed = run.info.get("invariants")
+    if not isinstance(claimed, dict) or not claimed:
+        return CheckOutcome(UNKNOWN, 0, "no invariant was looked at")
+    return CheckOutcome(VALID, 0, f"{len(claimed)} invariants held at every instant")
+
+
+CHECK = RunCheck(
+    name="invariants",
+    guarantee="the nodes' invariants hold",
+    anomaly="invariant-broken",
+    subjects=(ANY,),
+    function=check,
+)

@@ -1,0 +1,63 @@
+"""A lock that nobody can have any more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.locks import ACQUIRE
+from checkers.run import SECOND, Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.vocabulary import LOCKS
+
+FREE_FOR_NOBODY = "empty"
+"""The error of an acquire that waited for the lock in vain."""
+PATIENCE = 20.0
+"""Seconds of vain waiting, when all is healed, that show that the lock is lost."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Whether somebody gets the lock after the main phase, when all is healed and every holder has left.
+
+    If nobody does though it was asked for long enough, it is lost. Where asking went wrong otherwise nothing is known:
+    only a stretch in which every acquire that ended waited in vain counts, and an acquire of which it is not known how
+    it ended may have got the lock for a while.
+    """
+    h = run.history
+    after = np.flatnonzero(h.f.rows_with(ACQUIRE) & (h.process >= 0) & (h.time >= run.main_phase()[1]))
+    asked = [row for row in after.tolist() if h.kind[row] == vocabulary.INVOKE]
+    ended = [int(h.partner[row]) for row in asked if h.partner[row] >= 0]
+    if any(h.kind[end] == vocabulary.OK for end in ended):
+        return CheckOutcome(VALID, 0, "the lock could be had in the end")
+    vain = _longest_in_vain(run, sorted(ended))
+    seconds = float(h.time[vain[-1]] - h.time[vain[0]]) / SECOND if vain else 0.0
+    if seconds < PATIENCE:
+        return CheckOutcome(UNKNOWN, 0, f"the lock was asked for in vain for {seconds:.1f} s only when all was healed")
+    example = Anomaly("lock-lost", run.rows_of(vain[0], vain[-1]), 0, None, {"seconds": round(seconds, 3)})
+    return CheckOutcome(INVALID, 1, f"nobody could have the lock for {seconds:.1f} s when all was healed", (example,))
+
+
+def _longest_in_vain(run: Run, ended: list[int]) -> list[int]:
+    """Of the rows at which acquires ended, in order, the longest stretch of those that waited for the lock in vain."""
+    h = run.history
+    longest: list[int] = []
+    stretch: list[int] = []
+    for end in ended:
+        in_vain = h.kind[end] == vocabulary.FAIL and h.error.at(end) == FREE_FOR_NOBODY
+        stretch = [*stretch, end] if in_vain else []
+        if stretch and (not longest or h.time[end] - h.time[stretch[0]] >= h.time[longest[-1]] - h.time[longest[0]]):
+            longest = stretch
+    return longest
+
+
+CHECK = RunCheck(
+    name="lock-lost",
+    guarantee="when all is healed and its holders have left, a lock can be had",
+    anomaly="lock-lost",
+    decides=True,
+    subjects=(LOCKS,),
+    one="lock could not be had any more",
+    more="locks could not be had any more",
+    function=check,
+)

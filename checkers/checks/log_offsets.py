@@ -1,0 +1,79 @@
+"""Offsets of logs: each stands for one value, each value has one, and later appends get larger ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.logs import Logs, examples, isin, same
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import LOGS
+
+Found = list[tuple[int, ...]]
+
+
+def check(run: Run) -> CheckOutcome:
+    """By what confirmations, polls and last reads tell: ``two-values`` at one offset, a value at ``two-offsets``, a
+    value ``from-nowhere`` (never appended there, or not done as its producer was told), and an ``append-went-back``:
+    confirmed with an offset that is not larger than one that had been confirmed before it was invoked."""
+    logs = Logs(run)
+    rows = np.sort(np.concatenate([logs.appended, logs.polled, logs.scanned]))
+    key, offset, value = logs.key(rows), logs.offset(rows), logs.value(rows)
+    failed = logs.rows(vocabulary.FAIL, "append")
+    calls = logs.rows(vocabulary.INVOKE, "append")
+    calls = calls[~isin(calls, run.history.partner[failed])]
+    unknown = ~isin(same((key, value)), same((logs.key(calls), logs.value(calls))))
+    _, first = np.unique(same((key, value))[unknown], return_index=True)
+    found: dict[str, Found] = {
+        "two-values": _differing(rows, same((key, offset)), value),
+        "two-offsets": _differing(rows, same((key, value)), offset),
+        "from-nowhere": [(row,) for row in np.sort(rows[unknown][first]).tolist()],
+        "append-went-back": _went_back(run, logs),
+    }
+    counts = {kind: len(those) for kind, those in found.items()}
+    count = sum(counts.values())
+    seen = amount(len(np.unique(same((key, offset)))), "offset")
+    if not count:
+        return CheckOutcome(VALID, 0, f"{seen}, each with one value", (), counts)
+    some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
+    told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
+    return CheckOutcome(INVALID, count, f"of {seen}: {told}", tuple(some[:MAX_EXAMPLES]), counts)
+
+
+def _differing(rows: Int64s, group: Int64s, what: Int64s) -> Found:
+    """For each group of rows that do not all say the same: its first row, and the first that says something else."""
+    order = np.lexsort((rows, group))
+    rows, group, what = rows[order], group[order], what[order]
+    _, start, place = np.unique(group, return_index=True, return_inverse=True)
+    other = np.flatnonzero(what != what[start[place]])
+    _, first = np.unique(place[other], return_index=True)
+    pairs = [(int(rows[start[place[at]]]), int(rows[at])) for at in other[first]]
+    return sorted(pairs, key=lambda pair: pair[1])
+
+
+def _went_back(run: Run, logs: Logs) -> Found:
+    found: Found = []
+    for key in np.unique(logs.key(logs.appended)):
+        ends = logs.appended[logs.key(logs.appended) == key]
+        offset = logs.offset(ends)
+        largest = np.maximum.accumulate(offset)
+        before = np.searchsorted(ends, run.history.partner[ends]) - 1
+        for at in np.flatnonzero((before >= 0) & (largest[before] >= offset)).tolist():
+            found.append((int(ends[np.argmax(offset[: before[at] + 1])]), int(ends[at])))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+CHECK = RunCheck(
+    name="log-offsets",
+    guarantee="an offset stands for one value, a value has one offset, later appends have larger ones",
+    anomaly="log-offsets",
+    decides=True,
+    subjects=(LOGS,),
+    one="offset of a log was not what it was",
+    more="offsets of logs were not what they were",
+    function=check,
+)

@@ -1,0 +1,61 @@
+"""Readers of logs: they go on, and miss nothing on their way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.logs import Logs, examples, same
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
+from stormproof.history.columns import Bools, Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import LOGS
+
+
+def check(run: Run) -> CheckOutcome:
+    """Polls that gave an offset which is not after the reader's position (``went-back``), or left out one between that
+    is in the log in the end (``skipped``). A position is the offset that the same reader (process) was given last, or
+    went back to itself; 0 at first. What is not there in the end is for `log-lost` to tell."""
+    logs = Logs(run)
+    h = run.history
+    rows = np.sort(np.concatenate([logs.polled, logs.rows(vocabulary.OK, "seek")]))
+    reader = same((logs.key(rows), h.process[rows].astype(np.int64)))
+    order = np.lexsort((rows, reader))
+    rows, reader = rows[order], reader[order]
+    seek = h.f.rows_with("seek")[rows]
+    offset = np.where(seek, h.value[rows], logs.offset(rows))
+    position, previous = np.zeros_like(offset), np.full_like(rows, -1)
+    goes_on = np.flatnonzero(reader[1:] == reader[:-1]) + 1
+    position[goes_on], previous[goes_on] = offset[goes_on - 1], rows[goes_on - 1]
+    # Logs lie one after the other in the sorted list of all that is there in the end.
+    there = np.unique(same((logs.key(logs.scanned), logs.offset(logs.scanned))))
+    key = logs.key(rows)
+    between = np.searchsorted(there, same((key, offset))) - np.searchsorted(there, same((key, position)), "right")
+    found = {"went-back": _pairs(rows, previous, ~seek & (offset <= position)),
+             "skipped": _pairs(rows, previous, ~seek & (between > 0))}  # fmt: skip
+    counts = {kind: len(those) for kind, those in found.items()}
+    count, polls = sum(counts.values()), amount(len(logs.polled), "poll")
+    if not count:
+        return CheckOutcome(VALID, 0, f"{polls}, each of the entry after the one before", (), counts)
+    some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
+    told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
+    return CheckOutcome(INVALID, count, f"of {polls}: {told}", tuple(some[:MAX_EXAMPLES]), counts)
+
+
+def _pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> list[tuple[int, ...]]:
+    pairs = zip(previous[wrong].tolist(), rows[wrong].tolist(), strict=True)
+    return sorted(((before, row) if before >= 0 else (row,) for before, row in pairs), key=lambda pair: pair[-1])
+
+
+CHECK = RunCheck(
+    name="log-reads",
+    guarantee="a reader of a log goes on, and skips nothing that is there",
+    anomaly="log-reads",
+    decides=True,
+    subjects=(LOGS,),
+    one="read of a log went back or skipped entries",
+    more="reads of logs went back or skipped entries",
+    function=check,
+)

@@ -1,0 +1,130 @@
+"""Where the lost messages lie among those that survived: at the beginning, in the middle, at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkers import kernels
+from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.history import dense
+from checkers.run import Run
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.history.columns import Int64s
+from stormproof.text import amount
+from stormproof.vocabulary import MESSAGES
+
+PREFIX, MIDDLE, POSTFIX, WHOLE = "prefix", "middle", "postfix", "whole"
+"""Sent before all that survived, between them, after them; ``whole``: nothing is known to have survived before or
+after it."""
+_TOLD = {
+    PREFIX: "{} before the first that survived",
+    MIDDLE: "{} between those that survived",
+    POSTFIX: "{} after the last that survived",
+    WHOLE: "{} with none that survived before or after",
+}
+
+
+@dataclass
+class Found:
+    """What is in a part of a run, by queue: the rows in which messages were sent and confirmed that nobody got, with
+    their places; and of those that came, when the first was confirmed and the last was sent."""
+
+    gone: dict[int, tuple[Int64s, Int64s, Int64s]]
+    survived: dict[int, tuple[int, int]]
+    named: dict[int, str]
+    """The names of the first few of each queue that nobody got, by the row in which they were sent."""
+
+
+def find(run: Run) -> Found:
+    """Confirmed messages by queue: those that nobody got, and what tells where they lie among the others."""
+    messages, h = run.messages, run.history
+    acked = np.flatnonzero(messages.state == kernels.ACKED)
+    came = messages.deliveries[acked] > 0
+    lost = acked[~came]
+    if run.whole and not len(lost):
+        return Found({}, {}, {})
+    gone: dict[int, tuple[Int64s, Int64s, Int64s]] = {}
+    named: dict[int, str] = {}
+    for key in np.unique(messages.key[lost]).tolist():
+        mine = lost[messages.key[lost] == key]
+        sent = messages.sent[mine]
+        places = np.asarray([run.place(message) for message in mine.tolist()], dtype=np.int64)
+        gone[key] = h.index[sent], h.index[h.partner[sent]], places
+        named |= {int(h.index[messages.sent[message]]): messages.name(message)
+                  for message in mine[:MAX_EXAMPLES].tolist()}  # fmt: skip
+    return Found(gone, _survived(run, acked[came]), named)
+
+
+def _survived(run: Run, others: Int64s) -> dict[int, tuple[int, int]]:
+    """By queue: the first row in which one of these messages was confirmed, and the last in which one was sent."""
+    messages, h = run.messages, run.history
+    queue, bound = dense(messages.key[others])
+    first, last = np.full(bound + 1, h.rows), np.full(bound + 1, -1)
+    sent = messages.sent[others]
+    # Queue -1 has its place, too.
+    np.minimum.at(first, queue + 1, h.partner[sent])
+    np.maximum.at(last, queue + 1, sent)
+    keys = np.empty(bound + 1, dtype=np.int32)
+    keys[queue + 1] = messages.key[others]
+    used = np.flatnonzero(last >= 0)
+    return {int(keys[number]): (int(h.index[first[number]]), int(h.index[last[number]])) for number in used}
+
+
+def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
+    """Lost messages by their place among the confirmed messages of their queue that were delivered.
+
+    One survived *before* a lost message if it was confirmed before the lost one was sent, *after* it if it was sent
+    after the lost one was confirmed. An old copy that comes back loses a postfix, a store that is emptied the whole or
+    a prefix, a log that is mended a middle.
+    """
+    queues = [(key, rows) for part in parts for key, rows in part.gone.items()]
+    undecided = sum(len(rows[0]) for key, rows in queues if key in whole.open_queues)
+    count = sum(len(rows[0]) for _, rows in queues) - undecided
+    figures: dict[str, Any] = {"lost": count, "undecided": undecided}
+    if not count and undecided:
+        text = f"{amount(undecided, 'confirmed message')} may be lost: not delivered, but not all was drained"
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    if not count:
+        return CheckOutcome(VALID, 0, "no confirmed message is lost", (), figures)
+    named = {row: name for part in parts for row, name in part.named.items()}
+    counts: Counter[str] = Counter()
+    examples: list[Example] = []
+    for key, (sent, confirmed, places) in queues:
+        if key in whole.open_queues:
+            continue
+        shapes = _shapes(sent, confirmed, [part.survived[key] for part in parts if key in part.survived])
+        counts.update(shapes.tolist())
+        examples += [
+            ((place,), Anomaly(f"lost-{shape}", (row, answer)[:MAX_EXAMPLES], key, named[row]))
+            for row, answer, place, shape in zip(sent.tolist(), confirmed.tolist(), places.tolist(), shapes.tolist(),
+                                                 strict=True) if row in named
+        ]  # fmt: skip
+    figures |= {shape: counts[shape] for shape in _TOLD}
+    told = [words.format(f"{counts[shape]:,}") for shape, words in _TOLD.items() if counts[shape]]
+    return CheckOutcome(INVALID, count, f"lost: {', '.join(told)}", examples_of([examples]), figures)
+
+
+def _shapes(sent: Int64s, confirmed: Int64s, survived: Sequence[tuple[int, int]]) -> NDArray[np.str_]:
+    """The place of each lost message of a queue, by when the first of the others was confirmed and the last sent."""
+    if not survived:
+        return np.full(len(sent), WHOLE)
+    before = sent > min(first_confirmed for first_confirmed, _ in survived)
+    after = confirmed < max(last_sent for _, last_sent in survived)
+    return np.select([before & after, before, after], [MIDDLE, POSTFIX, PREFIX], WHOLE)
+
+
+check = ByParts(find, conclude)
+
+CHECK = RunCheck(
+    name="loss-shape",
+    guarantee="none: it tells where what is lost was lost",
+    subjects=(MESSAGES,),
+    function=check,
+    by_parts=check,
+)

@@ -1,0 +1,96 @@
+"""Linearizability of registers: read, write and compare-and-set of single values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import porcupine
+from porcupine import Operation
+
+from checkers.api import RunCheck
+from checkers.objects import Kind, decide
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import CheckOutcome
+from stormproof.history.schema import PAIR_SHIFT, decode_pair
+from stormproof.vocabulary import REGISTERS
+
+NOTHING = 0
+"""What a register holds that was never written."""
+NO_MATCH = "not what was expected"
+"""The error of a compare-and-set that found another value."""
+MODEL = porcupine.model_named("cas-register", NOTHING)
+# Compiles the model where that was never done, so that it does not count against the limits of a check.
+porcupine.check_operations(MODEL, [Operation(0, ("cas", NOTHING, 1), True, 0, 1)])
+
+
+def check(run: Run) -> CheckOutcome:
+    """Whether every register (key) behaved as if each operation on it had happened at one instant.
+
+    A write that ended ``ok`` took effect, one that ended ``info`` may have, at any time after it was invoked; one that
+    ended ``fail`` did not. So with compare-and-set, but that one which failed since the value was another shows that it
+    was. Of an unknown one that does not say what it expected, any value may have been replaced.
+    """
+    return decide(run, KIND, operations_of(run), "no register was written or read")
+
+
+def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
+    """Register -> its operations that may have happened, each with the row of its invocation."""
+    registers: dict[int, list[tuple[Operation, int]]] = {}
+    for key, operation, row in _operations(run):
+        registers.setdefault(key, []).append((operation, row))
+    return dict(sorted(registers.items()))
+
+
+def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
+    h = run.history
+    rows = np.flatnonzero((h.kind == vocabulary.INVOKE) & h.f.rows_with("read", "write", "cas") & (h.process >= 0))
+    for row in rows.tolist():
+        name, end = h.f.at(row), int(h.partner[row])
+        kind = vocabulary.INFO if end < 0 else int(h.kind[end])
+        value = int(h.value[row if end < 0 else end])
+        done = kind == vocabulary.OK
+        made: tuple[tuple[object, ...], object] | None = None
+        if name == "read":
+            made = (("read",), value) if done else None
+        elif name == "write":
+            made = (("write", int(h.value[row])), None) if kind != vocabulary.FAIL else None
+        elif done or (kind == vocabulary.FAIL and h.error.at(end) == NO_MATCH):
+            made = (("cas", *decode_pair(value)), done)
+        elif kind == vocabulary.INFO:
+            made = (("cas", *decode_pair(value)) if value >> PAIR_SHIFT else ("write", value), True)
+        if made is not None:
+            ret = None if kind == vocabulary.INFO else end
+            yield int(h.key[row]), Operation(int(h.process[row]), *made, row, ret), row
+
+
+def _told(run: Run, call: int) -> str:
+    """One operation for a person."""
+    h = run.history
+    name, end = h.f.at(call), int(h.partner[call])
+    kind = vocabulary.INFO if end < 0 else int(h.kind[end])
+    value = int(h.value[call if end < 0 else end])
+    outcome = {vocabulary.OK: "", vocabulary.INFO: " (unknown)"}.get(kind, " (found another)")
+    if name == "read":
+        what = f"read {value}"
+    elif name == "write":
+        what = f"write {int(h.value[call])}"
+    else:
+        old, new = decode_pair(value)
+        what = f"set {old} to {new}" if old or kind != vocabulary.INFO else f"set to {new}"
+    return f"{what} by process {h.process[call]}{outcome}"
+
+
+KIND = Kind(MODEL, "not-linearizable", "register", "registers", _told)
+CHECK = RunCheck(
+    name="register",
+    guarantee="each register is linearizable: it has one value at a time, for everybody",
+    anomaly="register",
+    decides=True,
+    subjects=(REGISTERS,),
+    one="register was not linearizable",
+    more="registers were not linearizable",
+    speaks_when_held=True,
+    function=check,
+)

@@ -1,0 +1,56 @@
+"""The holds of a history about a lock: who had it, and from when to when that is certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from checkers.run import Run
+from stormproof import vocabulary
+
+ACQUIRE, UPDATE, RELEASE = "acquire", "update", "release"
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One time that a process had the lock; everything in rows.
+
+    It was acquired between ``call`` and ``ret``, and was had at ``ret``. ``proof`` is the last row at which it still
+    was had, by what its holder did then. ``released`` are invocation and completion of the release that was confirmed,
+    None where there was none: then the lock may have been lost at any time after ``proof``.
+    """
+
+    process: int
+    call: int
+    ret: int
+    proof: int
+    released: tuple[int, int] | None
+
+
+def holds_of(run: Run) -> list[Hold]:
+    """All holds of a run, in the order in which they were acquired.
+
+    An update that was carried out shows that its holder took itself for one. So does a release that was confirmed: the
+    lock was its own until it gave it back.
+    """
+    h = run.history
+    rows = np.flatnonzero((h.kind == vocabulary.OK) & (h.process >= 0) & h.f.rows_with(ACQUIRE, UPDATE, RELEASE))
+    holds: list[Hold] = []
+    current: dict[int, int] = {}
+    for row in rows.tolist():
+        name, process, call = h.f.at(row), int(h.process[row]), int(h.partner[row])
+        if name == ACQUIRE:
+            current[process] = len(holds)
+            holds.append(Hold(process, call, row, row, None))
+            continue
+        place = current.get(process)
+        if place is None:
+            continue
+        hold = holds[place]
+        if name == UPDATE:
+            holds[place] = Hold(process, hold.call, hold.ret, row, None)
+        else:
+            holds[place] = Hold(process, hold.call, hold.ret, max(hold.proof, call), (call, row))
+            del current[process]
+    return holds

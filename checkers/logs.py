@@ -1,0 +1,88 @@
+"""What a run's rows say of logs: who appended what, what was read where, and what the logs hold in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
+from stormproof.history.columns import Bools, Int64s
+from stormproof.history.schema import PAIR_SHIFT
+
+EMPTY = "empty"
+"""The error of a read that found nothing after its position."""
+LOW = (1 << PAIR_SHIFT) - 1
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The rows of logs in one run; all arrays are of rows, in order."""
+
+    run: Run
+
+    def rows(self, kind: int, *functions: str) -> Int64s:
+        """Rows of clients of one type, with these functions."""
+        h = self.run.history
+        found: Int64s = np.flatnonzero((h.kind == kind) & (h.process >= 0) & h.f.rows_with(*functions))
+        return found
+
+    def key(self, rows: Int64s) -> Int64s:
+        """The log of each."""
+        found: Int64s = self.run.history.key[rows].astype(np.int64)
+        return found
+
+    def offset(self, rows: Int64s) -> Int64s:
+        """The offset of each entry."""
+        found: Int64s = self.run.history.value[rows] >> PAIR_SHIFT
+        return found
+
+    def value(self, rows: Int64s) -> Int64s:
+        """The value of each: of an entry's pair, or of an append that was not confirmed."""
+        found: Int64s = self.run.history.value[rows] & LOW
+        return found
+
+    @cached_property
+    def appended(self) -> Int64s:
+        """Completions of confirmed appends."""
+        return self.rows(vocabulary.OK, "append")
+
+    @cached_property
+    def polled(self) -> Int64s:
+        """Completions of polls that gave an entry."""
+        return self.rows(vocabulary.OK, "poll")
+
+    @cached_property
+    def scanned(self) -> Int64s:
+        """The entries of the last reads."""
+        return self.rows(vocabulary.OK, "scan")
+
+    def ends(self, function: str) -> Int64s:
+        """Completions of reads that found the log's end."""
+        rows = self.rows(vocabulary.FAIL, function)
+        found: Int64s = rows[self.run.history.error.rows_with(EMPTY)[rows]]
+        return found
+
+
+def same(pairs: tuple[Int64s, Int64s]) -> Int64s:
+    """A number for each (log, offset or value); logs are few."""
+    return pairs[0] << PAIR_SHIFT | pairs[1]
+
+
+def isin(rows: Int64s, others: Int64s) -> Bools:
+    """Whether each is among the others."""
+    found: Bools = np.isin(rows, others)
+    return found
+
+
+def examples(run: Run, kind: str, found: list[tuple[int, ...]], logs: Logs) -> tuple[Anomaly, ...]:
+    """The first of what was found, each given by its rows; the last of them tells offset and value."""
+    def one(rows: tuple[int, ...]) -> Anomaly:
+        last = np.asarray(rows[-1:], dtype=np.int64)
+        detail = {"offset": int(logs.offset(last)[0]), "value": int(logs.value(last)[0])}
+        return Anomaly(kind, run.rows_of(*rows), int(logs.key(last)[0]), None, detail)
+
+    return tuple(one(rows) for rows in found[:MAX_EXAMPLES])

@@ -1,0 +1,180 @@
+"""How much memory judging may take on one machine, whoever many processes do it.
+
+A process that is about to judge a run reserves what that will take, and waits while others hold too much; so fewer runs
+are judged at once where they are large. What would take more than there is altogether is not begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import FOOTER_LIMITS, read_size
+from stormproof.run_folder import HISTORY
+from stormproof.text import size
+
+VARIABLE = "STORMPROOF_MEMORY"
+"""The environment variable that says as ``--memory`` does how much judging may take on one machine."""
+WHOLE_ROW, REST_ROW, PART_ROW = 96, 80, 125
+"""Bytes that a row takes at most while a run is judged: as a whole, the rest of one in parts, a row of a part."""
+BASE = 64 << 20
+"""Bytes beside the rows."""
+_SHARE = 0.75
+"""Of the machine's memory, where nobody says how much may be taken."""
+_SLACK = 2
+"""How many times what was reserved a process may really take before it is stopped from taking more."""
+_WAIT = 0.05
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Of ``mallopt``, in malloc.h."""
+_NEVER_TRIM = (1 << 31) - 1
+_LOOK_AT = 1 << 20
+"""A history file of fewer bytes is small enough not to be looked at."""
+
+
+class TooLarge(HistoryError):
+    """Judging a run would take more memory than it may."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """``total`` bytes may be taken on each machine by those who share ``name``."""
+
+    total: int
+    name: str
+
+    @contextlib.contextmanager
+    def reserved(self, needed: int, where: object) -> Iterator[None]:
+        """Reserve so many bytes while a block runs, once they are free.
+
+        Raises:
+            TooLarge: that is more than there is, or the block took far more than it reserved.
+        """
+        if needed > self.total:
+            raise TooLarge(f"{where}: judging it takes about {size(needed)} of memory, and {size(self.total)} is the "
+                           f"bound; `--memory` (or {VARIABLE}) raises it")  # fmt: skip
+        while not self._taken(needed):
+            time.sleep(_WAIT)
+        try:
+            with _limited(needed * _SLACK + BASE):
+                yield
+        except MemoryError as error:
+            raise TooLarge(f"{where}: judging it took more than {size(needed * _SLACK)} of memory; `--memory` (or "
+                           f"{VARIABLE}) raises the bound, which is {size(self.total)}") from error  # fmt: skip
+        finally:
+            _give_back()
+            self._taken(0)
+
+    def _taken(self, needed: int) -> bool:
+        """Note that this process holds so much (0: nothing), if there is room for it."""
+        with self._book() as book:
+            held = {pid: number for pid, number in _read(book).items() if pid != os.getpid() and _lives(pid)}
+            fits = not held or sum(held.values()) + needed <= self.total
+            if needed and fits:
+                held[os.getpid()] = needed
+            book.seek(0)
+            book.truncate()
+            book.write(json.dumps(held))
+            if not held:
+                self._path.unlink(missing_ok=True)
+        return fits
+
+    @property
+    def _path(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"stormproof-memory-{os.getuid()}-{self.name}"
+
+    @contextlib.contextmanager
+    def _book(self) -> Iterator[IO[str]]:
+        """The file in which processes note what they hold, locked."""
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "r+") as book:
+                fcntl.flock(book, fcntl.LOCK_EX)
+                # Whoever was last has removed it, maybe between the two.
+                if os.fstat(book.fileno()).st_nlink:
+                    yield book
+                    return
+
+
+def budget_of(name: str, text: str | None) -> Budget:
+    """The budget that a text as ``2G`` means, or, without one, most of this machine's memory.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    if text:
+        return Budget(read_size(text, "--memory"), name)
+    return Budget(int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), name)
+
+
+def set_memory(text: str | None) -> None:
+    """Let judging take as much from now on, in this process and those that it starts; raises UsageError where it is no
+    size."""
+    if text:
+        os.environ[VARIABLE] = str(read_size(text, "--memory"))
+
+
+def rows_of(run_dir: Path) -> int:
+    """How many rows a run's history has, by its footer; 0 if it is small, or can't be read."""
+    path = run_dir / HISTORY
+    try:
+        if path.stat().st_size < _LOOK_AT:
+            return 0
+        with pa.memory_map(str(path)) as mapped:
+            return max(0, int(pq.ParquetFile(mapped, **FOOTER_LIMITS).metadata.num_rows))
+    except (OSError, pa.ArrowException, ValueError):
+        return 0  # whoever reads it says what is wrong with it
+
+
+def keep_memory() -> None:
+    """Let this process, and those that it forks, use memory again that it has freed: the kernel takes a third of the
+    time to hand out pages for large arrays, one after the other, that are gone a moment later. Only glibc can be asked
+    for it."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)
+
+
+def _give_back() -> None:
+    """Return what is free to the kernel: others may reserve it now."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _read(book: IO[str]) -> dict[int, int]:
+    try:
+        return {int(pid): int(held) for pid, held in json.loads(book.read() or "{}").items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@contextlib.contextmanager
+def _limited(more: int) -> Iterator[None]:
+    """Let this process get no more than so many bytes beyond what it has: else the kernel would end others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+        resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + more, hard))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

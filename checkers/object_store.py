@@ -1,0 +1,282 @@
+"""A store in an object store: ``s3://bucket/prefix`` holds the same runs and the same lake as a folder does.
+
+Credentials come from where every program of that kind has them (``AWS_ACCESS_KEY_ID`` and the like, ``~/.aws``, the
+role of the machine) and are neither kept nor sent by us: a worker of a cluster has its own. The endpoint
+(``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``) and the region are no secrets, and travel with the store's name.
+
+An object is there whole or not at all, and a list shows what has been written before (S3 promises both): so nothing
+here needs a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.bounds import max_history
+from stormproof.run_folder import HARNESS_LOG, JOURNAL, REPORT, RUN_FILE, RUN_ID
+from stormproof.text import size
+
+SCHEME = "s3://"
+_ADDRESS = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?P<prefix>(/[A-Za-z0-9!_.*'()=-]+)*)/?")
+_ENDPOINT = re.compile(r"(?:(https?)://)?([A-Za-z0-9.\[\]:-]+)/?")
+_ATTEMPTS = 4
+_CONNECT_SECONDS, _REQUEST_SECONDS = 10, 120
+_AT_ONCE = 16
+_PIECE = 1 << 20
+_NOT_JUDGED_BY = frozenset({REPORT, HARNESS_LOG, JOURNAL})
+"""Files of a run that no check reads."""
+_REMOVED = ("RESOURCE_NOT_FOUND", "NO_SUCH_KEY")
+_NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One object: its size in bytes, and when it was written, in nanoseconds since 1970."""
+
+    size: int
+    written: int
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A store's address, and where the service is; ``object_store`` makes one."""
+
+    url: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def root(self) -> str:
+        """Bucket and prefix, as the file system takes them."""
+        return self.url.removeprefix(SCHEME)
+
+    @property
+    def fs(self) -> Any:
+        """The file system, of which a process has one for each service."""
+        return _file_system(self.endpoint, self.region)
+
+    def items(self, below: str = "") -> dict[str, Item]:
+        """All objects below a name (``lake``, a run; all if it is empty), by their names from there on.
+
+        Raises:
+            StormproofError: the service refuses.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        where = f"{self.root}/{below}" if below else self.root
+        with self.told(f"{self.url}/{below}".rstrip("/")):
+            found = self.fs.get_file_info(FileSelector(where, recursive=True, allow_not_found=True))
+        return {info.path.removeprefix(f"{where}/"): Item(info.size, info.mtime_ns)
+                for info in found if info.type == FileType.File}  # fmt: skip
+
+    def names(self) -> set[str]:
+        """What stands directly in the store; raises as ``items``."""
+        from pyarrow.fs import FileSelector
+
+        with self.told(self.url):
+            return {info.base_name for info in self.fs.get_file_info(FileSelector(self.root, allow_not_found=True))}
+
+    def item(self, name: str) -> Item | None:
+        """One object, None where there is none; raises as ``items``."""
+        from pyarrow.fs import FileType
+
+        with self.told(f"{self.url}/{name}"):
+            info = self.fs.get_file_info(f"{self.root}/{name}")
+        return Item(info.size, info.mtime_ns) if info.type == FileType.File else None
+
+    def demand_bucket(self) -> None:
+        """See that the bucket is there. Raises StormproofError: it is not, or the service refuses."""
+        from pyarrow.fs import FileType
+
+        with self.told(self.url):
+            if self.fs.get_file_info(self.root.partition("/")[0]).type == FileType.NotFound:
+                raise StormproofError(f"{self.url}: there is no such bucket")
+
+    def runs(self) -> dict[str, dict[str, Item]]:
+        """The files of each run that is there whole, by the runs' names; raises as ``items``."""
+        return runs_among(self.items())
+
+    def read(self, name: str) -> bytes:
+        """An object's content.
+
+        Raises:
+            FileNotFoundError: there is none. StormproofError: the service refuses, or it is far too large.
+        """
+        with self.told(f"{self.url}/{name}"), self.fs.open_input_file(f"{self.root}/{name}") as stream:
+            if stream.size() > max_history():
+                raise HistoryError(f"{self.url}/{name} has {size(stream.size())}, more than {size(max_history())}: "
+                                   "--max-history lets it be read")
+            return bytes(stream.read())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put an object there, or in place of another. Raises StormproofError when the service refuses."""
+        with self.told(f"{self.url}/{name}"), self.fs.open_output_stream(f"{self.root}/{name}") as stream:
+            stream.write(content)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if it is there. Raises StormproofError when the service refuses."""
+        with self.told(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
+            self.fs.delete_file(f"{self.root}/{name}")
+
+    def fetch(self, run: str, folder: Path, files: Mapping[str, Item] | None = None, *,
+              all_files: bool = False) -> None:  # fmt: skip
+        """Make a run's folder here, with what checks read of it, or ``all_files``; times of files are as there.
+
+        ``files`` is what there is of it, if that is known.
+
+        Raises:
+            HistoryError: it has a file that is larger than a history may be. StormproofError: the service refuses.
+            OSError: the folder can't be filled.
+        """
+        found = self.items(run) if files is None else files
+        wanted = {name: item for name, item in found.items() if _is_place(name)
+                  and (all_files or name not in _NOT_JUDGED_BY)}  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        _each(functools.partial(self._fetch, run, folder), wanted.items())
+
+    def _fetch(self, run: str, folder: Path, file: tuple[str, Item]) -> None:
+        name, item = file
+        if item.size > max_history():
+            raise HistoryError(f"{self.url}/{run}/{name} has {size(item.size)}, more than {size(max_history())}: "
+                               "--max-history lets it be read")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self.told(f"{self.url}/{run}/{name}"):
+            stream = self.fs.open_input_stream(f"{self.root}/{run}/{name}")
+        with stream, path.open("wb") as file_here:
+            while True:
+                with self.told(f"{self.url}/{run}/{name}"):
+                    piece = stream.read(_PIECE)
+                if not piece:
+                    break
+                file_here.write(piece)
+        os.utime(path, ns=(item.written, item.written))
+
+    def put(self, run: str, files: Iterable[tuple[str, Path]]) -> None:
+        """Put a run's files there, its description last: until that is there, there is no such run.
+
+        Raises:
+            StormproofError: the service refuses. OSError: a file can't be read.
+        """
+        named = dict(files)
+        last = named.pop(RUN_FILE, None)
+        _each(functools.partial(self._put, run), named.items())
+        if last is not None:
+            self._put(run, (RUN_FILE, last))
+
+    def _put(self, run: str, file: tuple[str, Path]) -> None:
+        name, path = file
+        with path.open("rb") as file_here, self.told(f"{self.url}/{run}/{name}"):
+            stream = self.fs.open_output_stream(f"{self.root}/{run}/{name}")
+            with stream:
+                while piece := file_here.read(_PIECE):
+                    stream.write(piece)
+
+    @contextlib.contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Whatever the service says against it is an error of one line; that something is not there stays one."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            reason = " ".join(_NOISE.sub("", str(error)).split())
+            if any(sign in reason for sign in _REMOVED):  # between its being opened and its being read
+                raise FileNotFoundError(errno.ENOENT, "it was removed", what) from error
+            raise StormproofError(f"{what}: {_advised(reason)}") from error
+
+
+def object_store(text: str) -> ObjectStore:
+    """The store at an address ``s3://bucket/prefix``; endpoint and region are those of the environment.
+
+    Raises:
+        UsageError: it is no such address, or says who asks.
+    """
+    if "@" in text or "?" in text:
+        raise UsageError("s3://...: neither credentials nor options belong into an address; they come from the "
+                         "environment (docs/spark.md)")
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{text}: write it as s3://bucket/prefix")
+    environment = os.environ
+    return ObjectStore(
+        f"{SCHEME}{found['bucket']}{found['prefix']}",
+        environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None,
+        environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None,
+    )
+
+
+def runs_among(items: Mapping[str, Item]) -> dict[str, dict[str, Item]]:
+    """The files of each run that is there whole, of all objects of a store."""
+    found: dict[str, dict[str, Item]] = {}
+    for name, item in items.items():
+        run, _, file = name.partition("/")
+        if file and RUN_ID.fullmatch(run):
+            found.setdefault(run, {})[file] = item
+    return {run: found[run] for run in sorted(found) if RUN_FILE in found[run]}
+
+
+def is_address(text: object) -> bool:
+    """Whether a store's name is that of one in an object store, also after it has been taken for a path."""
+    return str(text).lower().startswith(("s3:/", "s3a:/", "gs:/"))
+
+
+@functools.cache
+def _file_system(endpoint: str | None, region: str | None) -> Any:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    options: dict[str, Any] = {
+        "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        "connect_timeout": _CONNECT_SECONDS, "request_timeout": _REQUEST_SECONDS, "background_writes": False,
+    }  # fmt: skip
+    if region:
+        options["region"] = region
+    if endpoint:
+        found = _ENDPOINT.fullmatch(endpoint)
+        if found is None:
+            raise UsageError(f"AWS_ENDPOINT_URL {endpoint}: write it as https://HOST:PORT")
+        options |= {"endpoint_override": found[2], "scheme": found[1] or "https"}
+    return S3FileSystem(**options)
+
+
+def _advised(reason: str) -> str:
+    """What the service said, with what is to be done about it."""
+    for sign, advice in (
+        ("NO_SUCH_BUCKET", "there is no such bucket"),
+        ("NETWORK_CONNECTION", "the service does not answer; is AWS_ENDPOINT_URL right?"),
+        ("ACCESS_DENIED", "access is denied: whoever asks needs rights to list, read and write there"),
+        ("INVALID_ACCESS_KEY_ID", "the service does not know the access key"),
+        ("SIGNATURE_DOES_NOT_MATCH", "the secret key is wrong"),
+    ):
+        if sign in reason:
+            return f"{advice} ({reason})"
+    return reason
+
+
+def _is_place(name: str) -> bool:
+    """Whether a file of a run may have this name: it, or one of a folder beside it, and nothing outside."""
+    parts = name.split("/")
+    return len(parts) <= 2 and all(part not in ("", ".", "..") and "\0" not in part for part in parts)
+
+
+def _each(call: Any, items: Iterable[Any]) -> None:
+    """Several at once: one request waits for the other end most of its time."""
+    given = list(items)
+    if not given:
+        return
+    with ThreadPoolExecutor(min(_AT_ONCE, len(given)), thread_name_prefix="objects") as pool:
+        for _ in pool.map(call, given):
+            pass

@@ -1,0 +1,84 @@
+"""Linearizability of objects, each for itself, decided by porcupine: what checks of several models share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import porcupine
+from porcupine import CheckResult, Operation
+from porcupine.models import CompiledModel
+
+from checkers.run import Run
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+
+KEY_SECONDS = 2.0
+KEY_MEMORY = 256 << 20
+"""What porcupine may use on one object; what it can't decide within is unknown."""
+RUN_SECONDS = 20.0
+"""After this time no further object of a run is begun."""
+PROOF_SECONDS = 3.0
+"""In this time the proofs of all examples together are made as small as that allows."""
+_MOST_ROWS, _MOST_TOLD = 20, 6
+
+Operations = Sequence[tuple[Operation, int]]
+"""An object's operations that may have happened, each with the row of its invocation."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is decided: ``model`` of each object, how anomalies call it; ``told`` says an operation (the row of its
+    invocation) to a person."""
+
+    model: CompiledModel
+    anomaly: str
+    one: str
+    several: str
+    told: Callable[[Run, int], str]
+
+
+def decide(run: Run, kind: Kind, objects: Mapping[int, Operations], nothing: str) -> CheckOutcome:
+    """Whether every object (by its key) behaved as if each operation on it had happened at one instant.
+
+    Counts objects. Where there is none, ``nothing`` says so, and it is unknown.
+    """
+    figures: dict[str, Any] = {"model": kind.model.name, "objects": len(objects),
+                               "operations": sum(len(found) for found in objects.values())}  # fmt: skip
+    if not objects:
+        return CheckOutcome(UNKNOWN, 0, nothing, (), figures)
+    deadline = time.monotonic() + RUN_SECONDS
+    illegal: list[int] = []
+    undecided = 0
+    for key, found in objects.items():
+        verdict = CheckResult.UNKNOWN
+        if time.monotonic() < deadline:
+            operations = [operation for operation, _ in found]
+            verdict = porcupine.check_operations(kind.model, operations, timeout=KEY_SECONDS, max_memory=KEY_MEMORY)
+        undecided += verdict is CheckResult.UNKNOWN
+        if verdict is CheckResult.ILLEGAL:
+            illegal.append(key)
+    figures["undecided"] = undecided
+    if illegal:
+        shown = illegal[:MAX_EXAMPLES]
+        examples = tuple(_anomaly(run, kind, key, objects[key], PROOF_SECONDS / len(shown)) for key in shown)
+        first = f"{kind.one} {examples[0].key}: {examples[0].detail['reason']}"
+        text = f"{len(illegal):,} of {amount(len(objects), kind.one, kind.several)} not linearizable: {first}"
+        return CheckOutcome(INVALID, len(illegal), text, examples, figures)
+    if undecided:
+        some = f"{undecided:,} of {amount(len(objects), kind.one, kind.several)}"
+        text = f"{some} could not be decided within the limits of time and memory"
+        return CheckOutcome(UNKNOWN, 0, text, (), figures)
+    return CheckOutcome(VALID, 0, f"{amount(len(objects), kind.one, kind.several)} linearizable", (), figures)
+
+
+def _anomaly(run: Run, kind: Kind, key: int, found: Operations, seconds: float) -> Anomaly:
+    """The smallest part of the object's operations that shows it, as rows of the history: of a large one the end, at
+    which it shows."""
+    minimal = porcupine.minimal_history(kind.model, [operation for operation, _ in found], timeout=seconds)
+    calls = sorted({found[place][1] for place in minimal.operations} or {call for _, call in found})
+    rows = sorted({row for call in calls for row in (call, int(run.history.partner[call])) if row >= 0})
+    told = "; ".join(kind.told(run, call) for call in calls[-_MOST_TOLD:])
+    return Anomaly(kind.anomaly, run.rows_of(*rows[-_MOST_ROWS:]), key, None, {"reason": told})

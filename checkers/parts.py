@@ -1,0 +1,257 @@
+"""A very large run judged in parts: each by a task of its own, with the same outcome as the whole.
+
+The message checks decompose by producer: a part holds all operations on the messages of some producers, under the row
+numbers of the whole. One more task, the rest, reads all rows: it sees that they are what was recorded, and asks the
+checks that need them all. ``finish`` makes the verdict of what these have found; a check of which the parts do not tell
+what it finds is asked of the whole again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from checkers import kernels_rows
+from checkers.api import ByParts, NeedsWhole
+from checkers.catalog import CHECKS
+from checkers.history import pair_rows, validated
+from checkers.run import Run, SentTwice
+from checkers.run_check import attempt, checks_of, circumstances, counts_of, load_check, opened, verdict_of
+from checkers.verdict import CheckVerdict, Verdict
+from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import FOOTER_LIMITS, demand_small
+from stormproof.history.columns import (
+    BATCH_ROWS,
+    NAMES,
+    NUMBERS,
+    RUN,
+    HistoryColumns,
+    Names,
+    codes_of,
+    demand_schema,
+    make_columns,
+)
+from stormproof.history.ledger import read_ledger
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.run_folder import HISTORY, LEDGER, read_run
+from stormproof.vocabulary import FUNCTIONS, MESSAGES, OTHER
+
+Columns = dict[str, NDArray[Any]]
+
+_NUMBERS = [name for name in NUMBERS if name != "index"]
+_NAMES = [name for name in NAMES if name != RUN]
+
+
+@dataclass
+class Rest:
+    """What one task found in the whole run: outcomes by check, None of those that the parts are asked for."""
+
+    name: str
+    outcomes: list[tuple[str, CheckOutcome | None]]
+    decides: Mapping[str, bool]
+    counts: Mapping[str, Any]
+    under: str
+    open_queues: Mapping[int, str]
+
+
+@dataclass
+class Part:
+    """What one task found in a part: by check what its ``find`` gave. ``twice`` is set where there is no account;
+    ``failed`` where it could not be judged as a part."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    twice: SentTwice | None = None
+    failed: bool = False
+
+
+def by_parts(check: Check) -> ByParts | None:
+    """How a check judges a run in parts, if it can."""
+    found = getattr(check, "by_parts", None)
+    return found if isinstance(found, ByParts) else None
+
+
+def judge_rest(run_dir: Path) -> Rest | Verdict:
+    """What is to be known of the whole run, and what checks find in it that need it all; its verdict, if it can't be
+    judged."""
+    run = opened(run_dir)
+    if isinstance(run, Verdict):
+        return run
+    split = MESSAGES in run.subjects
+    asked = list(checks_of(run))
+    outcomes = [
+        (name, None if split and by_parts(check) is not None else _drawn(attempt(check, run)))
+        for name, check, _ in asked
+    ]
+    outcomes += [(name, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
+                 for name in run.info.get("guarantees") or () if name not in CHECKS]  # fmt: skip
+    decides = {name: decides for name, _, decides in asked}
+    return Rest(run.name, outcomes, decides, counts_of(run), circumstances(run), run.open_queues if split else {})
+
+
+def _drawn(outcome: CheckOutcome) -> CheckOutcome:
+    """The outcome with its pages as they are, not as what makes them of the run."""
+    pages = {name: _Page(make()) for name, make in outcome.pages.items()}
+    return dataclasses.replace(outcome, pages=pages) if pages else outcome
+
+
+@dataclass(frozen=True)
+class _Page:
+    text: str
+
+    def __call__(self) -> str:
+        return self.text
+
+
+def judge_part(run_dir: Path, number: int, parts: int) -> Part:
+    """What the message checks find in part ``number`` of so many."""
+    try:
+        info = read_run(run_dir)
+        history = read_part(run_dir / HISTORY, number, parts)
+        run = Run(run_dir.name, info, read_ledger(run_dir / LEDGER), history, run_dir, whole=False)
+        part = Part()
+        for entry in CHECKS:
+            how = by_parts(load_check(entry.name))
+            if how is not None:
+                part.found[entry.name] = how.find(run)
+    except SentTwice as twice:
+        return Part(twice=twice)
+    except MemoryError:
+        raise
+    except Exception:
+        # Whatever it is, the whole run is asked for it: what can't be judged in parts gets no other verdict for that.
+        return Part(failed=True)
+    return part
+
+
+def finish(run_dir: Path, rest: Rest | Verdict, parts: Sequence[Part]) -> Verdict:
+    """The verdict on a run of which the rest and all parts were judged."""
+    if isinstance(rest, Verdict):
+        return rest
+    outcomes, again = _told(rest, parts)
+    if again:
+        run = opened(run_dir)
+        if isinstance(run, Verdict):
+            return run
+        outcomes |= {name: attempt(load_check(name), run) for name in again}
+    results = tuple(
+        CheckVerdict(name, rest.decides.get(name, True), outcomes[name],
+                     load_check(name).anomaly if name in rest.decides else None)
+        for name, _ in rest.outcomes
+    )  # fmt: skip
+    return verdict_of(rest.name, results, rest.counts, rest.under)
+
+
+def told_by_parts(rest: Rest, parts: Sequence[Part]) -> bool:
+    """Whether ``finish`` need not read the run again."""
+    return not _told(rest, parts)[1]
+
+
+def _told(rest: Rest, parts: Sequence[Part]) -> tuple[dict[str, CheckOutcome], list[str]]:
+    """Outcomes by check, and the checks that have to be asked of the whole run."""
+    outcomes, again = {}, []
+    for name, outcome in rest.outcomes:
+        try:
+            outcomes[name] = outcome if outcome is not None else _concluded(name, rest, parts)
+        except NeedsWhole:
+            again.append(name)
+    return outcomes, again
+
+
+def _concluded(name: str, rest: Rest, parts: Sequence[Part]) -> CheckOutcome:
+    """What a check finds in a run, by what it found in the parts; raises NeedsWhole where they do not tell."""
+    how = by_parts(load_check(name))
+    if how is None or any(part.failed for part in parts):
+        raise NeedsWhole
+    twice = [part.twice for part in parts if part.twice is not None]
+    if twice:
+        return CheckOutcome(UNKNOWN, 0, str(min(twice, key=lambda error: error.row)))
+    return how.conclude([part.found[name] for part in parts], rest)
+
+
+def read_part(path: Path, number: int, parts: int) -> HistoryColumns:
+    """The rows of part ``number`` of so many (``kernels_rows.select``), under their numbers in the whole history.
+
+    Raises:
+        HistoryError: the rows form no history, or the file can't be read.
+    """
+    known: dict[str, dict[str, int]] = {name: {} for name in _NAMES}
+    pieces: list[Columns] = []
+    rest: Columns | None = None
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            content = mapped.read_buffer()
+            footer = pq.ParquetFile(pa.BufferReader(content), **FOOTER_LIMITS).metadata
+            demand_small(footer, path)
+            file = pq.ParquetFile(pa.BufferReader(content), metadata=footer, read_dictionary=_NAMES, **FOOTER_LIMITS)
+            demand_schema(file.schema_arrow, path)
+            offset = 0
+            for batch in file.iter_batches(BATCH_ROWS, columns=["index", *_NUMBERS, *_NAMES], use_threads=False):
+                columns = _columns(batch, offset, known, path)
+                offset += batch.num_rows
+                if rest is not None:
+                    columns = {name: np.concatenate((rest[name], column)) for name, column in columns.items()}
+                where = _where(columns, known, number, parts)
+                pieces.append(_of(columns, where == kernels_rows.HERE))
+                rest = _of(columns, where == kernels_rows.OPEN)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise HistoryError(f"{path}: not a history ({error})") from error
+    if rest is not None:
+        # Sends that were never answered.
+        roles = _roles(known)[rest["f"]]
+        values = rest["value"]
+        mine = (roles == FUNCTIONS["enqueue"].code) & (values >= 0) & ((values >> PAIR_SHIFT) % parts == number)
+        pieces.append(_of(rest, mine))
+    whole = {name: np.concatenate([piece.pop(name) for piece in pieces]) for name in list(pieces[0])} if pieces else {}
+    if not whole:
+        whole = {**{name: np.empty(0, kind) for name, kind in NUMBERS.items()},
+                 **{name: np.empty(0, np.int32) for name in _NAMES}}  # fmt: skip
+    order = np.argsort(whole["index"], kind="stable")
+    for name in whole:
+        whole[name] = whole[name][order]
+    names = {name: Names(whole.pop(name), tuple(known[name])) for name in _NAMES}
+    names[RUN] = Names(np.empty(0, dtype=np.int32), (path.parent.name,))
+    return validated(make_columns(whole, names, pair=pair_rows), str(path), whole=False)
+
+
+def _columns(batch: pa.RecordBatch, offset: int, known: dict[str, dict[str, int]], path: Path) -> Columns:
+    columns: Columns = {"index": np.arange(offset, offset + batch.num_rows)}
+    # Whoever reads the whole sorts its rows; here operations are joined as they come.
+    if not np.array_equal(batch.column("index"), columns["index"]):
+        raise HistoryError(f"{path}: its rows do not lie in the order of their numbers")
+    for name in _NUMBERS:
+        if batch.column(name).null_count:
+            raise HistoryError(f"{path}: the column {name} holds nulls")
+        columns[name] = batch.column(name).to_numpy(zero_copy_only=False)
+    for name in _NAMES:
+        batch.column(name).validate(full=True)
+        columns[name] = codes_of(batch.column(name), known[name])
+    return columns
+
+
+def _roles(known: Mapping[str, Mapping[str, int]]) -> NDArray[np.int8]:
+    """By function's code; the last is for rows without one."""
+    codes = [FUNCTIONS[name].code if name in FUNCTIONS else OTHER for name in known["f"]]
+    return np.asarray([*codes, OTHER], dtype=np.int8)
+
+
+def _where(columns: Columns, known: Mapping[str, Mapping[str, int]], number: int, parts: int) -> NDArray[np.int8]:
+    role = _roles(known)[columns["f"]]
+    role[columns["process"] < 0] = OTHER
+    partner, _ = pair_rows(columns["process"], columns["type"], columns["f"], columns["time"])
+    found: NDArray[np.int8] = kernels_rows.select(
+        role, columns["type"], columns["value"], partner, PAIR_SHIFT, number, parts
+    )
+    return found
+
+
+def _of(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
+    return {name: column[mask] for name, column in columns.items()}

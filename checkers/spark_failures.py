@@ -1,0 +1,63 @@
+"""What went wrong in a Spark job, as one line for somebody who does not know Spark."""
+
+from __future__ import annotations
+
+import re
+
+from stormproof.errors import SparkFailed
+
+_OURS = re.compile(r"^stormproof\.errors\.\w+: (.+)$", re.MULTILINE)
+"""What a task of ours said, in the traceback that Spark brings home."""
+_PY4J, _OF_PYTHON = "An error occurred while calling", "An exception was thrown from the Python worker"
+_PYTHON_ERROR = re.compile(r"(?!java|org|scala)[\w.]+(Error|Exception): ")
+_SHIP = "ship it with --spark-env FILE, which `stormproof spark-env FILE` writes"
+_KNOWN = (
+    (re.compile(r"Cannot run program \"([^\"]+)\".*?(No such file|Permission denied)", re.DOTALL),
+     "a worker can't start {0} ({1}): with --spark-env it takes the Python of the driver's version on its PATH, or "
+     "what PYSPARK_PYTHON says"),
+    (re.compile(r"No module named '((?:checkers|harness|stormproof|nodes|workloads|nemesis|numba|pyarrow)\b[^']*)'"),
+     f"a worker has no Stormproof, or not all of it (there is no module {{0}}): {_SHIP}"),
+    (re.compile(r"PYTHON_VERSION_MISMATCH\] (.+?)(?:\n|$)"),
+     "a worker's Python is of another version than the driver's: {0}"),
+    (re.compile(r"All masters are unresponsive|Application has been killed|Master removed our application"),
+     "the Spark master has ended, or has ended this job"),
+    (re.compile(r"No space left on device"), "a worker's disk is full (No space left on device)"),
+)  # fmt: skip
+_DEAD = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker failed to connect back")
+_TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
+
+
+class TaskDied(SparkFailed):
+    """The process of a task was gone, each time that it was tried. ``task`` is its number."""
+
+    def __init__(self, task: int, sign: str) -> None:
+        self.task = task
+        self.reason = f"whatever judges it dies, most often for want of memory ({sign.rstrip('.')})"
+        super().__init__(f"the Spark job failed: the process of task {task} died again and again, most often for want "
+                         f"of memory ({sign.rstrip('.')})")
+
+
+def failed(error: Exception) -> SparkFailed:
+    """The failure of a job as an error of ours."""
+    text = str(error)
+    if (ours := _OURS.search(text)) is not None:
+        return SparkFailed(ours[1])
+    if (dead := _DEAD.search(text)) is not None and (task := _TASK.search(text)) is not None:
+        return TaskDied(int(task[1]), dead[0])
+    for pattern, told in _KNOWN:
+        if (found := pattern.search(text)) is not None:
+            return SparkFailed("the Spark job failed: " + told.format(*(part.rstrip(".") for part in found.groups())))
+    return SparkFailed(f"the Spark job failed: {_reason(text) or type(error).__name__}")
+
+
+def _reason(text: str) -> str:
+    """The most telling line: the end of a traceback of Python's, or the cause that Java names last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or not (lines[0].startswith(_PY4J) or _OF_PYTHON in lines[0]):
+        return lines[0] if lines else ""
+    told = [line for line in lines if _PYTHON_ERROR.match(line)]
+    if told:
+        return told[-1]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    first = (lines[1] if len(lines) > 1 else lines[0]).removeprefix(": ")
+    return causes[-1] if causes and first.endswith("awaitResult:") else first

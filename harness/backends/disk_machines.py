@@ -1,0 +1,175 @@
+"""Machines whose data folders are on disks of our own, which fail on demand and forget at a power cut.
+
+The disks are there only where a fault of the test needs them. A power cut ends every process of a machine and takes
+what was not synced; its kernel and its network stay, so that what connects to it is refused at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness.backends.base import CALL_LIMIT, ShellBackend, gather_all
+from harness.backends.disk_control import FuseDisk
+from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, SOME, TORN
+from harness.backends.process import SETTLE_S
+from nemesis.families import abilities_needed
+from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, DiskFault
+from stormproof.errors import BackendError
+from stormproof.test import Test
+
+ABILITIES: Mapping[str, str] = {
+    DISKS: "a FUSE file system of our own over the data folder: calls fail or take longer, what was not synced is lost "
+           "or torn, a page is noise",
+    POWER: "all processes end by SIGKILL, and the data folder's FUSE file system forgets what was not synced",
+}  # fmt: skip
+
+PROBE = "[ -c /dev/fuse ] && /sbin/ldconfig -p 2>/dev/null | grep -q 'libfuse3[.]so' && echo fuse"
+"""Prints ``fuse`` where root can mount a file system of ours."""
+
+_WHEN_KILLED = {"lose-unsynced": NOTHING, "torn": TORN}
+"""Faults that show when a machine's last program is killed -> what of the un-synced changes survives."""
+
+# Everything but the first process, shells that were put here from outside (they have no parent here), and this one.
+_END_ALL = f"""
+left={round(SETTLE_S / 0.01)}
+while :; do
+  found=
+  for f in /proc/[0-9]*/stat; do
+    {{ read -r s < "$f"; }} 2>/dev/null || continue
+    p=${{f#/proc/}} p=${{p%/stat}}
+    set -- ${{s##*) }}
+    case $1 in Z|X|x) continue ;; esac
+    [ "$2" = 0 ] || [ "$2" = $$ ] || {{ found=1; kill -s KILL "$p" 2>/dev/null; }}
+  done
+  [ -n "$found" ] || exit 0
+  left=$((left - 1)); [ $left -gt 0 ] || {{ echo "processes outlived SIGKILL"; exit 1; }}
+  sleep 0.01
+done
+"""
+
+
+def lacking(fuse: Capability) -> dict[str, str]:
+    """The abilities that a backend lacks on a machine without FUSE, with the reason."""
+    return {} if fuse.available else dict.fromkeys(ABILITIES, f"{fuse.detail}; {fuse.mend}")
+
+
+def seed_of(test: Test, machine: str) -> str:
+    """What decides which un-synced writes of a machine survive a power cut."""
+    return str(test.rng(f"disk/{machine}").getrandbits(64))
+
+
+PROGRAM = "fuse_disk.py"
+
+
+def program_files() -> list[Path]:
+    """What the file system's program is made of beside Python: where it runs elsewhere, all lies in one folder."""
+    ours = [Path(__file__).with_name(name) for name in (PROGRAM, "disk_store.py")]
+    found = importlib.util.find_spec("mfusepy")
+    if found is None or found.origin is None:
+        raise BackendError("mfusepy is not installed: run make setup")
+    return [*ours, Path(found.origin)]
+
+
+class DiskBackend(ShellBackend):
+    """A backend whose machines can have disks that fail; ``_mount`` makes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._disks: dict[str, FuseDisk] = {}
+        self._disk_faults: dict[str, DiskFault] = {}
+        self._dark: set[str] = set()
+
+    def wants_disks(self, test: Test) -> bool:
+        """Whether a fault of the test needs disks that can fail."""
+        return bool((abilities_needed(test, self.abilities) & {DISKS, POWER}) - set(self.lacks()))
+
+    async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
+        """Launch a program, unless the machine has no power."""
+        if node in self._dark:
+            raise BackendError(f"{node}: it has no power")
+        await super().start(node, program, argv, log)
+
+    async def kill(self, node: str, program: str) -> None:
+        """End a program with SIGKILL; where the disk is to lose what was not synced, it does once none runs."""
+        await super().kill(node, program)
+        fault = self._disk_faults.get(node)
+        if fault is not None and fault.kind in _WHEN_KILLED and not await self._any_runs(node):
+            await self._lose(node, _WHEN_KILLED[fault.kind])
+            await self._disk(node).ask("light")
+
+    async def set_disk(self, node: str, fault: DiskFault | None) -> None:
+        """Let the machine's disk fail."""
+        kind, seconds = (fault.kind, fault.seconds) if fault is not None else (None, 0.0)
+        await self._disk(node).ask("fault", kind=kind, seconds=seconds)
+        self._disk_faults.pop(node, None)
+        if fault is not None:
+            self._disk_faults[node] = fault
+
+    async def disk_fault_count(self, node: str) -> int:
+        """How often the fault has shown, as the file system has counted."""
+        return int((await self._disk(node).ask("count"))["shown"])
+
+    async def probe_disk(self, node: str) -> str:
+        """Write a file beside the data from within the machine, sync it, and take the time."""
+        path = shlex.quote(f"{self.data_dir(node)}/{PROBE_FILE}")
+        write = f"dd if=/dev/zero of={path} bs={FULL_AFTER + 1} count=1 conv=fsync 2>/dev/null"
+        done = await self.exec(node, f"a=$(date +%s%N); {write} || {{ echo failed; rm -f {path}; exit; }}; "
+                                     f"b=$(date +%s%N); rm -f {path}; echo $((b - a))")  # fmt: skip
+        answer = done.output.strip()
+        if answer == "failed":
+            return answer
+        fault = self._disk_faults.get(node)
+        waited = fault is not None and fault.kind == "slow" and answer.isdigit() and int(answer) >= fault.seconds * 1e9
+        return "slow" if waited else "ok"
+
+    async def power_off(self, nodes: Sequence[str]) -> None:
+        """Cut these machines' power: first nothing reaches their disks any more, then all their processes end."""
+        disks = [self._disk(node) for node in nodes]
+        self._dark |= set(nodes)
+        await gather_all(disk.ask("dark") for disk in disks)
+        await gather_all(
+            self._steer(node, _END_ALL, "its processes don't end", SETTLE_S + CALL_LIMIT) for node in nodes
+        )
+        await gather_all(self._lose(node, SOME) for node in nodes)
+
+    async def power_on(self, nodes: Sequence[str]) -> None:
+        """Give these machines power; those that have some keep what they have."""
+        for node in nodes:
+            if node in self._dark:
+                await self._disk(node).ask("light")
+                self._dark.discard(node)
+
+    async def boot(self, node: str) -> str:
+        """How often the machine's disk has lost its power."""
+        return str((await self._disk(node).ask("count"))["cuts"])
+
+    async def _lose(self, node: str, luck: str) -> None:
+        """Forget what was not synced, what the kernel holds for memory that was mapped included."""
+        disk = self._disk(node)
+        await disk.ask("dark")
+        await self._steer(node, f"sync -f {shlex.quote(self.data_dir(node))}", "its disk can't be written out")
+        await disk.ask("lose", luck=luck)
+
+    async def _any_runs(self, node: str) -> bool:
+        """Whether a program of the machine runs, one that was started here or by another program."""
+        names = await self.exec(node, f"cd {shlex.quote(self.node_dir(node))} && ls -1 *.pid 2>/dev/null")
+        programs = [name.removesuffix(".pid") for name in names.output.split("\n") if name.endswith(".pid")]
+        states = await asyncio.gather(*(self.process(node, program) for program in programs))
+        return any(state.state != DEAD for state in states)
+
+    def _disk(self, node: str) -> FuseDisk:
+        try:
+            return self._disks[node]
+        except KeyError:
+            raise BackendError(f"{node} has no disk that can fail: it gets one in a test whose --nemesis names "
+                               "a fault of disks or power") from None
+
+    async def _unmount(self) -> None:
+        disks, self._disks = list(self._disks.values()), {}
+        self._disk_faults.clear()
+        self._dark.clear()
+        await gather_all(disk.close() for disk in disks)

@@ -1,0 +1,373 @@
+"""A disk that fails on demand: a FUSE file system over a folder, as a program of its own.
+
+``python fuse_disk.py MOUNT_POINT FOLDER SEED`` mounts, says ``{"ready": true}`` and takes a command a line on its
+standard input, one JSON object each, which it answers with one line; at the end of its input it unmounts and ends.
+Programs see an ordinary file system; what they sync is kept, what they don't a power loss may take back
+(``disk_store``). Needs libfuse3 and mfusepy, and nothing else of this project: it also runs on nodes.
+
+Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``dark`` (power goes: from now on
+nothing reaches the disk, and no sync succeeds), ``lose`` (with ``luck``: what was not synced is forgotten), ``light``
+(power is back), ``sync``, ``end`` (as the end of the input).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mfusepy
+
+if __package__:
+    from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, Store
+else:
+    from disk_store import FULL_AFTER, NOTHING, PROBE_FILE, Store  # type: ignore[import-not-found,no-redef,unused-ignore]
+
+DARK_SECONDS = 0.5
+"""How long a call waits for its program's end when the power is gone, before it fails."""
+
+_ENDED_BY_SIGNAL = 8
+"""What fuse_main(3) says then."""
+_UTIME_NOW, _UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
+_TIMES = ("st_atime", "st_mtime", "st_ctime")
+_ATTRIBUTES = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks", "st_rdev")
+
+
+class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
+    """The file system: calls of programs through libfuse, and commands, from threads of their own."""
+
+    use_ns = True
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._probes: set[int] = set()
+        self._kind: str | None = None
+        self._seconds = 0.0
+        self._room = 0
+        self._shown = 0
+        self._cuts = 0
+        self._lost = 0
+        self._light = threading.Event()
+        self._light.set()
+
+    # Commands.
+
+    def command(self, words: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a command; its answer is how things stand then."""
+        name = words["do"]
+        with self._lock:
+            if name == "fault":
+                self._set_fault(words.get("kind"), float(words.get("seconds", 0.0)))
+            elif name == "dark":
+                self._light.clear()
+            elif name == "lose":
+                self._cuts += 1
+                self._shown += self._kind is not None
+                self._lost += self._store.lose(words.get("luck", NOTHING))
+            elif name == "light":
+                self._light.set()
+            elif name == "sync":
+                self._store.sync_all()
+            elif name != "count":
+                raise ValueError(f"there is no command {name!r}")
+            return {"shown": self._shown, "cuts": self._cuts, "lost": self._lost, "unsynced": self._store.unsynced}
+
+    def _set_fault(self, kind: str | None, seconds: float) -> None:
+        self._kind, self._seconds = kind, seconds
+        if kind is None:
+            return
+        self._shown = 0
+        if kind == "full":
+            self._room = FULL_AFTER
+        elif kind == "empty":
+            self._store.empty()
+            self._shown = 1
+        elif kind == "corrupt":
+            self._shown = self._store.corrupt()
+
+    # What is wrong.
+
+    def _writing(self, count: int, probe: bool) -> None:
+        """A program writes so many bytes; raises OSError when the disk refuses."""
+        if self._kind == "write-error":
+            self._shown += not probe
+            raise OSError(errno.EIO, "write error")
+        if self._kind == "full":
+            left = self._room - count
+            self._room = self._room if probe else max(0, left)
+            if left < 0:
+                self._shown += not probe
+                raise OSError(errno.ENOSPC, "the disk is full")
+
+    def _syncing(self, probe: bool) -> None:
+        """A program asks for a sync; raises OSError when the disk refuses."""
+        self._demand_power()
+        with self._lock:
+            kind, seconds = self._kind, self._seconds
+            self._shown += kind in ("sync-error", "slow") and not probe
+        if kind == "sync-error":
+            raise OSError(errno.EIO, "sync error")
+        if kind == "slow":
+            time.sleep(seconds)
+
+    def _demand_power(self) -> None:
+        """Raises OSError without power, late enough for a program that is about to be killed to be gone by then."""
+        if not self._light.is_set():
+            self._light.wait(DARK_SECONDS)
+            raise OSError(errno.EIO, "there is no power")
+
+    @contextmanager
+    def _changing_names(self, name: str) -> Iterator[bool]:
+        """Whether it is the probe's file; raises OSError when there is no power."""
+        self._demand_power()
+        with self._lock:
+            probe = name.rpartition("/")[2] == PROBE_FILE
+            if not self._light.is_set():
+                raise OSError(errno.EIO, "there is no power")
+            yield probe
+
+    # Files.
+
+    def getattr(self, path: str | None, fh: int | None = None) -> dict[str, Any]:
+        found = self._store.path(path).lstat() if fh is None and path is not None else os.fstat(fh or 0)
+        return {name: getattr(found, name) for name in _ATTRIBUTES} | {
+            name: getattr(found, f"{name}_ns") for name in _TIMES}  # fmt: skip
+
+    def open(self, path: str, flags: int) -> int:
+        fd = os.open(self._store.path(path), _mode(flags))
+        with self._lock:
+            self._watch(path, fd)
+            if flags & os.O_TRUNC and self._light.is_set():
+                self._store.truncate(fd, 0)
+        return fd
+
+    def create(self, path: str, mode: int, flags: int) -> int:
+        with self._changing_names(path) as probe:
+            self._writing(0, probe)
+            existed = self._store.path(path).exists()
+            fd = os.open(self._store.path(path), os.O_RDWR | os.O_CREAT | (flags & os.O_EXCL), mode)
+            self._watch(path, fd)
+            if not existed:
+                self._made(path)
+                if not probe:
+                    self._store.created(path)
+            return fd
+
+    def read(self, path: str | None, size: int, offset: int, fh: int) -> bytes:
+        return os.pread(fh, size, offset)
+
+    def write(self, path: str | None, data: bytes, offset: int, fh: int) -> int:
+        with self._lock:
+            if not self._light.is_set():
+                return len(data)
+            probe = fh in self._probes
+            self._writing(len(data), probe)
+            return os.pwrite(fh, data, offset) if probe else self._store.write(fh, data, offset)
+
+    def truncate(self, path: str | None, length: int, fh: int | None = None) -> int:
+        if fh is None and path is None:
+            raise OSError(errno.EBADF, "which file is not told")
+        fd = fh if fh is not None else os.open(self._store.path(path or ""), os.O_RDWR)
+        try:
+            with self._lock:
+                if self._light.is_set():
+                    self._writing(0, fd in self._probes)
+                    self._store.truncate(fd, length)
+        finally:
+            if fh is None:
+                os.close(fd)
+        return 0
+
+    def fsync(self, path: str | None, datasync: int, fh: int) -> int:
+        probe = fh in self._probes
+        self._syncing(probe)
+        with self._lock:
+            if not self._light.is_set():
+                raise OSError(errno.EIO, "there is no power")
+            if not probe:
+                self._store.sync(fh)
+        return 0
+
+    def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
+        self._syncing(probe=False)
+        with self._lock:
+            if not self._light.is_set():
+                raise OSError(errno.EIO, "there is no power")
+            self._store.sync_names()
+        return 0
+
+    def release(self, path: str | None, fh: int) -> int:
+        self._probes.discard(fh)
+        os.close(fh)
+        return 0
+
+    # Names.
+
+    def readdir(self, path: str, fh: int) -> list[tuple[str, dict[str, int], int]]:
+        folder = self._store.path(path)
+        names = [".", "..", *(each.name for each in folder.iterdir() if each.name != PROBE_FILE)]
+        # A name without a number is one that was deleted (readdir(3)).
+        found = [(name, (folder / name).lstat()) for name in names if os.path.lexists(folder / name)]
+        return [(name, {"st_mode": each.st_mode, "st_ino": each.st_ino}, 0) for name, each in found]
+
+    def readlink(self, path: str) -> str:
+        return str(self._store.path(path).readlink())
+
+    def mkdir(self, path: str, mode: int) -> int:
+        with self._changing_names(path):
+            self._writing(0, probe=False)
+            self._store.path(path).mkdir(mode)
+            self._made(path)
+            self._store.made_folder(path)
+        return 0
+
+    def mknod(self, path: str, mode: int, dev: int) -> int:
+        with self._changing_names(path):
+            os.mknod(self._store.path(path), mode, dev)
+            self._made(path)
+            self._store.created(path)
+        return 0
+
+    def symlink(self, target: str, source: str) -> int:
+        with self._changing_names(target):
+            self._store.path(target).symlink_to(source)
+            self._made(target)
+            self._store.created(target)
+        return 0
+
+    def link(self, target: str, source: str) -> int:
+        with self._changing_names(target):
+            os.link(self._store.path(source), self._store.path(target), follow_symlinks=False)
+            self._store.created(target)
+        return 0
+
+    def unlink(self, path: str) -> int:
+        with self._changing_names(path) as probe:
+            if probe:
+                self._store.path(path).unlink()
+            else:
+                self._store.unlink(path)
+        return 0
+
+    def rmdir(self, path: str) -> int:
+        with self._changing_names(path):
+            self._store.rmdir(path)
+        return 0
+
+    def rename(self, old: str, new: str) -> int:
+        with self._changing_names(new):
+            self._store.rename(old, new)
+        return 0
+
+    # What belongs to files beside their content.
+
+    def chmod(self, path: str | None, mode: int) -> int:
+        if path is not None:
+            self._store.path(path).chmod(mode)
+        return 0
+
+    def chown(self, path: str | None, uid: int, gid: int) -> int:
+        if path is not None:
+            os.chown(self._store.path(path), uid, gid, follow_symlinks=False)
+        return 0
+
+    def utimens(self, path: str | None, times: tuple[int, int] | None = None) -> int:
+        if path is not None and times is not None:
+            found = self._store.path(path).lstat()
+            accessed, modified = _moment(times[0], found.st_atime_ns), _moment(times[1], found.st_mtime_ns)
+            os.utime(self._store.path(path), ns=(accessed, modified), follow_symlinks=False)
+        return 0
+
+    def statfs(self, path: str) -> dict[str, int]:
+        found = os.statvfs(self._store.path(path))
+        names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail",
+                 "f_namemax")  # fmt: skip
+        full = {"f_bfree": 0, "f_bavail": 0} if self._kind == "full" else {}
+        return {name: getattr(found, name) for name in names} | full
+
+    def init_with_config(self, connection: Any, config: Any) -> None:
+        # Files that are deleted while they are open stay; nothing is remembered that a loss may change.
+        config.hard_remove = config.use_ino = 1
+        config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
+        _say({"ready": True})
+
+    def _watch(self, path: str, fd: int) -> None:
+        if path.rpartition("/")[2] == PROBE_FILE:
+            self._probes.add(fd)
+
+    def _made(self, path: str) -> None:
+        """Give a new file to whoever made it, where this process may."""
+        uid, gid, _ = mfusepy.fuse_get_context()
+        if os.geteuid() == 0 and (uid, gid) != (os.geteuid(), os.getegid()):
+            os.chown(self._store.path(path), uid, gid, follow_symlinks=False)
+
+
+class _Mount(mfusepy.FUSE):  # type: ignore[misc]
+    """With the open file where a size is set, which may have no name any more."""
+
+    def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> int:
+        name = None if path is None else path.decode(self.encoding, self.errors)
+        return int(self.operations.truncate(name, length, fip.contents.fh if fip else None))
+
+
+def _moment(given: int, old: int) -> int:
+    """A file's time in nanoseconds, which may be the present one or to stay as it is (utimensat(2))."""
+    return {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: old}.get(given, given)
+
+
+def _mode(flags: int) -> int:
+    """For reading, too, since what is overwritten is kept; offsets are the kernel's, which knows of O_APPEND."""
+    readonly = flags & os.O_ACCMODE == os.O_RDONLY and not flags & os.O_TRUNC
+    return (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def _listen(disk: FaultyDisk, main: int) -> None:
+    """Carry out commands until nobody is there any more who could give some."""
+    for line in sys.stdin:
+        try:
+            words = json.loads(line)
+            if words["do"] == "end":
+                break
+            _say(disk.command(words))
+        except Exception as error:  # whoever asked must not wait for an answer
+            _say({"error": f"{type(error).__name__}: {error}"})
+    signal.pthread_kill(main, signal.SIGTERM)
+
+
+def main(mount_point: str, folder: str, seed: str) -> None:
+    """Mount and serve until the input ends."""
+    root, trash = Path(folder, "files"), Path(folder, "deleted")
+    for each in (root, trash):
+        each.mkdir(parents=True, exist_ok=True)
+    found = Path(mount_point).stat()
+    root.chmod(stat.S_IMODE(found.st_mode))
+    os.umask(0)  # programs have their own
+    disk = FaultyDisk(Store(root, trash, random.Random(seed)))
+    threading.Thread(target=_listen, args=(disk, threading.main_thread().ident), daemon=True).start()
+    # As an ordinary user this process may not give files away: then the kernel has nothing to judge by.
+    checks = {"default_permissions": True} if os.geteuid() == 0 else {}
+    try:
+        _Mount(disk, mount_point, foreground=True, fsname="stormproof", subtype="stormproof", allow_other=True,
+               **checks)  # fmt: skip
+    except RuntimeError as error:
+        if error.args != (_ENDED_BY_SIGNAL,):
+            raise SystemExit(f"can't mount on {mount_point}: libfuse ends with {error}") from None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,96 @@
+"""What real systems need on this machine, and whether it is there: for ``stormproof doctor``."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import subprocess
+from collections.abc import Callable, Sequence
+
+import docker
+from docker.errors import DockerException
+
+from harness.backends.docker import connect
+from harness.backends.image import has_image, registry_answers
+from harness.backends.launch import as_root, find_tool
+from nodes.systems.catalog import SYSTEMS
+from nodes.systems.clients import extras_of
+from stormproof.contracts.backend import Capability
+from stormproof.errors import BackendError
+from stormproof.shell_system import ShellSystem
+
+_LIMIT_S = 2.0
+
+Images = Callable[[Sequence[str]], str]
+"""What Docker has to say of the image with these Debian packages."""
+
+
+def probe_systems() -> list[Capability]:
+    """Every system that is started by a command: where it can run, and the commands that make it available here."""
+    systems = [system for name in SYSTEMS.names() if isinstance(system := SYSTEMS.load(name), ShellSystem)]
+    images, close = _images()
+    try:
+        return [_probe(system, images) for system in systems]
+    finally:
+        close()
+
+
+def _probe(system: ShellSystem, images: Images) -> Capability:
+    packages = missing_packages(system.packages)
+    clients = [name for name in system.distributions if not _is_installed(name)]
+    commands = []
+    if packages:
+        commands.append(f"{as_root()}apt-get install --no-install-recommends {' '.join(system.packages)}")
+    if clients:
+        commands.append(f"pip install 'stormproof[{','.join(extras_of(clients))}]'")
+    image = images(system.packages)
+    ready = f"ready ({', '.join((*system.packages, *(() if clients else system.distributions)))})"
+    local = f"local: {' '.join(packages)} not installed" if packages else f"local: {ready}"
+    python = f"Python packages: {' '.join(clients)} not installed" if clients else ""
+    detail = "; ".join(part for part in (local, f"docker: {image}", python) if part)
+    there = not clients and (not packages or image in (_THERE, _TO_BUILD))
+    return Capability(system.name, there, detail, f"run: {' && '.join(commands)}" if commands else "")
+
+
+_THERE, _TO_BUILD, _CANNOT = "image is there", "image is built by the first test", "image can't be built here"
+
+
+def _images() -> tuple[Images, Callable[[], None]]:
+    """How to ask Docker for images, and how to end that."""
+    try:
+        client: docker.DockerClient = connect(_LIMIT_S)
+    except BackendError:
+        return lambda packages: "not usable here", lambda: None
+
+    @functools.cache
+    def can_build() -> bool:
+        return find_tool("mmdebstrap") is not None or registry_answers(client)
+
+    def ask(packages: Sequence[str]) -> str:
+        try:
+            return _THERE if has_image(client, packages) else _TO_BUILD if can_build() else _CANNOT
+        except DockerException as error:
+            return f"failed: {' '.join(str(error).split())}"
+
+    return ask, client.close
+
+
+def missing_packages(packages: Sequence[str]) -> list[str]:
+    """Those of some Debian packages that this machine lacks: all, where there is no dpkg."""
+    if not packages:
+        return []
+    command = ["dpkg-query", "--show", "--showformat", "${db:Status-Status} ${Package}\n", *packages]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        found = ""
+    there = {line.partition(" ")[2] for line in found.splitlines() if line.startswith("installed ")}
+    return [package for package in packages if package not in there]
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""Commands that write histories for other tools, and read what others have recorded."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.commands.common import DEFAULT_STORE, JsonOption, MaxHistoryOption, StoreOption
+from harness.output import print_json
+from stormproof.errors import EXIT_OF, StormproofError, UsageError
+from stormproof.history.bounds import set_max_history
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="a run's id, a unique beginning of it, its folder, or `latest`")],
+    form: Annotated[str, typer.Option("--format", help="edn (as Jepsen writes it), jsonl or csv")] = "jsonl",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="a file; else standard output")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    max_history: MaxHistoryOption = None,
+) -> None:
+    """Write a run's history for other tools; `import` reads it again, but for CSV."""
+    from harness.exchange import FORMATS
+    from harness.exchange import export as write
+    from stormproof.history.seal import read_history
+    from stormproof.store import Store
+
+    set_max_history(max_history)
+    if form not in FORMATS:
+        raise UsageError(f"--format {form}: choose one of {', '.join(FORMATS)}")
+    table = read_history(Store(store).resolve(run))
+    if output is None:
+        write(table, form, sys.stdout)  # type: ignore[arg-type]  # a text file
+        return
+    whole = io.StringIO()
+    write(table, form, whole)
+    try:
+        output.write_text(whole.getvalue(), encoding="utf-8")
+    except OSError as error:
+        raise StormproofError(f"can't write {output}: {error.strerror}") from error
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="a history: EDN of Jepsen, or JSON lines with process, type, f, value")],
+    workload: Annotated[str, typer.Option(help="what it is about: register, lock, lease, queue or consume-last")],
+    system: Annotated[str, typer.Option(help="a name for what was tested")] = "outside",
+    failed_cas: Annotated[
+        str, typer.Option(help="a cas that ended fail: did-not-happen (Jepsen), or did-not-match (an observation)")
+    ] = "did-not-happen",
+    store: StoreOption = DEFAULT_STORE,
+    max_history: MaxHistoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check and report a history that was recorded elsewhere: by Jepsen, by Maelstrom, by clients of your own."""
+    from checkers.run_check import check_run
+    from checkers.verdict import write_verdict
+    from harness.exchange import import_run
+    from reports.run_page import write_report
+
+    set_max_history(max_history)
+    run_dir = import_run(file, workload, store, system=system, failed_cas=failed_cas)
+    verdict = check_run(run_dir)
+    write_verdict(run_dir, verdict, None)
+    page = write_report(run_dir)
+    if as_json:
+        print_json({"run": run_dir.name, "verdict": verdict.verdict, "sentence": verdict.sentence, "report": str(page)})
+    else:
+        print(verdict.sentence)
+        print(f"  run        {run_dir}")
+        print(f"  report     {page}")
+    raise typer.Exit(EXIT_OF[verdict.verdict])

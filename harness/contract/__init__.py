@@ -1,0 +1,1 @@
+"""The contract of systems under test, item by item: `stormproof systems check NAME`."""

@@ -1,0 +1,117 @@
+"""`stormproof systems` and `stormproof systems check` from the outside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import plugins
+from harness.api import plan
+from harness.backends.catalog import BACKENDS
+from harness.backends.cleanup import cleanup
+from harness.contract.core import FAILED, OK, SKIPPED, Outcome
+from harness.describe import create_run
+from harness.output import print_json
+from harness.run import RunnerProcess
+from nodes.systems.catalog import SYSTEMS
+from stormproof.errors import StormproofError, UsageError
+from stormproof.made import OwnFolder, note_owner
+from stormproof.run_folder import Lock
+from stormproof.text import amount
+from workloads.catalog import WORKLOADS
+
+SUITE = "harness.contract.suite"
+_FIRST = ("queue", "register", "events", "log", "topic", "subscriptions")
+"""Workloads for which a system may be set up, the first that fits."""
+
+
+def systems() -> list[dict[str, Any]]:
+    """Every system that is known, with what it provides."""
+    plugins.load_installed()
+    found = []
+    for entry in SYSTEMS:
+        system = SYSTEMS.load(entry.name)
+        found.append({"name": entry.name, "summary": entry.summary, "provides": sorted(system.provides),
+                      "nodes": [system.min_nodes, system.max_nodes], "packages": list(system.packages),
+                      "simulated": system.simulated})  # fmt: skip
+    return found
+
+
+def check_system(system: str, workload: str | None, backend: str | None, nodes: int | None,
+                 settings: Mapping[str, str], as_json: bool) -> int:  # fmt: skip
+    """Run the contract's items on a system, and print how each ended; the exit status.
+
+    Raises:
+        UsageError: there is no such system, or it refuses the settings.
+        StormproofError: no machines can be made.
+    """
+    name = plugins.resolve(plugins.SYSTEM, system)
+    work = plugins.resolve(plugins.WORKLOAD, workload) if workload else _workload_for(name)
+    test, why = plan(system=name, workload=work, nemesis="none", backend=backend, nodes=nodes, time_limit=10,
+                     rate=10, seed=1, settings=settings)  # fmt: skip
+    if BACKENDS.load(test.backend).in_process:
+        raise UsageError(f"--backend {test.backend}: real processes are checked; choose local or docker")
+    outcomes: list[Outcome] = []
+    to = sys.stderr if as_json else sys.stdout
+    print(f"{name}, {amount(test.nodes, 'node')}, backend {test.backend}: {why}", file=to, flush=True)
+
+    def show(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        print("\n".join(lines(outcome)), file=to, flush=True)
+
+    folder = OwnFolder.temporary("check")
+    try:
+        run_dir = create_run(test, why, folder.path / "store")
+        _run(test, run_dir, show)
+    finally:
+        folder.remove()
+    count = {status: sum(each.status == status for each in outcomes) for status in (OK, FAILED, SKIPPED)}
+    status = 1 if count[FAILED] else 0
+    sentence = f"{name}: {count[OK]} ok, {count[FAILED]} failed, {count[SKIPPED]} not claimed or not tried"
+    if as_json:
+        print_json({"system": name, "backend": test.backend, "nodes": test.nodes, "status": status, **count,
+                    "sentence": sentence, "items": [vars(each) for each in outcomes]})  # fmt: skip
+    else:
+        print(sentence)
+    return status
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """An outcome as a person reads it."""
+    word = "not claimed" if outcome.status == SKIPPED else outcome.status
+    found = [f"{word:12} {outcome.name:20} {outcome.told}"]
+    if outcome.status == FAILED:
+        found += [f"{'':33} where: {outcome.where}", f"{'':33} -> {outcome.advice}"]
+    return found
+
+
+def _workload_for(system: str) -> str:
+    provides = SYSTEMS.load(system).provides
+    for name in _FIRST:
+        if set(WORKLOADS.load(name).needs) <= provides:
+            return name
+    raise UsageError(f"{system} provides {', '.join(sorted(provides)) or 'nothing'}, which no workload here needs; "
+                     "name one that sets it up: --workload FILE.py:CLASS")
+
+
+def _run(test: Any, run_dir: Path, show: Callable[[Outcome], None]) -> None:
+    lock = Lock(run_dir)
+    note_owner(run_dir)
+    runner = RunnerProcess(test, run_dir, lock, SUITE)
+    try:
+        for event in runner.events():
+            if event["event"] == "error":
+                raise StormproofError(event["message"])
+            show(Outcome(**{key: value for key, value in event.items() if key != "event"}))
+        runner.wait()
+    except KeyboardInterrupt:
+        print("\ninterrupted: ending the system", file=sys.stderr)
+        runner.interrupt(lambda _: None)
+        raise
+    finally:
+        runner.end()
+        lock.release()
+        for line in cleanup([run_dir.name], own=True):
+            print(line, file=sys.stderr)

@@ -1,0 +1,265 @@
+"""What the items of the contract share: how they end, and the cluster on which they are tried."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodes.timeouts import within
+from stormproof.contracts.backend import DEAD, PAUSED, Backend
+from stormproof.contracts.cluster import Cluster, NodeStatus
+from stormproof.contracts.system import System
+from stormproof.errors import BackendError
+from stormproof.shell_system import ShellCluster, ShellSystem
+from stormproof.timeout_scale import SLOW
+
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+"""How an item ends; the third is what a system does not claim, or what could not be tried."""
+
+CALL_SECONDS = 10.0 * SLOW
+"""What one call of a client may take."""
+HEALTHY_SECONDS = 60.0 * SLOW
+"""What the system may take to become healthy, and to let clients in after that."""
+ITEM_SECONDS = 180.0 * SLOW
+_RETRY = 0.3
+
+
+class Broken(Exception):
+    """The contract is not kept; the text says what is wrong."""
+
+
+class NotClaimed(Exception):
+    """The system does not have this, or it can't be tried; the text says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an item ended: ``told`` is what was seen, or what is wrong, or why it was not tried; ``where`` the code that
+    it is about, ``advice`` what to do."""
+
+    name: str
+    status: str
+    told: str
+    where: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of the contract.
+
+    ``must`` says what has to be so. ``hook`` is the method that it is about, looked for in the client's connection
+    first, then in system and cluster. ``run`` returns what was seen.
+
+    ``needs`` is what a system has to provide for it to be tried, ``healthy``: it is tried of a healthy cluster alone.
+    """
+
+    name: str
+    must: str
+    hook: str
+    advice: str
+    run: Callable[[Bench], Awaitable[str]]
+    needs: str = ""
+    healthy: bool = True
+
+
+@dataclass
+class Client:
+    """A connection that is open: from a client host, to a node."""
+
+    connection: Any
+    host: str
+    node: str
+
+    async def call(self, call: Awaitable[Any], seconds: float = CALL_SECONDS) -> Any:
+        """What the call returns. Raises TimeoutError when that takes too long, beside what it raises itself."""
+        async with within(seconds):
+            return await call
+
+    async def close(self) -> None:
+        """Close it. Raises Broken when that raises or takes too long."""
+        try:
+            async with within(CALL_SECONDS):
+                await self.connection.close()
+        except Exception as error:
+            raise Broken(f"close() raised {told(error)}") from error
+
+
+@dataclass
+class Bench:
+    """The system on its machines, and what has been learned of it so far."""
+
+    system: System
+    cluster: Cluster
+    backend: Backend
+    folder: Path
+    make_connection: Callable[[], Any]
+    """A client's connection, not open yet; None where clients have no primitives that the suite knows."""
+    began: float = 0.0
+    """When it was started, seconds since 1970."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What several items go by: name -> what was seen."""
+    _open: list[Client] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _queues: int = 0
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The replicas."""
+        return self.cluster.node_names
+
+    @property
+    def neutral(self) -> bool:
+        """Whether connections are the system's own, as docs/systems.md has them."""
+        return self.cluster.queue_connection() is not None
+
+    def queue(self) -> str:
+        """A queue that no other item uses."""
+        self._queues += 1
+        return self.cluster.demands.queues[self._queues - 1]
+
+    def body(self) -> bytes:
+        """What no other message is."""
+        return b"check-%d" % next(self._numbers)
+
+    def name(self, what: str) -> str:
+        """A name of a value, lock or log that no other item uses."""
+        return f"{what}{next(self._numbers)}"
+
+    def overrides(self, hook: str) -> bool:
+        """Whether the system has a hook of its own in the place of the default."""
+        if isinstance(self.cluster, ShellCluster) and hasattr(ShellSystem, hook):
+            return getattr(type(self.system), hook) is not getattr(ShellSystem, hook)
+        owner: Any = Cluster if hasattr(Cluster, hook) else System
+        mine: Any = self.cluster if owner is Cluster else self.system
+        return getattr(type(mine), hook) is not getattr(owner, hook)
+
+    def demand(self, hook: str) -> None:
+        """Raises NotClaimed when the system has the default."""
+        if not self.overrides(hook):
+            raise NotClaimed(f"it has no {hook} of its own")
+
+    async def client(self, place: int = 0, *, patience: float = HEALTHY_SECONDS) -> Client:
+        """A new connection from the client host of that number, to the node beside it, or to another that lets it in.
+
+        Raises:
+            Broken: none did while ``patience`` seconds passed.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience
+        host = self.cluster.test.client_hosts[place]
+        addresses = list(zip(self.nodes, self.cluster.client_addresses(), strict=True))
+        trouble = "no node was tried"
+        while True:
+            for node, (address, port) in (*addresses[place:], *addresses[:place]):
+                client = Client(self.make_connection(), host, node)
+                try:
+                    await client.call(client.connection.connect(address, port, self.backend.address(host)))
+                except Exception as error:
+                    trouble = f"{node}: {told(error)}"
+                    await quietly(client.connection.close())
+                    continue
+                self._open.append(client)
+                return client
+            if loop.time() >= deadline:
+                raise Broken(f"no node lets a client in: {trouble}")
+            await asyncio.sleep(_RETRY)
+
+    async def close_clients(self) -> None:
+        """Close what items have left open."""
+        clients, self._open = self._open, []
+        for client in clients:
+            await quietly(client.connection.close())
+
+    async def mend(self) -> bool:
+        """Let all programs run again; whether the system is healthy then."""
+        for machine in self.cluster.topology.machines:
+            for program in self.cluster.programs(machine):
+                if (await self.backend.process(machine, program)).state == PAUSED:
+                    await self.backend.resume(machine, program)
+        for machine in self.cluster.topology.machines:
+            programs = self.cluster.programs(machine)
+            dead = [program for program in programs if (await self.backend.process(machine, program)).state == DEAD]
+            if dead and not (len(programs) > 1 and all(self.cluster.restarted(machine, each) for each in dead)):
+                await self.cluster.start_node(machine)
+        return await self.cluster.await_healthy(HEALTHY_SECONDS)
+
+    async def statuses(self) -> list[NodeStatus]:
+        """What the nodes say."""
+        return await self.cluster.statuses()
+
+    def where(self, hook: str) -> str:
+        """``FILE:LINE (CLASS.METHOD)`` of a hook, in the connection's class, the system's or the cluster's."""
+        try:
+            connection = self.make_connection()
+        except Exception:
+            connection = None
+        owners = [connection, self.system, self.cluster]
+        for owner in owners:
+            method = getattr(type(owner), hook, None)
+            if owner is None or method is None:
+                continue
+            try:
+                file, line = inspect.getsourcefile(method), inspect.getsourcelines(method)[1]
+            except (TypeError, OSError):
+                continue
+            return f"{_short(file or '?')}:{line} ({method.__qualname__})"
+        return type(self.system).__qualname__
+
+
+async def tried(item: Item, bench: Bench) -> Outcome:
+    """Try an item; whatever goes wrong is its outcome."""
+    try:
+        async with within(ITEM_SECONDS):
+            seen = await item.run(bench)
+        return Outcome(item.name, OK, seen)
+    except NotClaimed as reason:
+        return Outcome(item.name, SKIPPED, str(reason))
+    except Broken as error:
+        return Outcome(item.name, FAILED, str(error), bench.where(item.hook), item.advice)
+    except TimeoutError:
+        return Outcome(item.name, FAILED, "it did not end in time", bench.where(item.hook), item.advice)
+    except Exception as error:
+        return Outcome(item.name, FAILED, told(error), raised_at(error) or bench.where(item.hook), item.advice)
+    finally:
+        await bench.close_clients()
+
+
+def told(error: BaseException) -> str:
+    """An error in words."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, Broken | BackendError) and text else \
+        f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def raised_at(error: BaseException) -> str:
+    """The last place on the error's way that is neither Python's nor the suite's; empty: there is none."""
+    here = str(Path(__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if not frame.filename.startswith((here, "<")) and "/lib/python" not in frame.filename
+              and not frame.filename.endswith("nodes/timeouts.py")]  # fmt: skip
+    return f"{_short(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].name})" if frames else ""
+
+
+async def quietly(call: Awaitable[Any]) -> None:
+    """Await it, however that goes."""
+    try:
+        async with within(CALL_SECONDS):
+            await call
+    except Exception:
+        pass
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    roots = (Path.cwd(), Path(__file__).resolve().parents[2])
+    for root in roots:
+        if path.is_relative_to(root):
+            return str(path.relative_to(root))
+    return str(path)

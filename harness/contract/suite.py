@@ -1,0 +1,125 @@
+"""The child process of `stormproof systems check`: machines, the system on them, and the items, one after the other.
+
+``python -m harness.contract.suite RUN_DIR [PLUGIN...]`` reports on standard output, one JSON object a line; what it
+hears on standard input is as in ``harness.test_runner``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import plugins
+from harness.backends.catalog import BACKENDS
+from harness.contract.clients import ITEMS, MOST_HOSTS
+from harness.contract.core import FAILED, OK, SKIPPED, Bench, Item, Outcome, tried
+from harness.contract.life import BEGIN, END
+from harness.deployment import demands_of, topology_of
+from harness.test_runner import ControlChannel, Interrupted, tell_parent
+from nodes.systems.catalog import SYSTEMS
+from nodes.systems.stomp_connection import StompQueues
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.errors import EXIT_ERROR, BackendError, StormproofError
+from stormproof.run_folder import read_run
+from stormproof.shell_system import QUEUES
+from stormproof.test import Test
+from workloads.queue_client import queue_name
+
+ALL = (*BEGIN, *ITEMS, *END)
+"""The contract, in the order in which it is tried."""
+_OWN_QUEUES = len(ALL)
+"""An item needs one at most, but for one that needs some more."""
+
+
+async def check(bench: Bench, tell: Callable[[Outcome], None]) -> None:
+    """Try all items; what can't be tried is told, too."""
+    healthy = True
+    for item in ALL:
+        outcome = _left_out(item, bench, healthy) or await tried(item, bench)
+        tell(outcome)
+        if item is BEGIN[0]:
+            healthy = outcome.status == OK
+        elif healthy and outcome.status == FAILED:
+            healthy = await _mended(bench)
+
+
+def _left_out(item: Item, bench: Bench, healthy: bool) -> Outcome | None:
+    if item.needs and item.needs not in bench.system.provides:
+        return Outcome(item.name, SKIPPED, f"it does not provide {item.needs}")
+    if item.healthy and not healthy:
+        return Outcome(item.name, SKIPPED, "the system is not healthy: mend what failed before")
+    return None
+
+
+async def _mended(bench: Bench) -> bool:
+    """Whether what follows can be tried after an item that failed."""
+    try:
+        return await bench.mend()
+    except StormproofError:
+        return False
+
+
+def bench_of(test: Test, run_dir: Path) -> Bench:
+    """The system of a test on machines that are not there yet."""
+    system, backend = SYSTEMS.load(test.system), BACKENDS.load(test.backend)()
+    demands = demands_of(test)
+    if demands.queues:
+        names = tuple(queue_name(number) for number in range(_OWN_QUEUES + MOST_HOSTS))
+        demands = type(demands)(queues=names)
+    cluster = system.cluster(Deployment(test, demands, backend, topology_of(test), secrets.token_hex(16)))
+    return Bench(system, cluster, backend, run_dir, lambda: _connection(cluster, QUEUES in system.provides),
+                 began=time.time())
+
+
+def _connection(cluster: Cluster, has_queues: bool) -> Any:
+    """A connection of the system's own; queues of the reference broker have STOMP."""
+    connection = cluster.queue_connection()
+    if connection is not None or not has_queues:
+        return connection
+
+    async def depth(queue: str) -> int:
+        found = await cluster.depths()
+        if found is None:
+            raise BackendError("nobody tells how many messages are left")
+        return found.get(queue, 0)
+
+    return StompQueues("/queue/{}".format, depth, login=(cluster.login, cluster.passcode), sending={}, subscribing={})
+
+
+async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:
+    """Check; the exit status is 0 when that came to its end, 3 otherwise."""
+    control = ControlChannel()
+    await control.open()
+    try:
+        plugins.load(plugged)
+        test = Test.from_json(read_run(run_dir)["test"])
+        bench = bench_of(test, run_dir)
+        try:
+            await control.unless_interrupted(_provisioned(bench, test, run_dir))
+        finally:
+            await bench.close_clients()
+            await bench.backend.release()
+    except Interrupted:
+        return EXIT_ERROR
+    except StormproofError as error:
+        tell_parent({"event": "error", "message": str(error)})
+        return EXIT_ERROR
+    return 0
+
+
+async def _provisioned(bench: Bench, test: Test, run_dir: Path) -> None:
+    await bench.backend.provision(test, topology_of(test), run_dir)
+    await check(bench, lambda outcome: tell_parent({"event": "item", **asdict(outcome)}))
+
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    sys.exit(asyncio.run(main(Path(sys.argv[1]), sys.argv[2:])))

@@ -1,0 +1,89 @@
+"""The command ``stormproof reproduce``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from checkers.spark import SparkWarmup
+from harness.backends.probe import choose_backend
+from harness.output import print_json
+from harness.reproductions.page import SEEN_FILE, note_seen
+from harness.reproductions.recipes import TWIN, Arm, Recipe, find_recipe, recipes
+from harness.reproductions.run import Outcome, reproduce
+from stormproof.errors import EXIT_VALID, UsageError
+
+
+def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequence[str], backend: str | None,
+                  store: Path, record: bool, as_json: bool) -> int:
+    """Run reproductions and their twins; without a name, list them. Returns the exit status of the worst.
+
+    Raises:
+        UsageError: there is none of a name, or a number makes no sense. KeyboardInterrupt: Ctrl-C; what the runs before
+            it came to has been told.
+    """
+    known = recipes()
+    if everything and names:
+        raise UsageError("--all is for all reproductions: give names, or --all")
+    if times < 1:
+        raise UsageError(f"--times {times}: at least 1")
+    if not everything and not names:
+        _list(known, as_json)
+        return EXIT_VALID
+    chosen = known if everything else [find_recipe(name, known) for name in names]
+    wanted = [_arms_of(recipe, arms) for recipe in chosen]
+    to = sys.stderr if as_json else sys.stdout
+    place, why = choose_backend(backend)
+    print(f"backend {place}: {why}", file=to, flush=True)
+    for recipe, some in zip(chosen, wanted, strict=True):
+        for arm in some:
+            recipe.test(arm, place)
+    spark = SparkWarmup()
+    outcomes: list[Outcome] = []
+    try:
+        for recipe, some in zip(chosen, wanted, strict=True):
+            print(f"{recipe.name}: {recipe.title}\n  {recipe.claim}", file=to, flush=True)
+            outcome = reproduce(recipe, some, times, place, store, spark, lambda line: print(line, file=to, flush=True))
+            outcomes.append(outcome)
+            print("\n".join(_summary(outcome, some)), file=to, flush=True)
+            if record:
+                note_seen(outcome, SEEN_FILE)
+    finally:
+        spark.abandon()
+        if as_json:
+            print_json({"reproductions": [outcome.to_json() for outcome in outcomes], "asked": len(chosen)})
+    return max(outcome.exit_status for outcome in outcomes)
+
+
+def _arms_of(recipe: Recipe, names: Sequence[str]) -> list[Arm]:
+    if not names:
+        return list(recipe.arms)
+    known = {arm.name: arm for arm in recipe.arms}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--arm {name}: {recipe.name} has no such arm (there are: {', '.join(known)})")
+    return [known[name] for name in names]
+
+
+def _summary(outcome: Outcome, arms: Sequence[Arm]) -> list[str]:
+    lines = []
+    for arm in arms:
+        of = len(outcome.tries.get(arm.name, ()))
+        wanted = "valid" if not arm.expected else f"invalid ({' or '.join(arm.expected)})"
+        kind = "twin" if arm.name == TWIN else f"arm {arm.name}"
+        lines.append(f"  {kind}: {outcome.shown(arm)} of {of} {wanted}, as expected")
+    return lines + [f"  NOT as expected: {text}" for text in outcome.trouble()]
+
+
+def _list(known: Sequence[Recipe], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"reproductions": [
+            {"name": recipe.name, "title": recipe.title, "claim": recipe.claim, "source": recipe.source,
+             "arms": [arm.name for arm in recipe.arms]} for recipe in known
+        ]}))  # fmt: skip
+        return
+    width = max(len(recipe.name) for recipe in known)
+    for recipe in known:
+        print(f"{recipe.name:{width}}  {recipe.title} (arms: {', '.join(arm.name for arm in recipe.arms)})")

@@ -1,0 +1,104 @@
+"""The page of reproductions: what was published, what is expected, and what runs have shown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.reproductions.recipes import FAILS, TWIN, Recipe
+from harness.reproductions.run import Outcome
+from stormproof.errors import UsageError
+
+DOCS = Path(__file__).parents[2] / "docs"
+SEEN_FILE = DOCS / "reproductions.json"
+"""What was seen, by reproduction, backend and arm: how often it came out as expected, of how many runs."""
+
+_HEAD = """# Reproductions
+
+Published misbehaviours of real systems, shown by `stormproof reproduce NAME`, each with a twin: the same system, the
+same load and the same faults under settings that are safe. This page is generated (`make docs`): what is expected is
+from `nodes/systems/*/reproductions.toml`, what was seen from `docs/reproductions.json`, which
+`stormproof reproduce --all --times 5 --record` writes.
+
+```sh
+stormproof reproduce                        # what there is
+stormproof reproduce redis-D2 --times 3     # one of them, and its twin
+stormproof reproduce --all --times 5        # all; also `make reproduce`
+```
+
+*Seen* is how many runs came out as expected, of how many; *time* the median of one run, with set-up and checks.
+"""
+
+
+def note_seen(outcome: Outcome, path: Path) -> None:
+    """Keep what was seen of a reproduction, in the place of what was seen of these arms before.
+
+    Raises:
+        UsageError: the file can't be read or written.
+    """
+    seen = read_seen(path)
+    place = seen.setdefault(outcome.recipe.name, {}).setdefault(outcome.backend, {})
+    for arm in outcome.recipe.arms:
+        tries = outcome.tries.get(arm.name)
+        if tries:
+            place[arm.name] = {
+                "shown": outcome.shown(arm), "of": len(tries),
+                "seconds": round(statistics.median(each.seconds for each in tries)),
+                "confirmed": round(statistics.median(each.confirmed for each in tries)),
+                "sentence": next((each.sentence for each in tries if each.shows(arm)), tries[0].sentence),
+            }  # fmt: skip
+    try:
+        path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: can't be written: {error.strerror}; --record is for a checkout of the project"
+                         ) from error  # fmt: skip
+
+
+def read_seen(path: Path) -> dict[str, Any]:
+    """What was seen so far; raises UsageError when the file makes no sense."""
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}; remove it, and record again") from error
+
+
+def reproductions_page(known: Sequence[Recipe], seen: Mapping[str, Any]) -> str:
+    """The page in Markdown."""
+    lines = [_HEAD, "| | what goes wrong | fault | seen | twin valid | time |", "| --- | --- | --- | --- | --- | --- |"]
+    for recipe in known:
+        for backend, arms in sorted(seen.get(recipe.name, {}).items()) or [("", {})]:
+            lines.append(f"| `{recipe.name}`{f' on {backend}' if backend else ''} | {recipe.title} | {recipe.fault} | "
+                         f"{_count(arms.get(FAILS))} | {_count(arms.get(TWIN))} | {_time(arms.get(FAILS))} |")
+    for recipe in known:
+        lines += ["", *_section(recipe, seen.get(recipe.name, {}))]
+    return "\n".join(lines) + "\n"
+
+
+def _section(recipe: Recipe, seen: Mapping[str, Any]) -> list[str]:
+    lines = [f"## {recipe.name}: {recipe.title}", "", recipe.claim, "", f"* Published: {recipe.source}",
+             f"* Workload `{recipe.workload}`, fault: {recipe.fault}", ""]  # fmt: skip
+    lines += ["| arm | settings | expected | seen | one of them |", "| --- | --- | --- | --- | --- |"]
+    for arm in recipe.arms:
+        settings = " ".join(f"{name}={value}" for name, value in arm.settings.items() if name != "schedule")
+        if arm.system != recipe.system:
+            settings = f"--system {arm.system} {settings}".rstrip()
+        expected = f"invalid: {', '.join(arm.expected)}" if arm.expected else "valid"
+        title = f"{arm.name}: {arm.title}" if arm.title else arm.name
+        found = {backend: arms[arm.name] for backend, arms in sorted(seen.items()) if arm.name in arms}
+        counts = "; ".join(f"{_count(each)} on {backend}" for backend, each in found.items()) or "not run yet"
+        sentence = next((each["sentence"] for each in found.values()), "")
+        lines.append(f"| {title} | `{settings}` | {expected} | {counts} | {sentence} |")
+    return lines
+
+
+def _count(arm: Mapping[str, Any] | None) -> str:
+    return "" if arm is None else f"{arm['shown']} of {arm['of']}"
+
+
+def _time(arm: Mapping[str, Any] | None) -> str:
+    return "" if arm is None else f"{arm['seconds']} s"

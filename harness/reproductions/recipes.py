@@ -1,0 +1,137 @@
+"""What can be reproduced: ``reproductions.toml`` in the folder of each system that has one.
+
+A reproduction is one test under two settings: the *arm* that must fail, whose history must violate what ``expected``
+names, and the *twin*, which must pass under the same schedule. Further arms are settings that people take for safe:
+each says itself what is to be expected of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.settings import make_test
+from stormproof.contracts.check import INVALID, VALID
+from stormproof.errors import UsageError
+from stormproof.test import Test
+
+FILE = "reproductions.toml"
+SYSTEMS_FOLDER = Path(__file__).parents[2] / "nodes" / "systems"
+FAILS, TWIN = "fails", "twin"
+_TABLES = {FAILS, TWIN, "arm"}
+_TEXTS = ("name", "title", "source", "claim", "fault")
+_KEYS = {
+    **{name: Key(STRING) for name in _TEXTS}, "expected": Key(STRING, several=True), "workload": Key(STRING),
+    "nemesis": Key(STRING), "nodes": Key(INTEGER), "time-limit": Key(NUMBER), "rate": Key(NUMBER),
+    "seed": Key(INTEGER), "set": Key(TABLE), "prefix": Key(STRING),
+}  # fmt: skip
+_ARM_KEYS = {"name": Key(STRING), "title": Key(STRING), "system": Key(STRING), "set": Key(TABLE),
+             "nodes": Key(INTEGER), "rate": Key(NUMBER), "expected": Key(STRING, several=True)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One setting of a reproduction, of its system or of another one. ``expected`` are the guarantees of which one must
+    be violated; none: it must be valid."""
+
+    name: str
+    title: str
+    system: str
+    expected: tuple[str, ...]
+    nodes: int | None
+    rate: float
+    settings: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict that is expected."""
+        return INVALID if self.expected else VALID
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One reproduction. ``source`` is where the misbehaviour was published, ``claim`` what it says, ``fault`` the fault
+    in words; ``arms`` are the failing one, its twin, and others, in this order."""
+
+    name: str
+    title: str
+    system: str
+    source: str
+    claim: str
+    fault: str
+    workload: str
+    nemesis: str
+    time_limit: float
+    seed: int
+    arms: Sequence[Arm] = field(default=())
+
+    def test(self, arm: Arm, backend: str, number: int = 0) -> Test:
+        """The test of an arm; ``number`` counts its repetitions, which have different seeds.
+
+        Raises:
+            UsageError: it makes no sense.
+        """
+        return make_test(system=arm.system, workload=self.workload, nemesis=self.nemesis, backend=backend,
+                         nodes=arm.nodes, time_limit=self.time_limit, rate=arm.rate, seed=self.seed + number,
+                         settings=arm.settings)  # fmt: skip
+
+
+def recipes(folder: Path = SYSTEMS_FOLDER) -> list[Recipe]:
+    """All reproductions, by the names of their systems.
+
+    Raises:
+        UsageError: a file says something that makes no sense; the message says where.
+    """
+    return [recipe for path in sorted(folder.glob(f"*/{FILE}")) for recipe in read_recipes(path)]
+
+
+def find_recipe(name: str, known: Sequence[Recipe]) -> Recipe:
+    """The reproduction of that name, whose capitals don't matter; raises UsageError when there is none."""
+    for recipe in known:
+        if recipe.name.lower() == name.lower():
+            return recipe
+    names = [recipe.name for recipe in known]
+    raise UsageError(f"there is no reproduction {name!r}{near(name, names)} (there are: {', '.join(names)})")
+
+
+def read_recipes(path: Path) -> Iterator[Recipe]:
+    """The reproductions of one file, of the system whose folder it is in; raises UsageError."""
+    data = read_toml(path)
+    entries = data.pop("reproduction", None)
+    if data or not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path}: write any number of [[reproduction]], and nothing else")
+    for number, entry in enumerate(entries, 1):
+        yield _recipe(entry, path.parent.name, f"{path}: reproduction {entry.get('name', number)}")
+
+
+def _recipe(entry: dict[str, Any], folder: str, where: str) -> Recipe:
+    """``prefix`` is what comes before the name, where that is not the system's."""
+    system = folder.replace("_", "-")
+    tables = {name: entry.pop(name) for name in _TABLES & entry.keys()}
+    given = check_keys(entry, _KEYS, where)
+    missing = [name for name in (*_TEXTS, "expected", "workload", "nemesis") if name not in given]
+    missing += [name for name in (FAILS, TWIN) if name not in tables]
+    if missing:
+        raise UsageError(f"{where}: there is no {missing[0]}")
+    arms = [_arm(tables[FAILS], FAILS, system, given, where),
+            _arm({"expected": [], **tables[TWIN]}, TWIN, system, given, where)]  # fmt: skip
+    arms += [_arm(each, each.get("name", "?"), system, given, where) for each in tables.get("arm", ())]
+    return Recipe(
+        f"{given.get('prefix', system)}-{given['name']}", given["title"], system, given["source"], given["claim"],
+        given["fault"], given["workload"], given["nemesis"], float(given.get("time-limit", 30.0)),
+        int(given.get("seed", 1)), tuple(arms),
+    )  # fmt: skip
+
+
+def _arm(table: dict[str, Any], name: str, system: str, given: Mapping[str, Any], where: str) -> Arm:
+    table = check_keys(table, _ARM_KEYS, f"{where}, {name}")
+    expected = table.get("expected", given["expected"])
+    return Arm(
+        name, table.get("title", ""), table.get("system", system),
+        tuple([expected] if isinstance(expected, str) else expected),
+        table.get("nodes", given.get("nodes")), float(table.get("rate", given.get("rate", 17.0))),
+        {**given.get("set", {}), **table.get("set", {})},
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""Run reproductions: how often each arm shows what is expected of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checkers.spark import SparkWarmup
+from harness.outcomes import BROKEN
+from harness.repeat import failure_of
+from harness.reproductions.recipes import FAILS, TWIN, Arm, Recipe
+from harness.run import RunResult, run_test
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID
+from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, StormproofError
+
+ENOUGH = 0.6
+"""The share of its runs in which the failing arm must show what is expected; a twin must pass in all of them."""
+_SETTLING = ("drain", "depth")
+"""Operations of the end of a run."""
+HALF = 0.5
+"""A twin must have confirmed so many operations for each that the failing arm confirmed, at least."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """One run of an arm. ``violated`` are promised guarantees, ``confirmed`` operations of the load that ended
+    well."""
+
+    verdict: str
+    sentence: str
+    violated: tuple[str, ...]
+    confirmed: int
+    seconds: float
+    run: str = ""
+
+    def shows(self, arm: Arm) -> bool:
+        """Whether it came out as expected of the arm."""
+        return self.verdict == VALID if not arm.expected else bool({*arm.expected} & {*self.violated})
+
+
+@dataclass
+class Outcome:
+    """What the runs of one reproduction came to: the tries of each arm, by its name."""
+
+    recipe: Recipe
+    backend: str
+    tries: dict[str, list[Try]] = field(default_factory=dict)
+
+    def shown(self, arm: Arm) -> int:
+        """In how many runs the arm came out as expected."""
+        return sum(each.shows(arm) for each in self.tries.get(arm.name, ()))
+
+    @property
+    def busy_enough(self) -> bool:
+        """Whether the twin did at least half of what the failing arm did: one that does nothing loses nothing."""
+        fails, twin = (self.tries.get(name, []) for name in (FAILS, TWIN))
+        if not fails or not twin:
+            return True
+        done = [statistics.median(each.confirmed for each in tries) for tries in (fails, twin)]
+        return done[1] >= HALF * done[0]
+
+    def trouble(self) -> list[str]:
+        """What is not as expected, in words."""
+        found = []
+        for arm in self.recipe.arms:
+            tries = self.tries.get(arm.name, [])
+            least = len(tries) if not arm.expected else max(1, round(ENOUGH * len(tries)))
+            if tries and self.shown(arm) < least:
+                wanted = "valid" if not arm.expected else f"invalid ({' or '.join(arm.expected)})"
+                found.append(f"{arm.name}: {wanted} in {self.shown(arm)} of {len(tries)} runs")
+        if not self.busy_enough:
+            found.append("the twin confirmed less than half of what the failing arm did")
+        return found
+
+    @property
+    def exit_status(self) -> int:
+        """0: as expected. 3: no run could be made; 2: a twin is not valid, but only unknown; 1: otherwise not."""
+        everything = [(arm, each) for arm in self.recipe.arms for each in self.tries.get(arm.name, ())]
+        if not self.trouble():
+            return EXIT_VALID
+        odd = {each.verdict for arm, each in everything if not each.shows(arm)}
+        if odd == {BROKEN}:
+            return EXIT_ERROR
+        return EXIT_UNKNOWN if odd == {UNKNOWN} else EXIT_INVALID
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``--json`` and for the table in the docs."""
+        return {
+            "name": self.recipe.name, "backend": self.backend, "as_expected": not self.trouble(),
+            "trouble": self.trouble(),
+            "arms": [{
+                "name": arm.name, "expected": arm.verdict, "checks": list(arm.expected), "shown": self.shown(arm),
+                "of": len(self.tries.get(arm.name, ())), "runs": [_told(each) for each in self.tries.get(arm.name, ())],
+            } for arm in self.recipe.arms],
+        }  # fmt: skip
+
+
+def reproduce(recipe: Recipe, arms: Sequence[Arm], times: int, backend: str, store: Path, spark: SparkWarmup,
+              tell: Callable[[str], None], quiet: bool = True) -> Outcome:
+    """Run each arm so many times, by turns, so that none has a quieter machine.
+
+    Raises:
+        UsageError: a test makes no sense. KeyboardInterrupt: Ctrl-C; the runs so far are in the store.
+    """
+    outcome = Outcome(recipe, backend)
+    tests = {(arm.name, number): recipe.test(arm, backend, number) for arm in arms for number in range(times)}
+    for number in range(times):
+        for arm in arms:
+            began = time.monotonic()
+            try:
+                result = run_test(tests[arm.name, number], "asked for", store, quiet=quiet, spark=spark)
+                found = _try_of(result, time.monotonic() - began)
+            except StormproofError as error:
+                found = Try(BROKEN, str(error), (), 0, time.monotonic() - began)
+            outcome.tries.setdefault(arm.name, []).append(found)
+            word = "as expected" if found.shows(arm) else "NOT as expected"
+            tell(f"{recipe.name} {arm.name} {number + 1} of {times}: {word}: {found.sentence} ({found.seconds:.0f} s)")
+    return outcome
+
+
+def _try_of(result: RunResult, seconds: float) -> Try:
+    verdict: Mapping[str, Any] = result.verdict
+    violated = tuple(check["check"] for check in verdict["checks"] if check["decides"] and check["verdict"] == INVALID)
+    return Try(failure_of(result), verdict["sentence"], violated, confirmed_of(verdict["figures"]), seconds,
+               result.run_dir.name)  # fmt: skip
+
+
+def confirmed_of(figures: Mapping[str, Any]) -> int:
+    """Operations of the load that ended well, by a verdict's figures: reading to the end takes the longer the less was
+    lost, and says nothing of how busy a system was."""
+    counts = figures.get("latency_ms", {})
+    return sum(int(counts[f]["count"]) for f in counts if f not in _SETTLING)
+
+
+def _told(each: Try) -> dict[str, Any]:
+    return {"verdict": each.verdict, "sentence": each.sentence, "violated": list(each.violated),
+            "confirmed": each.confirmed, "seconds": round(each.seconds, 1), "run": each.run}  # fmt: skip

@@ -1,0 +1,88 @@
+"""Last-value queues: the newest message of each key replaces the one before, and reading does not consume.
+
+After Qpid's last-value queues (``qpid.last_value_queue_key``), with a condition on writes as etcd, ZooKeeper and others
+have it. A queue numbers its messages (``QueueTap``), so the number of a key's newest message is its *version*: it is
+never used again, and grows with every write. To replace is to enqueue one message and to dequeue another, which is all
+that replication has to know.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from nodes.reference.bugs import CAS_UNCHECKED, REPLACED_VALUE_KEPT, VERSIONS_RESTART
+from nodes.reference.engine.model import Message, Queue
+from nodes.reference.engine.state import State
+from nodes.reference.engine.value_names import KEY, LAST_VALUE, LAST_VALUE_PREFIX, REFUSED, VALUE, VERSION
+
+
+def queue_of(destination: str) -> str:
+    """The name of the queue that keeps the values of a last-value destination."""
+    return LAST_VALUE + destination.removeprefix(LAST_VALUE_PREFIX)
+
+
+class LastValues:
+    """Reads and writes of last-value queues that exist; by queue and key it knows the messages, the newest last.
+
+    There is one message for each key, but for what a copy of the queue may hold that was broken off between the two
+    steps of a replacement; what is older goes with the next write.
+    """
+
+    def __init__(self, state: State, bugs: frozenset[str]) -> None:
+        self._state, self._bugs = state, bugs
+        self._known: dict[int, dict[str, list[Message]]] = {}
+        self._counted_from: dict[int, int] = {}
+
+    def forget(self) -> None:
+        """Others have changed the queues, or will."""
+        self._known.clear()
+
+    def put(self, queue: Queue, args: Mapping[str, Any]) -> dict[str, str]:
+        """Replace the value of a key, if it is the expected one; what the receipt says."""
+        key, expected = str(args["key"]), args.get("expected")
+        held = self._of(queue).setdefault(key, [])
+        version = self._version(held)
+        if expected is not None and expected != version and CAS_UNCHECKED not in self._bugs:
+            if not held:
+                del self._of(queue)[key]
+            return {VERSION: str(version), REFUSED: "true"}
+        message = self._state.add_message(queue, {**args["headers"], KEY: key}, args["body"])
+        if REPLACED_VALUE_KEPT not in self._bugs:
+            for older in held:
+                queue.fresh.remove(older)
+                queue.depth -= 1
+                self._state.remove_message(older)
+            held.clear()
+        held.append(message)
+        return {VERSION: str(self._version(held))}
+
+    def read(self, queue: Queue | None, key: str) -> dict[str, str]:
+        """The version of a key, and its value in base64 if it has one."""
+        held = self._of(queue).get(key) if queue is not None else None
+        if not held:
+            return {VERSION: "0"}
+        _, body = self._state.content(held[-1])
+        return {VERSION: str(self._version(held)), VALUE: base64.b64encode(body).decode()}
+
+    def _version(self, held: list[Message]) -> int:
+        if not held:
+            return 0
+        newest = held[-1]
+        return newest.sequence - self._counted_from.get(newest.queue.id, 0)
+
+    def _of(self, queue: Queue) -> dict[str, list[Message]]:
+        known = self._known.get(queue.id)
+        if known is None:
+            known = self._known[queue.id] = {}
+            for message in sorted(queue.waiting(), key=lambda each: each.sequence):
+                headers, _ = self._state.content(message)
+                held = known.setdefault(headers.get(KEY, ""), [])
+                if REPLACED_VALUE_KEPT in self._bugs:
+                    held.insert(0, message)
+                else:
+                    held.append(message)
+            if VERSIONS_RESTART in self._bugs and queue.fresh:
+                self._counted_from[queue.id] = min(message.sequence for message in queue.fresh) - 1
+        return known

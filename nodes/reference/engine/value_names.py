@@ -1,0 +1,11 @@
+"""How last-value queues, and what is said of their values, are called in frames."""
+
+LAST_VALUE_PREFIX = "/last-value/"
+LAST_VALUE = "last-value:"
+"""How the names of queues begin that keep the values of last-value destinations."""
+KEY = "x-key"
+"""Header of SEND and READ, and of the message that is kept."""
+EXPECTED = "x-expected"
+"""Header of SEND: the version that is to be replaced; 0: there must be no value."""
+VERSION, REFUSED, VALUE = "x-version", "x-refused", "x-value"
+"""Headers of RECEIPT: the version that the key has now (0: no value); that another one was expected; the value."""

@@ -1,0 +1,64 @@
+"""The modes that a descriptor chooses: ``property`` elements, by the names of the brokers' options.
+
+``nbClusterExpected`` has the document's name (HA Joram, 4.7.2). What is written in ``config`` holds for all servers
+that have such an option, what is written in a ``cluster``, or a ``server`` outside of any, for that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from nodes.reference.api import Config, ConfigError
+from nodes.reference.designs.joram.options import Options
+from nodes.reference.engine.limits import Limits
+
+NB_CLUSTER_EXPECTED = "nbClusterExpected"
+_LONG = {NB_CLUSTER_EXPECTED: "nb_cluster_expected"}
+_NOT_WRITTEN = ("cluster", "secret", "join", "restart_expected")
+"""What the descriptor says otherwise, what stands in no file that is handed round, and what is a start's own."""
+
+OF_ALL: Mapping[str, type] = {
+    **{each.name: type(each.default) for each in fields(Limits)}, "network_timeout": float,
+}
+"""Properties that every server has, with their types."""
+OF_CLUSTERS: Mapping[str, type] = {
+    each.name: type(each.default) for each in fields(Options) if each.name not in _NOT_WRITTEN
+}
+"""Properties that replicated servers have besides."""
+
+
+def known(replicated: bool) -> dict[str, type]:
+    """The properties of a server, by name, with their types."""
+    return {**OF_ALL, **OF_CLUSTERS} if replicated else dict(OF_ALL)
+
+
+def option_of(name: str, value: str, replicated: bool = True) -> tuple[str, Any]:
+    """The option that a property sets, and its value.
+
+    Raises:
+        ConfigError: there is no such property, or the text is no value of its type.
+    """
+    option = _LONG.get(name, name)
+    kinds = known(replicated)
+    if option not in kinds:
+        of_clusters = " outside a cluster" if option in OF_CLUSTERS else ""
+        raise ConfigError(f"there is no property {name!r}{of_clusters} (there are: {', '.join(kinds)})")
+    kind = kinds[option]
+    try:
+        return option, kind(value)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"property {name}: {value!r} is not {wanted}") from None
+
+
+def check_options(options: Mapping[str, Any], replicas: Sequence[str]) -> None:
+    """Whether a server's options can be used together; ``replicas`` are the names of a cluster's, none of another's.
+
+    Raises:
+        ConfigError: one can't; the text begins with ``options.NAME:``.
+    """
+    Limits.from_options(options)
+    if replicas:
+        Options.from_config(Config(replicas[0], "joram", ".", peers=dict.fromkeys(replicas, ("", 1)), options=options))

@@ -1,0 +1,1 @@
+"""Apache ActiveMQ Classic under test: one broker with its journal on disk."""

@@ -1,0 +1,46 @@
+"""A client of queues on ActiveMQ, by STOMP; depths by browsing.
+
+(ActiveMQ Classic's documentation: "Stomp", *ActiveMQ Classic Extensions to STOMP*: ``browser``.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from nodes.stomp import Frame
+from nodes.systems.stomp_connection import ANSWER_SECONDS, StompQueues
+from stormproof.contracts.client import Delivery
+
+STOMP_PORT = 61613
+_END = "end"
+"""What the header ``browser`` of the last frame of a browsing says."""
+
+
+class ActiveMqQueues(StompQueues):
+    """One client's connection."""
+
+    def __init__(self) -> None:
+        super().__init__("/queue/{}".format, self._browse, login=("", ""), sending={"persistent": "true"},
+                         subscribing={"activemq.prefetchSize": "1"})  # fmt: skip
+        self._browsed = 0
+
+    async def take(self, queue: str, timeout: float) -> Delivery | None:
+        """The next message, which can't be given back: the broker moves what is answered by NACK to its queue of dead
+        letters. (ActiveMQ Classic's documentation: "Message Redelivery and DLQ Handling".)"""
+        delivery = await super().take(queue, timeout)
+        return None if delivery is None else replace(delivery, give_back=None)
+
+    async def _browse(self, queue: str) -> int:
+        """How many messages a browser sees: as many as the queue has, up to the broker's page of 400."""
+        self._browsed += 1
+        name = f"browse-{self._browsed}"
+        inbox = self._messages[name] = asyncio.Queue()
+        await self._request(Frame("SUBSCRIBE", {"id": name, "destination": f"/queue/{queue}", "ack": "auto",
+                                                "browser": "true"}))  # fmt: skip
+        count = 0
+        while (await asyncio.wait_for(inbox.get(), ANSWER_SECONDS)).headers.get("browser") != _END:
+            count += 1
+        await self._request(Frame("UNSUBSCRIBE", {"id": name}))
+        del self._messages[name]
+        return count

@@ -1,0 +1,163 @@
+"""ActiveMQ Classic as Debian has it: one broker, or two with a store in common; KahaDB, clients by STOMP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from nodes.systems.activemq.client import STOMP_PORT, ActiveMqQueues
+from nodes.systems.activemq.pair import STORE, ActiveMqPair
+from nodes.timeouts import within
+from stormproof.contracts.backend import RUNNING
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.cluster import MAIN, SHARED_LOCK, Deployment, NodeStatus
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+from stormproof.contracts.topology import Topology
+from stormproof.errors import UsageError
+from stormproof.node_logs import LogLine
+from stormproof.shell_system import ANSWER_SECONDS, Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
+
+SINGLE, PAIR = "single", "pair"
+"""Values of the option ``mode``."""
+HOME = "/usr/share/activemq"
+_REDELIVERY = "ActiveMQ Classic documentation, Message Redelivery"
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\s*\|\s*(\w+)\s*\|\s*(.*)")
+_BROKER = """<beans xmlns="http://www.springframework.org/schema/beans"
+  xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
+  xsi:schemaLocation="http://www.springframework.org/schema/beans
+    http://www.springframework.org/schema/beans/spring-beans.xsd
+    http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
+  <broker xmlns="http://activemq.apache.org/schema/core" brokerName="{name}" dataDirectory="{data}"
+          useJmx="false" schedulerSupport="false" useShutdownHook="false">
+    <persistenceAdapter>
+      <kahaDB directory="{store}" journalDiskSyncStrategy="{sync}" journalDiskSyncInterval="{interval}"{keep_alive}>
+        <locker><shared-file-locker lockAcquireSleepInterval="{retry}"/></locker>
+      </kahaDB>
+    </persistenceAdapter>
+    <transportConnectors>
+      <transportConnector name="stomp" uri="stomp://{address}:{port}"/>
+    </transportConnectors>
+  </broker>
+</beans>
+"""
+
+
+_LOGGING = """log4j.rootLogger=INFO, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d | %-5p | %m%n
+"""
+
+
+class ActiveMQ(ShellSystem):
+    """One broker, or a master and a slave that share a store."""
+
+    name = "activemq"
+    packages = ("activemq",)
+    port = STOMP_PORT
+    max_nodes = 2
+    guarantees = (
+        Guarantee("duplicated", NOT_PROMISED, _REDELIVERY, "what was not acknowledged is delivered again"),
+        Guarantee("order", NOT_PROMISED, _REDELIVERY, "what is delivered again comes late"),
+    )
+    options = (
+        Option("mode", SINGLE, "one broker, or a master and a slave with a store in common", (SINGLE, PAIR)),
+        Option("sync", "always", "journalDiskSyncStrategy: when the journal is synced",
+               ("always", "periodic", "never")),
+        Option("sync_interval", 1000, "milliseconds between two syncs where that is periodic"),
+        Option("lock_keep_alive", 1000, "lockKeepAlivePeriod: milliseconds between two looks of a pair's master at its "
+               "lock, and that a slave waits when it has got it; 0: neither"),
+        Option("lock_retry", 500, "lockAcquireSleepInterval: milliseconds between a slave's tries to get the lock"),
+        Option("memory", 256, "MiB of Java's heap"),
+    )
+
+    def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
+        """One, or a pair."""
+        count = 2 if options["mode"] == PAIR else 1
+        if asked not in (None, count):
+            raise UsageError(f"--nodes {asked}: activemq takes {count} with --set mode={options['mode']}")
+        return count
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """A pair has a folder in common."""
+        topology = super().topology(test, demands)
+        return replace(topology, shared=(STORE,)) if test.options["mode"] == PAIR else topology
+
+    def helper_roles(self, test: Test) -> frozenset[str]:
+        """A pair's lock is a file in the store."""
+        return frozenset({SHARED_LOCK} if test.options["mode"] == PAIR else ())
+
+    def cluster(self, deployment: Deployment) -> ShellCluster:
+        """One broker, or two."""
+        return (ActiveMqPair if deployment.test.options["mode"] == PAIR else ShellCluster)(self, deployment)
+
+    def files(self, machine: Machine) -> Mapping[str, str]:
+        """The broker's description, and where its log goes."""
+        pair = machine.option("mode") == PAIR
+        store = machine.cluster.backend.shared_dir(STORE) if pair else machine.data
+        keep_alive = f' lockKeepAlivePeriod="{machine.option("lock_keep_alive")}"' if pair else ""
+        broker = _BROKER.format(name="pair" if pair else machine.name, data=machine.data, store=f"{store}/kahadb",
+                                sync=machine.option("sync"), interval=machine.option("sync_interval"),
+                                keep_alive=keep_alive, retry=machine.option("lock_retry"),
+                                address=machine.address, port=self.port)  # fmt: skip
+        return {"activemq.xml": broker, "log4j.properties": _LOGGING}
+
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """Java, with little memory and few threads."""
+        return [
+            "java", f"-Xmx{machine.option('memory')}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            f"-Dlog4j.configuration=file:{machine.folder}/log4j.properties",
+            f"-Dactivemq.home={HOME}", f"-Dactivemq.base={machine.folder}", f"-Dactivemq.data={machine.data}",
+            "-jar", f"{HOME}/bin/activemq.jar", "start", f"xbean:file:{machine.folder}/activemq.xml",
+        ]  # fmt: skip
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """Who answers CONNECT is the master; a slave runs, and opens no port."""
+        connection = ActiveMqQueues()
+        try:
+            async with within(ANSWER_SECONDS):
+                await connection.connect(machine.address, self.port, "")
+        except ConnectionRefusedError:
+            backend = machine.cluster.backend
+            if machine.option("mode") == SINGLE or (await backend.process(machine.name, MAIN)).state != RUNNING:
+                raise
+            return NodeStatus(machine.name, reachable=True, role="slave")
+        finally:
+            await connection.close()
+        return NodeStatus(machine.name, reachable=True, role="master", serving=True)
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """One broker serves; the other one, if there is one, is there to take over."""
+        return all(status.reachable for status in statuses) and sum(status.serving for status in statuses) == 1
+
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """A client by STOMP."""
+        return ActiveMqQueues()
+
+    def parse_line(self, line: str) -> LogLine:
+        """``2026-11-23 16:00:00,123 | INFO | text``, by the machine's clock, which is in UTC."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return LogLine(None, line)
+        moment = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
+        return LogLine(moment.timestamp(), match[3])
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """It says when it serves, when it waits for the lock, and when it has lost that."""
+        if text.startswith("Apache ActiveMQ") and " started" in text:
+            return RoleChange("master", serving=True, leads=True)
+        if "is now in slave mode" in text:
+            return RoleChange("slave")
+        if text.startswith("Apache ActiveMQ") and text.endswith("is shutting down"):
+            return RoleChange("stopping")
+        return None
+
+
+ACTIVEMQ = ActiveMQ()

@@ -1,0 +1,1 @@
+"""etcd under test: one member or several."""

@@ -1,0 +1,111 @@
+"""A client of etcd: keys as registers, and its lock service, by the JSON gateway of its gRPC interface.
+
+(etcd's documentation: "API reference", KV, Lease and Lock; "Why gRPC gateway".)
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+from stormproof.contracts.client import NotDone
+
+CLIENT_PORT, PEER_PORT = 2379, 2380
+CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
+_NOT_DONE = ("no leader", "not capable", "too many requests")
+"""What etcd says of requests that it has not proposed; others may have been carried out (etcd's server/etcdserver
+/errors.go)."""
+
+
+class EtcdConnection:
+    """One client's connection to one member; it does not look for another."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._locks: dict[str, tuple[str, str, int]] = {}
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``, and ask who is there."""
+        self._client = http_client(host, port, local)
+        await ask(self._client, "maintenance/status", {})
+
+    async def read(self, name: str) -> bytes | None:
+        """The value of a key, by a linearizable read."""
+        found = (await ask(self._client, "kv/range", {"key": _packed(name)})).get("kvs")
+        return base64.b64decode(found[0].get("value", "")) if found else None
+
+    async def write(self, name: str, value: bytes) -> None:
+        """Put."""
+        await ask(self._client, "kv/put", {"key": _packed(name), "value": _packed(value)})
+
+    async def cas(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        """A transaction that compares the value, or that there is none."""
+        key = _packed(name)
+        held = ({"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"} if expected is None else
+                {"key": key, "target": "VALUE", "result": "EQUAL", "value": _packed(expected)})  # fmt: skip
+        put = {"request_put": {"key": key, "value": _packed(value)}}
+        return bool((await ask(self._client, "kv/txn", {"compare": [held], "success": [put]})).get("succeeded"))
+
+    async def acquire(self, name: str, seconds: float) -> int:
+        """Have the lock, under a lease of so many seconds, whole ones; waits for it. The token is the revision at which
+        the lock's key was made, which grows from holder to holder."""
+        lease = (await ask(self._client, "lease/grant", {"TTL": math.ceil(seconds)}))["ID"]
+        self._locks[name] = (lease, "", 0)
+        key = (await ask(self._client, "lock/lock", {"name": _packed(name), "lease": lease}))["key"]
+        (found,) = (await ask(self._client, "kv/range", {"key": key}))["kvs"]
+        token = int(found["create_revision"])
+        self._locks[name] = (lease, key, token)
+        return token
+
+    async def give_up(self, name: str) -> None:
+        """End the lease of a lock that we wait for no longer."""
+        lease, _, _ = self._locks.pop(name)
+        await ask(self._client, "lease/revoke", {"ID": lease})
+
+    async def release(self, name: str) -> bool:
+        """Give the lock back; whether we had it still."""
+        lease, key, token = self._locks.pop(name)
+        mine = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": str(token)}
+        gone = {"request_delete_range": {"key": key}}
+        done = bool((await ask(self._client, "kv/txn", {"compare": [mine], "success": [gone]})).get("succeeded"))
+        if done:
+            await ask(self._client, "lease/revoke", {"ID": lease})
+        return done
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def http_client(host: str, port: int, local: str = "") -> Any:
+    """Connections to one member, which send nothing twice by themselves."""
+    import httpx
+
+    transport = httpx.AsyncHTTPTransport(local_address=local or None, retries=0)
+    return httpx.AsyncClient(base_url=f"http://{host}:{port}/v3/", transport=transport,
+                             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))  # fmt: skip
+
+
+async def ask(client: Any, method: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What a member answers.
+
+    Raises:
+        NotDone: it certainly has not done it. RuntimeError, httpx.HTTPError: it may have.
+    """
+    import httpx
+
+    try:
+        answer = await client.post(method, json=request)
+    except httpx.ConnectError as error:
+        raise NotDone(f"no connection: {error}") from error
+    if answer.status_code == httpx.codes.OK:
+        return dict(answer.json())
+    if any(text in answer.text for text in _NOT_DONE):
+        raise NotDone(answer.text)
+    raise RuntimeError(f"{answer.status_code}: {answer.text[:200]}")
+
+
+def _packed(value: str | bytes) -> str:
+    return base64.b64encode(value.encode() if isinstance(value, str) else value).decode()

@@ -1,0 +1,93 @@
+"""etcd as Debian has it: registers by its keys, and its lock service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nodes.systems.clients import demand_client
+from nodes.systems.etcd.client import CLIENT_PORT, PEER_PORT, EtcdConnection, ask, http_client
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+from stormproof.node_logs import LogLine, parse_time
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
+
+
+class Etcd(ShellSystem):
+    """etcd, a key-value store that is replicated by Raft."""
+
+    name = "etcd"
+    packages = ("etcd-server",)
+    provides = frozenset({"registers"})
+    distributions = ("httpx",)
+    keeps_time = "it is a Go program, which asks the kernel for the time itself"
+    port = CLIENT_PORT
+    max_nodes = 7
+    options = (
+        Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
+        Option("election_timeout", 1000, "milliseconds without one after which there is an election"),
+        Option("snapshot_count", 100000, "entries after which a member makes a snapshot"),
+    )
+
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """A member, of a cluster of these machines."""
+        here, peers = machine.address, [f"{name}=http://{machine.address_of(name)}:{PEER_PORT}"
+                                        for name in machine.replicas]  # fmt: skip
+        return [
+            "etcd", "--name", machine.name, "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
+            "--listen-client-urls", f"http://{here}:{self.port}", "--advertise-client-urls", f"http://{here}:{self.port}",
+            "--listen-peer-urls", f"http://{here}:{PEER_PORT}", "--initial-advertise-peer-urls",
+            f"http://{here}:{PEER_PORT}", "--initial-cluster", ",".join(peers), "--initial-cluster-state", "new",
+            "--heartbeat-interval", str(machine.option("heartbeat_interval")),
+            "--election-timeout", str(machine.option("election_timeout")),
+            "--snapshot-count", str(machine.option("snapshot_count")),
+        ]  # fmt: skip
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """Who leads, says a member; one that knows a leader serves."""
+        client = http_client(machine.address, self.port)
+        try:
+            told = await ask(client, "maintenance/status", {})
+        finally:
+            await client.aclose()
+        leader, own = told.get("leader", "0"), told["header"]["member_id"]
+        return NodeStatus(machine.name, reachable=True, role="leader" if leader == own else "follower",
+                          serving=leader != "0", epoch=int(told.get("raftTerm", 0)),
+                          detail={"leader": leader, "revision": told["header"].get("revision")})  # fmt: skip
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """All know the same leader."""
+        leaders = {(status.detail or {}).get("leader") for status in statuses}
+        return all(status.serving for status in statuses) and len(leaders) == 1
+
+    def connection(self, cluster: ShellCluster) -> Any:
+        """A client of one member."""
+        return EtcdConnection()
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raises UsageError when the clients lack their package."""
+        demand_client(self.name, "httpx")
+
+    def parse_line(self, line: str) -> LogLine:
+        """A JSON object a line, with ``ts`` and ``msg``."""
+        try:
+            told: Mapping[str, Any] = json.loads(line)
+            moment = parse_time(told["ts"])
+        except (ValueError, KeyError, TypeError):
+            return LogLine(None, line)
+        return LogLine(None if moment is None else moment.timestamp(), str(told.get("msg", line)))
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """Members say what they become, and in which term."""
+        _, became, rest = text.partition(" became ")
+        role, _, term = rest.partition(" at term ")
+        if not became or not term:
+            return None
+        return RoleChange(role, group=term.split()[0], serving=role in ("leader", "follower"), leads=role == "leader")
+
+
+ETCD = Etcd()

@@ -1,0 +1,120 @@
+"""What holds of a FioranoMQ pair at every instant, with the lock and its epochs.
+
+*The document* is Fiorano's "FioranoMQ High Availability". That two servers believe for a moment that they serve is no
+defect: the one without the lock, and without the other server's word, can confirm nothing.
+"""
+
+from __future__ import annotations
+
+from nodes.reference.designs.fiorano.configuration import REPLICATED_MODE
+from nodes.reference.designs.fiorano.design import Fiorano, Observed
+from nodes.reference.designs.fiorano.repository import COUNTER
+from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
+from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
+from stormproof.contracts.invariant import Invariant, Watcher
+
+_LOCKED = {"lock": (True,), "fencing": (True,)}
+_REPLICATED = {**_LOCKED, "mode": (REPLICATED_MODE,), "stamps": (COUNTER,)}
+_CHANGES = {(line.state, line.to) for line in (*REPLICATED, *SHARED)}
+
+
+class OneHolds(Watcher):
+    """Who has been granted the lock, and whether the leases of both run at the same time."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, Fiorano] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """While both have an epoch of the lock, each of their steps is looked at."""
+        if now.lock:
+            self._holders[node] = program
+        else:
+            self._holders.pop(node, None)
+        self.eager = len(self._holders) > 1
+        if not self.eager or not now.holds:
+            return ""
+        others = [name for name, each in self._holders.items() if name != node and each.holds_lock()]
+        return f"it holds the lock, in epoch {now.lock}, and so does {others[0]}" if others else ""
+
+    def ended(self, node: str) -> None:
+        """It holds nothing any more."""
+        self._holders.pop(node, None)
+        self.eager = False
+
+
+class EpochsGrow(Watcher):
+    """Who was granted the lock in which epoch."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, str] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """Each new epoch is the highest that there was."""
+        if not now.lock or (before is not None and before.lock == now.lock):
+            return ""
+        highest = max(self._holders, default=0)
+        other = self._holders.setdefault(now.lock, node)
+        if other != node:
+            return f"it was granted the lock in epoch {now.lock}, in which {other} had it"
+        return f"it was granted the lock in epoch {now.lock}, after {highest}" if now.lock < highest else ""
+
+
+class StatesByTable(Watcher):
+    """Nothing of its own: the table of transitions is looked at."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """The step from the previous state to the present one is a line of the table."""
+        if before is None or (before.state, before.before) == (now.state, now.before):
+            return ""
+        if (now.before, now.state) in _CHANGES:
+            return ""
+        return f"it was {now.before} and is {now.state}, which no line of the table says"
+
+
+class ServesWhereItMay(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """Clients are let in in some states, and in no other."""
+        if now.serves and now.state not in (*SERVING, ACTIVE):
+            return f"it is {now.state} and lets clients in"
+        return ""
+
+
+class StampsGrow(Watcher):
+    """The newest stamp of each repository that was whole, and the highest epoch asked for."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._asked: dict[str, int] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """All of it is on disk before it counts, so it only grows, also beyond the end of the program."""
+        stamp = now.stamp
+        mine = (stamp.epoch, stamp.counter)
+        newest, asked = self._stamps.get(node, mine), self._asked.get(node, 0)
+        if stamp.asked < asked:
+            return f"it had asked for the lock up to epoch {asked}, and now up to {stamp.asked}"
+        self._asked[node] = stamp.asked
+        if not stamp.whole:
+            return ""
+        if mine < newest:
+            return f"its repository had the stamp {newest}, and now {mine}"
+        self._stamps[node] = mine
+        return ""
+
+
+INVARIANTS = (
+    Invariant("one-holds-the-lock", "at any instant the lease of at most one server runs",
+              "the document: the lock can be held by only one server at a time", OneHolds, unless=("clock",),
+              where=_LOCKED),
+    Invariant("lock-epochs-grow", "the lock is granted in ever later epochs, each to one server",
+              "Gray and Cheriton 1989; Kleppmann, How to do distributed locking, 2016", EpochsGrow,
+              unless=("lockfile", "disk"), where=_LOCKED),
+    Invariant("states-by-the-table", "a server changes its state only as the table of transitions says",
+              "the document: States and state transition", StatesByTable),
+    Invariant("serves-where-it-may", "clients are let in by a server that is ACTIVE, ACTIVE_TRANSITION or STANDALONE",
+              "the document: The server does not accept client connections in this state", ServesWhereItMay),
+    Invariant("repository-stamps-grow", "the stamp of a whole repository, and the epochs asked for, only grow",
+              "the document: Repository Timestamps", StampsGrow, unless=("disk",), where=_REPLICATED),
+)  # fmt: skip

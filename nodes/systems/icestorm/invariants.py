@@ -1,0 +1,162 @@
+"""What holds of HA IceStorm's replicas at every instant.
+
+*The document* is ZeroC's "Highly Available IceStorm"; *Garcia-Molina* is "Elections in a Distributed Computing System",
+1982, whose invitation algorithm it uses. That two coordinators may be *normal* at the same time is no defect: the older
+one can confirm nothing any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from nodes.reference import wire
+from nodes.reference.designs.icestorm.decisions import Stamp, majority, round_of
+from nodes.reference.designs.icestorm.design import IceStorm, Observed
+from nodes.reference.designs.icestorm.election import NORMAL, REORGANIZATION
+from stormproof.contracts.invariant import Invariant, Watcher
+
+_COUNTER = {"stamp": ("counter",)}
+
+
+class OneCoordinatorAnEpoch(Watcher):
+    """Who coordinated the normal group of each epoch."""
+
+    def __init__(self) -> None:
+        self._coordinators: dict[int, str] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Compare with whom others took for its coordinator."""
+        if now.state != NORMAL or not now.epoch:
+            return ""
+        other = self._coordinators.setdefault(now.epoch, now.coordinator)
+        if other == now.coordinator:
+            return ""
+        return f"its coordinator in epoch {round_of(now.epoch)} is {now.coordinator}, and that of others {other}"
+
+
+class OneCoordinatorAGroup(Watcher):
+    """Whom the members of each group take for its coordinator."""
+
+    def __init__(self) -> None:
+        self._coordinators: dict[str, str] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Compare, once the group is reorganized or normal."""
+        if now.state not in (REORGANIZATION, NORMAL):
+            return ""
+        other = self._coordinators.setdefault(now.group, now.coordinator)
+        if other == now.coordinator:
+            return ""
+        return f"its coordinator in group {now.group} is {now.coordinator}, and that of others {other}"
+
+
+class MajorityReplicates(Watcher):
+    """Nothing of its own: a coordinator's group is looked at as it is."""
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Who coordinates a normal group has a majority of all replicas in it."""
+        if now.state != NORMAL or not now.members or now.members >= majority(program.replicas):
+            return ""
+        return f"it is the coordinator of a normal group of {now.members} of {program.replicas} replicas"
+
+
+class FullStart(Watcher):
+    """What each replica has seen since its program was started."""
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """The maximum begins at 0, and only a group with everybody makes it what majorities need."""
+        if before is None:
+            return f"it has just been started, and has seen {now.max_seen} replicas" if now.max_seen else ""
+        if now.max_seen < before.max_seen:
+            return f"it had seen {before.max_seen} replicas, and now {now.max_seen}"
+        begins = now.state == NORMAL != before.state and now.members
+        if begins and now.members < program.replicas > now.max_seen:
+            return (f"its group of {now.members} replicates, and the most that it has seen of {program.replicas} "
+                    f"replicas is {now.max_seen}")  # fmt: skip
+        return ""
+
+
+class StampsGrow(Watcher):
+    """The newest stamp and promise of each replica."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._promises: dict[str, int] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Both are on disk before anybody is told, so they only grow, also beyond the end of the program."""
+        stamp = (now.stamp.epoch, now.stamp.counter)
+        newest, promise = self._stamps.get(node, stamp), self._promises.get(node, 0)
+        if stamp < newest:
+            return f"its database had the stamp {newest}, and now {stamp}"
+        if now.promised < promise:
+            return f"it had promised epoch {round_of(promise)}, and now {round_of(now.promised)}"
+        self._stamps[node], self._promises[node] = stamp, now.promised
+        return ""
+
+
+class OneDatabaseAStamp(Watcher):
+    """What the database held at each stamp."""
+
+    def __init__(self) -> None:
+        self.digests: dict[Stamp, bytes] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """Compare with what others had at the same stamp."""
+        if before is not None and before.stamp == now.stamp:
+            return ""
+        topics = program.database.topics
+        held = wire.encode([[name, topics[name].encode()] for name in sorted(topics)])
+        digest = hashlib.blake2b(held, digest_size=16).digest()
+        if self.digests.setdefault(now.stamp, digest) == digest:
+            return ""
+        return f"its database of stamp {now.stamp.epoch}.{now.stamp.counter} is another than elsewhere"
+
+
+class ConfirmedStays(Watcher):
+    """The stamps that a majority had on disk, and what the database held then."""
+
+    def __init__(self) -> None:
+        self._databases = OneDatabaseAStamp()
+        self._stamps: dict[str, Stamp] = {}
+        self._settled = Stamp(0, 0)
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """A new group begins with a database that has all that a majority had."""
+        if before is not None and before.stamp == now.stamp:
+            return ""
+        seen = self._databases.digests
+        fresh = now.stamp not in seen
+        self._databases.look(node, program, now, before)
+        if fresh and not now.stamp.counter and now.stamp.epoch:
+            digest = seen[now.stamp]
+            if not any(seen[each] == digest for each in seen if self._settled <= each < now.stamp):
+                return (f"epoch {round_of(now.stamp.epoch)} begins with a database that lacks what a majority had at "
+                        f"stamp {self._settled.epoch}.{self._settled.counter}")  # fmt: skip
+        self._stamps[node] = now.stamp
+        reached = sorted(self._stamps.values(), reverse=True)
+        needed = majority(program.replicas)
+        # Only those of one epoch are the same history: of two, the older may hold what nobody else ever had.
+        if len(reached) >= needed and reached[needed - 1].epoch == reached[0].epoch:
+            self._settled = max(self._settled, reached[needed - 1])
+        return ""
+
+
+INVARIANTS = (
+    Invariant("one-coordinator-an-epoch", "all members of a normal group have the same coordinator",
+              "Garcia-Molina, Assertion 3", OneCoordinatorAnEpoch),
+    Invariant("one-coordinator-a-group", "whoever is in a group that is reorganized or normal has the same coordinator",
+              "Garcia-Molina, Assertion 3", OneCoordinatorAGroup),
+    Invariant("majority-replicates", "a coordinator replicates with a majority of all replicas only",
+              "the document: Replication commences once a group contains a majority of replicas", MajorityReplicates),
+    Invariant("full-start", "until all replicas have been seen, only a group of all of them replicates",
+              "the document: during full system startup ... the participation of every replica", FullStart),
+    Invariant("stamps-grow", "the stamp of a database, and what its replica promised, only grow",
+              "the document: a time stamp recorded upon each database change", StampsGrow, unless=("disk",)),
+    Invariant("one-database-a-stamp", "databases of the same stamp hold the same",
+              "the document: the most recent database state is transferred to all replicas", OneDatabaseAStamp,
+              unless=("disk",), where=_COUNTER),
+    Invariant("confirmed-stays", "what a majority had on disk is in the database of every later group",
+              "the document: The most recent database state ... is transferred to all replicas", ConfirmedStays,
+              unless=("disk",), where=_COUNTER),
+)  # fmt: skip

@@ -1,0 +1,193 @@
+"""What holds of HA Joram's replicas at every instant, with ``partitions=primary-partition``.
+
+The group is the core of Raft and of Viewstamped Replication, and so are its invariants: the *Raft paper* is Ongaro and
+Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014.
+"""
+
+from __future__ import annotations
+
+from nodes.reference.designs.joram.decisions import round_of
+from nodes.reference.designs.joram.design import Joram, Observed
+from nodes.reference.replication.quorum import majority
+from stormproof.contracts.invariant import Invariant, Watcher
+
+_PRIMARY = {"partitions": ("primary-partition",)}
+_SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
+
+
+class OneMasterAnEpoch(Watcher):
+    """Who was master in each epoch."""
+
+    def __init__(self) -> None:
+        self._masters: dict[int, str] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Compare with whoever had the epoch."""
+        if not now.leads or (before is not None and before.leads == now.leads):
+            return ""
+        other = self._masters.setdefault(now.leads, node)
+        return "" if other == node else f"it is master in epoch {round_of(now.leads)}, in which {other} was"
+
+
+class OneServes(Watcher):
+    """Who serves, and whether the leases of two hold at the same time."""
+
+    def __init__(self) -> None:
+        self._masters: dict[str, Joram] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """While two believe that they are masters, each of their steps is looked at."""
+        if now.leads:
+            self._masters[node] = program
+        else:
+            self._masters.pop(node, None)
+        self.eager = len(self._masters) > 1
+        if not self.eager or not now.serving:
+            return ""
+        others = [name for name, each in self._masters.items() if name != node and each.holds_lease()]
+        return f"its lease holds, and that of {others[0]} as well" if others else ""
+
+    def ended(self, node: str) -> None:
+        """It serves no more."""
+        self._masters.pop(node, None)
+        self.eager = len(self._masters) > 1
+
+
+class Promises(Watcher):
+    """What each replica has promised, and has on disk."""
+
+    def __init__(self) -> None:
+        self._durable: dict[str, int] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """A promise only grows, also beyond the end of the program."""
+        if before is not None and now.promised < before.promised:
+            return f"it had promised epoch {round_of(before.promised)}, and now {round_of(now.promised)}"
+        kept = self._durable.get(node, 0)
+        if before is None and now.promised < kept:
+            return f"it was started with the promise {round_of(now.promised)}, and had {round_of(kept)} on its disk"
+        self._durable[node] = max(kept, now.durable_promise)
+        return ""
+
+
+class LogsMatch(Watcher):
+    """Each entry by index and epoch: what it held, and the epoch of the entry before it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, int], tuple[int | None, bytes]] = {}
+        self._known: dict[str, dict[int, int]] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Look at what is new in the log, from its end back to what was known."""
+        if before is not None and (before.last, before.last_epoch) == (now.last, now.last_epoch):
+            return ""
+        log = program.log
+        known = self._known.setdefault(node, {})
+        for gone in range(now.last + 1, before.last + 1 if before is not None else 0):
+            known.pop(gone, None)
+        for index in range(now.last, now.base, -1):
+            epoch = log.epoch_at(index)
+            if epoch is None or known.get(index) == epoch:
+                break
+            known[index] = epoch
+            held = (log.epoch_at(index - 1), log.entry(index))
+            other = self._entries.setdefault((index, epoch), held)
+            if other[1] != held[1]:
+                return f"entry {index} of epoch {round_of(epoch)} holds something else than elsewhere"
+            if other[0] != held[0] and None not in (other[0], held[0]):
+                return f"before entry {index} of epoch {round_of(epoch)} there is another one than elsewhere"
+        return ""
+
+
+class CommittedStays(Watcher):
+    """The epoch of each entry that was committed.
+
+    ``newest`` is the highest of them: by the matching of logs, who has that one has all.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, int] = {}
+        self.newest = 0
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Compare what a replica takes for committed, has in its log, and begins its time as master with."""
+        return self._lost(program, now, before) or self._other(program, now, before)
+
+    def _lost(self, program: Joram, now: Observed, before: Observed | None) -> str:
+        if now.leads and (before is None or before.leads != now.leads):
+            has = program.log.epoch_at(self.newest) if self.newest > now.base else self._epochs.get(self.newest)
+            if self.newest and has != self._epochs.get(self.newest):
+                return f"it is master in epoch {round_of(now.leads)} without the committed entry {self.newest}"
+        if before is not None and now.committed < before.committed:
+            return f"entries up to {before.committed} were committed, and now only those up to {now.committed}"
+        return f"entry {now.committed} is committed, and the log ends at {now.last}" if now.committed > now.last else ""
+
+    def _other(self, program: Joram, now: Observed, before: Observed | None) -> str:
+        start = before.committed if before is not None else now.base
+        for index in range(max(start, now.base) + 1, now.committed + 1):
+            epoch = program.log.epoch_at(index)
+            if epoch is None:
+                continue
+            other = self._epochs.setdefault(index, epoch)
+            if other != epoch:
+                return (f"entry {index} is committed in epoch {round_of(epoch)}, and was before in epoch "
+                        f"{round_of(other)}")  # fmt: skip
+        self.newest = max(self.newest, now.committed)
+        return ""
+
+
+class CommittedIsDurable(Watcher):
+    """What each replica has on disk."""
+
+    def __init__(self) -> None:
+        self._durable: dict[str, int] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """A master commits what most of the group have on disk."""
+        self._durable[node] = now.durable
+        if not now.leads or before is None or now.committed <= before.committed:
+            return ""
+        group = program.group
+        having = sum(self._durable.get(name, 0) >= now.committed for name in group)
+        if having >= majority(len(group)):
+            return ""
+        return f"it commits entry {now.committed}, which {having} of {len(group)} replicas have on disk"
+
+
+class GroupsOverlap(Watcher):
+    """Who belongs to the group, as each replica's log says."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, frozenset[str]] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """A master changes the group by one replica at a time."""
+        if before is not None and before.group_index == now.group_index:
+            return ""
+        group = frozenset(program.group)
+        former = self._groups.get(node)
+        self._groups[node] = group
+        if former is not None and now.leads and before is not None and len(former ^ group) > 1:
+            return f"the group changed by {len(former ^ group)} replicas at once"
+        return ""
+
+
+INVARIANTS = (
+    Invariant("one-master-an-epoch", "in each epoch at most one replica is master",
+              "Raft paper, Figure 3, Election Safety", OneMasterAnEpoch, where=_PRIMARY),
+    Invariant("one-serves", "at any instant the lease of at most one master holds",
+              "Ongaro's dissertation, 6.4.1", OneServes,
+              unless=("clock",), where=_PRIMARY),
+    Invariant("promises-survive", "what a replica has promised only grows, also beyond a restart",
+              "Raft paper, Figure 2, Persistent state", Promises, unless=("disk",), where=_PRIMARY),
+    Invariant("logs-match", "entries of the same index and epoch hold the same, as do all before them",
+              "Raft paper, Figure 3, Log Matching", LogsMatch, where=_PRIMARY),
+    Invariant("committed-stays", "what is committed never changes, and every later master has it",
+              "Raft paper, Figure 3, Leader Completeness and State Machine Safety", CommittedStays,
+              unless=("disk",), where=_SAFE),
+    Invariant("committed-is-durable", "what a master commits is on the disks of most of the group",
+              "Raft paper, 5.3", CommittedIsDurable,
+              unless=("disk",), where=_SAFE),
+    Invariant("groups-overlap", "the group changes by one replica at a time",
+              "Ongaro's dissertation, 4.1", GroupsOverlap, where=_PRIMARY),
+)  # fmt: skip

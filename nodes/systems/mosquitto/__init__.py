@@ -1,0 +1,1 @@
+"""Eclipse Mosquitto under test: an MQTT broker."""

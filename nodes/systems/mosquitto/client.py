@@ -1,0 +1,206 @@
+"""A client of queues on an MQTT broker: a persistent session each, which is subscribed to a topic at quality 1.
+
+What is published to the topic the broker keeps for the session (MQTT 3.1.1, 3.1.2.4 *Clean Session*, 4.1 *Storing
+state*); whoever takes from the queue connects as that session. Only one connection at a time can be a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from stormproof.contracts.client import Delivery, NotDone
+
+BROKER_PORT = 1883
+KEEPALIVE = 10
+ANSWER_SECONDS = 5.0
+FENCES, BETWEEN_FENCES = 3, 0.2
+"""MQTT has no way to ask for a session's length. One that gives nothing while the broker answers so many requests on
+the same connection, with so many seconds between them, is taken for empty: a broker that is slow is waited for."""
+AT_LEAST_ONCE = 1
+
+
+class MqttConnection:
+    """One client's connection; it publishes as nobody in particular, and takes as the session of a queue."""
+
+    def __init__(self) -> None:
+        self._place: tuple[str, int, str] = ("", 0, "")
+        self._sender: _Mqtt | None = None
+        self._sessions: dict[str, _Mqtt] = {}
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect, in order to publish."""
+        self._place = (host, port, local)
+        self._sender = _Mqtt("")
+        await self._sender.open(*self._place)
+
+    async def send(self, queue: str, body: bytes) -> None:
+        """Publish; PUBACK confirms it."""
+        assert self._sender is not None
+        await self._sender.publish(queue, body)
+
+    async def take(self, queue: str, timeout: float) -> Delivery | None:
+        """The next message of the queue's session."""
+        session = await self._session(queue)
+        message = await session.next(timeout)
+        if message is None:
+            return None
+
+        async def ack() -> None:
+            session.acknowledge(message)
+            # Nothing confirms PUBACK; but the broker reads a connection's packets in order, and answers this one.
+            await session.subscribe(queue)
+
+        return Delivery(bytes(message.payload), ack)
+
+    async def depth(self, queue: str) -> int:
+        """0 when the session has nothing to give, else what it has given and was not acknowledged."""
+        session = await self._session(queue)
+        return await session.waiting(queue) + session.unacknowledged
+
+    async def close(self) -> None:
+        """Disconnect; the sessions stay with the broker."""
+        for client in [*self._sessions.values(), *([self._sender] if self._sender else [])]:
+            await client.close()
+        self._sessions.clear()
+
+    async def _session(self, queue: str) -> _Mqtt:
+        if queue not in self._sessions:
+            session = _Mqtt(session_name(queue))
+            await session.open(*self._place)
+            await session.subscribe(queue)
+            self._sessions[queue] = session
+        return self._sessions[queue]
+
+
+def session_name(queue: str) -> str:
+    """The client identifier of a queue's session."""
+    return f"stormproof-{queue}"
+
+
+class _Mqtt:
+    """One connection of paho's client, whose callbacks come from a thread of its own.
+
+    Messages are acknowledged by hand, and nothing is sent again by itself: what was published twice is two messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        """``name``: of the session that the broker keeps; empty: it keeps none."""
+        from paho.mqtt.client import Client
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        self._loop = asyncio.get_running_loop()
+        self._client = Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=not name, manual_ack=True,
+                              reconnect_on_failure=False)  # fmt: skip
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._subscribed: asyncio.Future[None] = self._loop.create_future()
+        self._published: dict[int, asyncio.Future[None]] = {}
+        self._messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._lost: str = ""
+        self.unacknowledged = 0
+        """Messages that were taken, and not acknowledged."""
+        here = self._here
+        self._client.on_connect = lambda _, __, ___, code, ____: here(self._on_connect, code)
+        self._client.on_disconnect = lambda _, __, ___, code, ____: here(self._on_lost, str(code))
+        self._client.on_publish = lambda _, __, number, ___, ____: here(self._on_published, number)
+        self._client.on_subscribe = lambda _, __, ___, codes, ____: here(self._on_subscribed, codes)
+        self._client.on_message = lambda _, __, message: here(self._messages.put_nowait, message)
+
+    async def open(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``; CONNACK lets us in.
+
+        Raises:
+            OSError, TimeoutError: nobody did. NotDone: the broker refused.
+        """
+        try:
+            await self._loop.run_in_executor(None, lambda: self._client.connect(host, port, KEEPALIVE, local))
+        finally:
+            self._client.loop_start()
+        await asyncio.wait_for(self._connected, ANSWER_SECONDS)
+
+    async def publish(self, topic: str, body: bytes) -> None:
+        """Publish at quality 1, and wait for PUBACK."""
+        if self._lost:
+            raise NotDone(self._lost)
+        done = self._loop.create_future()
+        info = self._client.publish(topic, body, AT_LEAST_ONCE)
+        # The acknowledgement can't be handled before this: that is done by callbacks of this loop.
+        self._published[info.mid] = done
+        await done
+
+    async def subscribe(self, topic: str) -> None:
+        """Subscribe at quality 1, and wait for SUBACK; to do so again changes nothing."""
+        if self._lost:
+            raise ConnectionError(self._lost)
+        self._subscribed = self._loop.create_future()
+        self._client.subscribe(topic, AT_LEAST_ONCE)
+        await asyncio.wait_for(self._subscribed, ANSWER_SECONDS)
+
+    async def next(self, timeout: float) -> Any:
+        """The next message, None when there is none in time.
+
+        Raises:
+            ConnectionError: the connection is lost, and what it has brought is delivered to another one.
+        """
+        if self._lost:
+            raise ConnectionError(self._lost)
+        with contextlib.suppress(TimeoutError):
+            message = await asyncio.wait_for(self._messages.get(), timeout)
+            self.unacknowledged += 1
+            return message
+        return None
+
+    async def waiting(self, topic: str) -> int:
+        """How many messages have come and were not taken, as soon as there are any; 0 behind ``FENCES`` answers."""
+        for _ in range(FENCES):
+            if not self._messages.empty():
+                break
+            await self.subscribe(topic)
+            await asyncio.sleep(BETWEEN_FENCES)
+        return self._messages.qsize()
+
+    def acknowledge(self, message: Any) -> None:
+        """Send PUBACK."""
+        if self._lost:
+            raise ConnectionError(self._lost)
+        self._client.ack(message.mid, message.qos)
+        self.unacknowledged -= 1
+
+    async def close(self) -> None:
+        """Disconnect in order."""
+        self._client.disconnect()
+        await self._loop.run_in_executor(None, self._client.loop_stop)
+
+    def _here(self, call: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _on_connect(self, code: Any) -> None:
+        if self._connected.done():
+            return
+        if code.is_failure:
+            self._connected.set_exception(NotDone(f"refused: {code}"))
+        else:
+            self._connected.set_result(None)
+
+    def _on_lost(self, reason: str) -> None:
+        self._lost = f"the connection was lost: {reason}"
+        for future in [self._connected, self._subscribed, *self._published.values()]:
+            if not future.done():
+                future.set_exception(ConnectionError(self._lost))
+                future.exception()  # not everybody waits
+
+    def _on_published(self, number: int) -> None:
+        future = self._published.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _on_subscribed(self, codes: Any) -> None:
+        if self._subscribed.done():
+            return
+        if any(code.is_failure for code in codes):
+            self._subscribed.set_exception(NotDone(f"the subscription was refused: {codes}"))
+        else:
+            self._subscribed.set_result(None)

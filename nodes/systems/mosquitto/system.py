@@ -1,0 +1,87 @@
+"""Mosquitto: one MQTT broker, whose sessions are in memory, and on disk from time to time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from nodes.systems.clients import demand_client
+from nodes.systems.mosquitto.client import BROKER_PORT, MqttConnection
+from nodes.systems.mosquitto.guarantees import GUARANTEES
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+from stormproof.node_logs import LogLine
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
+
+_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d): (.*)")
+
+
+class Mosquitto(ShellSystem):
+    """Mosquitto as Debian has it; a queue is a persistent session."""
+
+    name = "mosquitto"
+    packages = ("mosquitto",)
+    distributions = ("paho-mqtt",)
+    port = BROKER_PORT
+    max_nodes = 1
+    guarantees = GUARANTEES
+    options = (
+        Option("persistence", True, "whether sessions are written to disk at all"),
+        Option("autosave_interval", 1800, "seconds between two times that all is written; changes, if these count"),
+        Option("autosave_on_changes", False, "whether autosave_interval counts changes instead of seconds"),
+    )
+
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """The broker, by its file."""
+        return ["mosquitto", "-c", f"{machine.folder}/mosquitto.conf"]
+
+    def files(self, machine: Machine) -> Mapping[str, str]:
+        """The configuration; ``user root``, since the folder belongs to whoever runs the test."""
+        def word(value: object) -> str:
+            return str(value).lower()
+
+        return {"mosquitto.conf": "\n".join([
+            f"listener {self.port} {machine.address}", "allow_anonymous true", "user root",
+            f"persistence {word(machine.option('persistence'))}", f"persistence_location {machine.data}/",
+            f"autosave_interval {machine.option('autosave_interval')}",
+            f"autosave_on_changes {word(machine.option('autosave_on_changes'))}",
+            "max_queued_messages 0", "max_inflight_messages 20", "log_dest stdout", "log_timestamp true",
+            "log_timestamp_format %Y-%m-%dT%H:%M:%S", "",
+        ])}  # fmt: skip
+
+    async def prepare(self, cluster: ShellCluster) -> None:
+        """Make the queues' sessions, by connecting as each once."""
+        machine = cluster.machine(cluster.node_names[0])
+        connection = MqttConnection()
+        await connection.connect(machine.address, self.port, "")
+        try:
+            for queue in cluster.demands.queues:
+                await connection.depth(queue)
+        finally:
+            await connection.close()
+
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """A client that publishes, and takes as a queue's session."""
+        return MqttConnection()
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raises UsageError when the clients lack their package."""
+        demand_client(self.name, "paho")
+
+    def parse_line(self, line: str) -> LogLine:
+        """``2026-11-23T16:00:00: text``, by the machine's clock, which is in UTC."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return LogLine(None, line)
+        return LogLine(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp(), match[2])
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """It says when it is up."""
+        return RoleChange("up", serving=True, leads=True) if text.endswith(" running") else None
+
+
+MOSQUITTO = Mosquitto()

@@ -1,0 +1,1 @@
+"""NATS JetStream under test: streams on one server, or replicated on three."""

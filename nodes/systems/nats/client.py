@@ -1,0 +1,98 @@
+"""A client of queues on NATS JetStream: a stream each, of which messages go when they are acknowledged.
+
+(NATS' documentation: "Streams", retention *WorkQueuePolicy*; "Consumers", pull, explicit acknowledgement.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from stormproof.contracts.client import Delivery, NotDone
+
+CLIENT_PORT = 4222
+CONSUMER = "takers"
+CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
+
+
+class NatsConnection:
+    """One client's connection to one server, which it neither leaves for another nor opens again by itself."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._stream: Any = None
+        self._pulls: dict[str, Any] = {}
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``."""
+        self._client = await connected(host, port, local)
+        self._stream = self._client.jetstream(timeout=ANSWER_SECONDS)
+
+    async def send(self, queue: str, body: bytes) -> None:
+        """Publish; the stream's acknowledgement confirms it."""
+        from nats.errors import NoRespondersError
+        from nats.js.errors import NoStreamResponseError
+
+        try:
+            await self._stream.publish(queue, body, timeout=ANSWER_SECONDS)
+        except (NoStreamResponseError, NoRespondersError) as error:
+            raise NotDone(f"no stream takes it: {error}") from error
+
+    async def take(self, queue: str, timeout: float) -> Delivery | None:
+        """The next message that nobody has; it is another's when it was not acknowledged for a while."""
+        if queue not in self._pulls:
+            self._pulls[queue] = await self._stream.pull_subscribe_bind(CONSUMER, queue)
+        try:
+            (message,) = await self._pulls[queue].fetch(1, timeout=timeout)
+        except TimeoutError:
+            return None
+
+        async def ack() -> None:
+            await message.ack_sync(timeout=ANSWER_SECONDS)
+
+        return Delivery(message.data, ack)
+
+    async def depth(self, queue: str) -> int:
+        """Messages in the stream, those that were delivered and not acknowledged included."""
+        info = await self._stream.stream_info(queue)
+        return int(info.state.messages)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                await self._client.close()
+
+
+async def connected(host: str, port: int, local: str = "") -> Any:
+    """A connection to that server alone.
+
+    Raises:
+        OSError, TimeoutError, nats.errors.Error: there is none.
+    """
+    from nats.aio.client import Client
+    from nats.aio.transport import TcpTransport
+
+    transport: Any = TcpTransport
+
+    class FromHere(transport):  # type: ignore[misc]
+        def __bool__(self) -> bool:
+            """One that is not connected yet must not be false: the client would take another in its place."""
+            return True
+
+        async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
+            opening = asyncio.open_connection(uri.hostname, uri.port, limit=buffer_size, local_addr=(local, 0))
+            self._bare_io_reader, self._bare_io_writer = await asyncio.wait_for(opening, connect_timeout)
+            self._io_reader, self._io_writer = self._bare_io_reader, self._bare_io_writer
+
+    client = Client()
+    if local:
+        client._transport = FromHere()  # its only way to choose one
+
+    async def ignore(error: Exception) -> None:
+        """What goes wrong on a connection is raised where it is used."""
+
+    await client.connect(f"nats://{host}:{port}", allow_reconnect=False, connect_timeout=CONNECT_SECONDS,
+                         error_cb=ignore, max_reconnect_attempts=1)  # fmt: skip
+    return client

@@ -1,0 +1,14 @@
+"""What NATS JetStream guarantees, and where its documentation says so."""
+
+from __future__ import annotations
+
+from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
+
+_CONSUMERS = "NATS documentation, JetStream, Consumers: AckExplicit, AckWait"
+
+GUARANTEES = (
+    Guarantee("duplicated", NOT_PROMISED, _CONSUMERS, "what was not acknowledged in time is delivered again"),
+    Guarantee("order", NOT_PROMISED, _CONSUMERS, "what is delivered again comes late"),
+)
+"""Loss is judged in every mode: an acknowledged message is stored, says the documentation ("JetStream", *Persistent and
+consistent distributed storage*)."""

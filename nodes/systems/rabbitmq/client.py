@@ -1,0 +1,33 @@
+"""A client of queues on RabbitMQ, by STOMP.
+
+(RabbitMQ's documentation 3.10: "STOMP Plugin"; "Quorum Queues", *Poison Message Handling*: ``x-delivery-count``.)
+"""
+
+from __future__ import annotations
+
+from nodes.stomp import Frame
+from nodes.systems.stomp_connection import Depth, StompQueues
+
+USER = PASSWORD = "stormproof"
+DELIVERY_COUNT = "x-delivery-count"
+"""The header in which a quorum queue tells how often it had to take a message back; a new message has none."""
+
+
+class RabbitQueues(StompQueues):
+    """One client's connection to queues that are there already.
+
+    Args:
+        depth: asks for a queue's depth.
+        counted: the queues are quorum queues, which count deliveries.
+        heartbeat: seconds between two heart-beats of the client's; the broker gives it up after two that were missed.
+    """
+
+    def __init__(self, depth: Depth, counted: bool, heartbeat: float) -> None:
+        super().__init__("/amq/queue/{}".format, depth, login=(USER, PASSWORD), sending={"persistent": "true"},
+                         subscribing={"prefetch-count": "1"}, heartbeat=heartbeat)  # fmt: skip
+        self._counted = counted
+
+    def number_of(self, frame: Frame) -> int | None:
+        """One more than the times that the queue had to take it back: the group of the queue's replicas agrees on that,
+        as on the message itself. A classic queue tells only whether there were any."""
+        return int(frame.headers.get(DELIVERY_COUNT, "0")) + 1 if self._counted else None

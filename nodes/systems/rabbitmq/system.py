@@ -1,0 +1,222 @@
+"""RabbitMQ as Debian has it, up to five nodes: classic, mirrored and quorum queues, clients by STOMP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from nodes.systems.rabbitmq.client import PASSWORD, USER, RabbitQueues
+from nodes.systems.rabbitmq.erlang import COOKIE, evaluate, name_term, names_in, queue_term
+from nodes.systems.rabbitmq.guarantees import GUARANTEES
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+from stormproof.errors import BackendError
+from stormproof.node_logs import LogLine
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+
+STOMP_PORT, AMQP_PORT, DISTRIBUTION_PORT = 61613, 5672, 25672
+PROGRAM = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
+"""What Debian's wrapper on the path calls; that one insists on its own user and folders."""
+CLASSIC, MIRRORED, QUORUM = "classic", "mirrored", "quorum"
+PREPARE_SECONDS = 60.0
+_SEE = ("See = fun ({ok, Q}) -> case amqqueue:get_pid(Q) of "
+        "{N, _} -> case ra_leaderboard:lookup_leader(N) of {_, L} -> L; _ -> none end; "
+        "P when is_pid(P) -> node(P); _ -> none end; (_) -> none end")  # fmt: skip
+"""A queue's record, looked up -> the node of its leader."""
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d) \[(\w+)\] <[\d.]+> (.*)")
+
+
+class RabbitMQ(ShellSystem):
+    """RabbitMQ; the options are those of its configuration and of the policy for mirrored queues."""
+
+    name = "rabbitmq"
+    packages = ("rabbitmq-server", "erlang-base")
+    port = STOMP_PORT
+    max_nodes = 5
+    guarantees = GUARANTEES
+    options = (
+        Option("queues_are", QUORUM, "the kind of the queues", (CLASSIC, MIRRORED, QUORUM)),
+        Option("partition_handling", "pause_minority", "cluster_partition_handling",
+               ("ignore", "pause_minority", "autoheal")),
+        Option("net_ticktime", 10, "seconds without a word after which a node takes another for down"),
+        Option("ha_sync_mode", "automatic", "whether a new mirror is given what the queue holds",
+               ("automatic", "manual")),
+        Option("ha_promote", "when-synced", "which mirror is promoted when a queue's leader fails or stops",
+               ("when-synced", "always")),
+        Option("heartbeat", 0.0, "seconds between heart-beats of a client; without two it is given up; 0: none"),
+    )
+
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """The server, which stays the parent of Erlang's machine; epmd first, which a fresh network lacks."""
+        start = f"chmod 400 .erlang.cookie; epmd -daemon; exec {PROGRAM}"
+        return ["sh", "-c", start]
+
+    def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
+        """Everything below the machine's folder; one scheduler, that does not spin."""
+        folder = machine.folder
+        return {
+            "HOME": folder, "RABBITMQ_NODENAME": f"rabbit@{machine.name}", "RABBITMQ_MNESIA_BASE": machine.data,
+            "RABBITMQ_LOG_BASE": folder, "RABBITMQ_LOGS": "-", "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/enabled_plugins", "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_DIST_PORT": str(DISTRIBUTION_PORT), "RABBITMQ_PID_FILE": f"{folder}/rabbitmq.pid",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none",
+            "PATH": "/usr/lib/erlang/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        }  # fmt: skip
+
+    def files(self, machine: Machine) -> Mapping[str, str]:
+        """Configuration, plug-ins, and the secret of the cluster."""
+        lines = [
+            f"default_user = {USER}", f"default_pass = {PASSWORD}",
+            f"listeners.tcp.1 = {machine.address}:{AMQP_PORT}",
+            f"stomp.listeners.tcp.1 = {machine.address}:{STOMP_PORT}",
+            f"net_ticktime = {machine.option('net_ticktime')}",
+            f"cluster_partition_handling = {machine.option('partition_handling')}",
+            "log.console = true", "log.console.level = info", "log.file = false", "disk_free_limit.absolute = 50MB",
+            "log.connection.level = warning",  # clients come and go by hundreds: nothing else would be found any more
+            "cluster_formation.peer_discovery_backend = classic_config",
+            *(f"cluster_formation.classic_config.nodes.{number} = rabbit@{name}"
+              for number, name in enumerate(machine.replicas, 1)),
+        ]  # fmt: skip
+        return {"rabbitmq.conf": "\n".join([*lines, ""]), "enabled_plugins": "[rabbitmq_stomp].\n",
+                ".erlang.cookie": COOKIE}  # fmt: skip
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """Whether the broker runs, and whom it sees; partitions that it has noticed."""
+        told = await evaluate(
+            machine, "{rabbit:is_running(), mnesia:system_info(running_db_nodes), rabbit_node_monitor:partitions()}"
+        )
+        running, _, rest = told.removeprefix("{").partition(",")
+        nodes, _, partitions = rest.partition("]")
+        return NodeStatus(machine.name, reachable=True, role="running" if running == "true" else "waiting",
+                          serving=running == "true", view=tuple(sorted(names_in(nodes))),
+                          detail={"partitions": sorted(set(names_in(partitions)))})  # fmt: skip
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """All run: a node does so when it has joined the others. That nodes which have parted find each other again is
+        an operator's work (``repair``), but for the handling of partitions that does it."""
+        return all(status.serving for status in statuses)
+
+    async def prepare(self, cluster: ShellCluster) -> None:
+        """The policy of mirrored queues, and the queues, whose leaders are on the first node."""
+        first = cluster.machine(cluster.node_names[0])
+        if first.option("queues_are") == MIRRORED:
+            promote = first.option("ha_promote")
+            terms = ", ".join(f'{{<<"{name}">>, <<"{value}">>}}' for name, value in (
+                ("ha-mode", "all"), ("ha-sync-mode", first.option("ha_sync_mode")),
+                ("ha-promote-on-failure", promote), ("ha-promote-on-shutdown", promote)))  # fmt: skip
+            await evaluate(first, f'rabbit_policy:set(<<"/">>, <<"ha">>, <<".*">>, [{terms}], 0, <<"queues">>, '
+                                  f'<<"{USER}">>)')  # fmt: skip
+        kind = QUORUM if first.option("queues_are") == QUORUM else CLASSIC
+        for queue in cluster.demands.queues:
+            name, about = name_term(queue), f'[{{<<"x-queue-type">>, longstr, <<"{kind}">>}}]'
+            await evaluate(first, f'rabbit_amqqueue:declare({name}, true, false, {about}, none, <<"{USER}">>), ok')
+        await self._until_copied(cluster)
+
+    async def repair(self, cluster: ShellCluster) -> str:
+        """After a partition that nobody has healed, the nodes of the smaller side are restarted, which then take the
+        state of the other (RabbitMQ documentation, Clustering and Network Partitions, *Recovering From a Split
+        Brain*)."""
+        statuses = [await cluster.status(name) for name in cluster.node_names]
+        trusted = self._trusted(statuses)
+        everybody = tuple(sorted(cluster.node_names))
+        split = [status for status in statuses
+                 if (status.detail or {}).get("partitions") or not status.serving or status.view != everybody]
+        largest = max(len(status.view) for status in statuses)
+        if any(len(status.view) < largest for status in statuses):  # those of the larger side go on
+            split = [status for status in split if len(status.view) < largest]
+        restarted = [status.node for status in split if status.node != trusted]
+        for node in restarted:
+            await evaluate(cluster.machine(node), "rabbit:stop(), rabbit:start()", timeout=60.0)
+        if not restarted:
+            return ""
+        return f"restarted {', '.join(restarted)}, whose state was given up for that of {trusted}"
+
+    async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
+        """The node of each queue's leader, as the first node that answers says."""
+        for name in cluster.node_names:
+            try:
+                return {queue: await self._leader(cluster.machine(name), queue) for queue in cluster.demands.queues}
+            except BackendError:
+                continue
+        return {}
+
+    async def leaders_seen(self, machine: Machine) -> Mapping[str, str]:
+        """The leaders as one node has them: of a quorum queue, whose append entries it follows; of a mirrored one, what
+        the node's copy of the cluster's database says."""
+        queues = machine.cluster.demands.queues
+        terms = ", ".join(f"See({queue_term(queue)})" for queue in queues)
+        told = await evaluate(machine, f"{_SEE}, [{terms}]", timeout=2.5)
+        found = [names_in(term) for term in told.strip("[]").split(",")]
+        return {queue: names[0] for queue, names in zip(queues, found, strict=True) if names}
+
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """A client by STOMP, of queues that are there already."""
+        async def depth(queue: str) -> int:
+            for name in cluster.node_names:
+                try:
+                    return await self._depth(cluster.machine(name), queue)
+                except (BackendError, ValueError):
+                    continue
+            raise BackendError(f"no node tells the depth of {queue}")
+
+        options = cluster.test.options
+        return RabbitQueues(depth, options["queues_are"] == QUORUM, float(options["heartbeat"]))
+
+    def parse_line(self, line: str) -> LogLine:
+        """``2026-11-23 16:00:00.123456+00:00 [info] <0.1.0> text``."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return LogLine(None, line)
+        return LogLine(datetime.fromisoformat(match[1]).timestamp(), match[3])
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """Nodes say when they are up; groups of quorum queues, which state they are in."""
+        if "Server startup complete" in text:
+            return RoleChange("up", serving=True)
+        if "Cluster minority/secondary status detected" in text:
+            return RoleChange("paused")
+        return None
+
+    async def _until_copied(self, cluster: ShellCluster) -> None:
+        """Wait until every mirrored queue has as many mirrors as there are other nodes."""
+        first = cluster.machine(cluster.node_names[0])
+        if first.option("queues_are") != MIRRORED:
+            return
+        until = asyncio.get_running_loop().time() + PREPARE_SECONDS
+        for queue in cluster.demands.queues:
+            while True:
+                term = f"{{ok, Q}} = {queue_term(queue)}, [node(P) || P <- amqqueue:get_slave_pids(Q)]"
+                if len(names_in(await evaluate(first, term))) == len(cluster.node_names) - 1:
+                    break
+                if asyncio.get_running_loop().time() > until:
+                    raise BackendError(f"the queue {queue} has no mirrors")
+                await asyncio.sleep(0.5)
+
+    async def _leader(self, machine: Machine, queue: str) -> str:
+        term = f"{{ok, Q}} = {queue_term(queue)}, case amqqueue:get_pid(Q) of {{_, N}} -> N; P -> node(P) end"
+        (name,) = names_in(await evaluate(machine, term))
+        return name
+
+    async def _depth(self, machine: Machine, queue: str) -> int:
+        """Ready and unacknowledged messages, as the queue's own process counts them, or its group with a majority.
+
+        ``rabbit_amqqueue:info`` must not be asked of a quorum queue: it looks at figures that the leader's node alone
+        has, refreshed every five seconds, and tells 0 elsewhere.
+        """
+        if machine.option("queues_are") == QUORUM:
+            count = "ra:consistent_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1, 4000)"
+            return int(await evaluate(machine, f"{{ok, Q}} = {queue_term(queue)}, {{ok, N, _}} = {count}, N"))
+        return int(await evaluate(machine, f"{{ok, Q}} = {queue_term(queue)}, proplists:get_value(messages, "
+                                           "rabbit_amqqueue:info(Q, [messages]))"))  # fmt: skip
+
+    @staticmethod
+    def _trusted(statuses: Sequence[NodeStatus]) -> str:
+        """The first node of the side that most nodes are on."""
+        return max(statuses, key=lambda status: (status.serving, len(status.view))).node
+
+
+RABBITMQ = RabbitMQ()

@@ -1,0 +1,1 @@
+"""Redis under test: one server, or three with Sentinel."""

@@ -1,0 +1,165 @@
+"""Redis: one server, or three that are watched by Sentinel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from nodes.systems.clients import demand_client
+from nodes.systems.redis.client import MASTER_NAME, SENTINEL_PORT, SERVER_PORT, RedisConnection, ask
+from nodes.systems.redis.guarantees import GUARANTEES
+from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.cluster import MAIN, NodeStatus
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import RoleChange
+from stormproof.errors import UsageError
+from stormproof.node_logs import LogLine
+from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
+
+SINGLE, SENTINEL = "single", "sentinel"
+"""Values of the option ``mode``; the second is also the name of a program."""
+DOWN_AFTER, FAILOVER_TIMEOUT = 2000, 6000
+"""Milliseconds after which a sentinel takes a server for down, and that a failover may take."""
+_LINE = re.compile(r"\d+:[XCSM] (\d\d \w{3} \d{4} \d\d:\d\d:\d\d\.\d{3}) [.*#-] (.*)")
+
+
+class Redis(ShellSystem):
+    """Redis as Debian has it; its queues are streams with a consumer group."""
+
+    name = "redis"
+    packages = ("redis-server", "redis-sentinel")
+    provides = frozenset({QUEUES, "logs"})
+    distributions = ("redis",)
+    keeps_time = "its allocator, jemalloc, and libfaketime wait for each other when it starts"
+    port = SERVER_PORT
+    max_nodes = 3
+    guarantees = GUARANTEES
+    options = (
+        Option("mode", SINGLE, "one server, or a master and replicas that sentinels watch", (SINGLE, SENTINEL)),
+        Option("appendonly", "no", "whether there is a log of all writes on disk", ("no", "yes")),
+        Option("appendfsync", "everysec", "when that log is synced", ("always", "everysec", "no")),
+        Option("min_replicas_to_write", 0, "replicas that must have been heard of lately, or writes are refused"),
+        Option("wait", 0, "replicas that must have a write before a client counts it as confirmed (WAIT)"),
+        Option("wait_timeout", 0.5, "seconds that a client waits for them"),
+    )
+
+    def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
+        """One, or three with Sentinel: of two sentinels neither is a majority."""
+        count = 3 if options["mode"] == SENTINEL else 1
+        if asked not in (None, count):
+            raise UsageError(f"--nodes {asked}: redis takes {count} with --set mode={options['mode']}")
+        return count
+
+    def programs(self, machine: Machine) -> Sequence[str]:
+        """The server, and the sentinel beside it."""
+        return (MAIN, SENTINEL) if machine.option("mode") == SENTINEL else (MAIN,)
+
+    def command(self, machine: Machine, program: str) -> Sequence[str]:
+        """Both read a file, and write to it what changes."""
+        name = SENTINEL if program == SENTINEL else "server"
+        return [f"redis-{name}", f"{machine.folder}/redis-{name}.conf"]
+
+    def files(self, machine: Machine) -> Mapping[str, str]:
+        """The configurations, by which the first replica is the first master."""
+        first = machine.replicas[0]
+        server = [
+            f"bind {machine.address} 127.0.0.1", f"port {SERVER_PORT}", "protected-mode no", 'save ""',
+            f"dir {machine.data}",
+            f"appendonly {machine.option('appendonly')}", f"appendfsync {machine.option('appendfsync')}",
+            "repl-diskless-sync yes", "repl-diskless-sync-delay 0",
+            f"min-replicas-to-write {machine.option('min_replicas_to_write')}", "min-replicas-max-lag 1",
+        ]  # fmt: skip
+        if machine.option("mode") == SINGLE:
+            return {"redis-server.conf": "\n".join([*server, ""])}
+        if machine.name != first:
+            server.append(f"replicaof {machine.address_of(first)} {SERVER_PORT}")
+        sentinel = [
+            f"bind {machine.address} 127.0.0.1", f"port {SENTINEL_PORT}", "protected-mode no", "dir .",
+            f"sentinel monitor {MASTER_NAME} {machine.address_of(first)} {SERVER_PORT} 2",
+            f"sentinel down-after-milliseconds {MASTER_NAME} {DOWN_AFTER}",
+            f"sentinel failover-timeout {MASTER_NAME} {FAILOVER_TIMEOUT}",
+            f"sentinel parallel-syncs {MASTER_NAME} 1",
+        ]
+        return {"redis-server.conf": "\n".join([*server, ""]), "redis-sentinel.conf": "\n".join([*sentinel, ""])}
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """Its role (INFO), and what its sentinel says of the others."""
+        found = await ask(machine.address, SERVER_PORT, "INFO", "replication")
+        info = dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
+        detail: dict[str, Any] = {"replicas": int(info["connected_slaves"]), "link": info.get("master_link_status", "")}
+        if machine.option("mode") == SENTINEL:
+            answer = await ask(machine.address, SENTINEL_PORT, "SENTINEL", "MASTER", MASTER_NAME)
+            told = dict(zip(answer[::2], answer[1::2], strict=True))
+            detail["sentinels"] = int(told[b"num-other-sentinels"]) + 1
+            detail["master"] = told[b"ip"].decode()
+            detail["flags"] = told[b"flags"].decode()
+        return NodeStatus(machine.name, reachable=True, role=info["role"], serving=info["role"] == "master",
+                          detail=detail)  # fmt: skip
+
+    async def time_of(self, machine: Machine) -> float:
+        """TIME."""
+        seconds, microseconds = await ask(machine.address, SERVER_PORT, "TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """One master, which the others follow, and which all sentinels know, as they know each other."""
+        if not all(status.reachable for status in statuses):
+            return False
+        if len(statuses) == 1:
+            return statuses[0].serving
+        details = [status.detail or {} for status in statuses]
+        masters = [status for status in statuses if status.serving]
+        return (
+            len(masters) == 1
+            and (masters[0].detail or {})["replicas"] == len(statuses) - 1
+            and all(detail["link"] == "up" for status, detail in zip(statuses, details, strict=True)
+                    if not status.serving)
+            and all(detail["sentinels"] == len(statuses) and detail["flags"] == "master" for detail in details)
+            and len({detail["master"] for detail in details}) == 1
+        )  # fmt: skip
+
+    async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
+        """Whoever says that it is the master, of all queues."""
+        statuses = [await cluster.status(name) for name in cluster.node_names]
+        master = next((status.node for status in statuses if status.serving), None)
+        return {} if master is None else dict.fromkeys(cluster.demands.queues, master)
+
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """A client of the server, or of Sentinel."""
+        options = cluster.test.options
+        return RedisConnection(by_sentinel=options["mode"] == SENTINEL, wait_for=options["wait"],
+                               wait_milliseconds=round(options["wait_timeout"] * 1000))  # fmt: skip
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raises UsageError when replicas are asked for that there are not, or the clients lack their package."""
+        demand_client(self.name, "redis")
+        replicas = len(test.node_names) - 1
+        for name in ("wait", "min_replicas_to_write"):
+            if not 0 <= test.options[name] <= replicas:
+                raise UsageError(f"--set {name}={test.options[name]}: there are {replicas} replicas "
+                                 f"with --set mode={test.options['mode']}")  # fmt: skip
+
+    def parse_line(self, line: str) -> LogLine:
+        """``1234:M 23 Nov 2026 15:40:01.123 * text``, by the machine's clock, which is in UTC."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return LogLine(None, line)
+        moment = datetime.strptime(match[1], "%d %b %Y %H:%M:%S.%f").replace(tzinfo=UTC)
+        return LogLine(moment.timestamp(), match[2])
+
+    def role_change(self, text: str) -> RoleChange | None:
+        """Servers say when they become master or replica."""
+        if text.startswith("MASTER MODE enabled"):
+            return RoleChange("master", serving=True, leads=True)
+        if text.startswith(("REPLICAOF ", "Connecting to MASTER", "Before turning into a replica")):
+            return RoleChange("replica", serving=True)
+        if text.startswith("Ready to accept connections"):
+            return RoleChange("up", serving=True)
+        return None
+
+
+REDIS = Redis()

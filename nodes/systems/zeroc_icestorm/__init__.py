@@ -1,0 +1,1 @@
+"""The real IceStorm, of ZeroC's Ice: replicas, clients, what is promised."""

@@ -1,0 +1,72 @@
+"""Invariants: what must hold of a system's nodes at every instant of a simulated run, and what watches them.
+
+Checks judge what clients saw; an invariant looks at the nodes themselves, and fires in the moment in which something
+goes wrong, long before a client may notice, if one ever does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from stormproof.test import Test
+
+INVARIANTS = "invariants"
+"""The option of simulated tests that has them watched, and the check that judges by them."""
+
+
+class Watched(Protocol):
+    """A node's program as invariants see it."""
+
+    def observed(self) -> tuple[Any, ...]:
+        """What it knows and believes now. Asked for after each callback of its, so it has to be cheap; two that are
+        equal mean that nothing has changed which an invariant asks for."""
+        ...
+
+
+class Watcher(ABC):
+    """Watches one group of nodes through one run; what it has seen is its own."""
+
+    eager = False
+    """Whether it wants to look after every callback for now, though what is observed is as before."""
+
+    @abstractmethod
+    def look(self, node: str, program: Any, now: Any, before: Any) -> str:
+        """A node has changed.
+
+        Args:
+            node: its name.
+            program: the ``Watched`` itself.
+            now: what is observed of it, ``before``: what was, None when its program has just been started.
+
+        Returns:
+            What is wrong, for a person; empty when nothing is.
+        """
+
+    def ended(self, node: str) -> None:
+        """The node's program has ended, in whatever way."""
+        return
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """One rule. ``source`` is the paper or the section of the document that states it.
+
+    It is claimed of tests in which none of the faults ``unless`` strike, and whose options have all values of
+    ``where``, each of which may be one of several.
+    """
+
+    name: str
+    rule: str
+    source: str
+    watcher: Callable[[], Watcher]
+    unless: tuple[str, ...] = ()
+    where: Mapping[str, tuple[Any, ...]] | None = None
+
+    def claimed(self, test: Test) -> bool:
+        """Whether it must hold in a test."""
+        if any(family in self.unless for family in test.nemesis):
+            return False
+        return all(test.options.get(name) in values for name, values in (self.where or {}).items())

@@ -1,0 +1,239 @@
+"""Checks of disks that fail and of power cuts, which `backend_child.py` runs on a provisioned backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shlex
+
+from nodes.stomp import Frame, Parser, ProtocolError, encode
+from nodes.systems.catalog import SYSTEMS
+from nodes.systems.reference.admin_connection import AdminConnection
+from stormproof.contracts.backend import Backend, DiskFault, Disks, PowerControl, Shells
+from stormproof.contracts.cluster import MAIN, Cluster, Deployment
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.topology import Topology
+from stormproof.errors import BackendError
+from stormproof.test import Test
+
+NODES = ("n1", "n2", "n3")
+
+# Writes numbers, one a line, and confirms each: once it is synced, or as soon as it is written. "new" does so with a
+# file of its own for each, written beside, synced and renamed.
+WRITER = """
+import mmap, os, sys
+folder, how = sys.argv[1:]
+place = os.open(folder, os.O_RDONLY)
+log = os.open(folder + "/log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+os.fsync(log)
+os.fsync(place)
+n = 0
+if how == "mapped":
+    os.ftruncate(log, 1 << 20)
+    os.fsync(log)
+    memory = mmap.mmap(log, 1 << 20)
+while n < 100000:
+    n += 1
+    line = b"%d\\n" % n
+    if how == "new":
+        file = os.open(folder + "/new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.write(file, line)
+        os.fsync(file)
+        os.close(file)
+        os.rename(folder + "/new", folder + "/last")
+        os.fsync(place)
+    elif how == "mapped":
+        memory[:len(line)] = line
+    else:
+        os.write(log, line)
+        if how == "synced":
+            os.fdatasync(log)
+    print(n, flush=True)
+"""
+
+
+async def start_writer(backend: Backend, node: str, how: str, confirmed: int = 20) -> None:
+    """Let a program write until it has confirmed so much."""
+    assert isinstance(backend, Shells)
+    base = backend.node_dir(node)
+    await backend.upload(node, WRITER.encode(), f"{base}/writer.py")
+    await backend.exec(node, f"rm -f {shlex.quote(base)}/out")
+    await backend.start(node, MAIN, [backend.python(node), f"{base}/writer.py", backend.data_dir(node), how],
+                        f"{base}/out")
+    for _ in range(500):
+        if await last_line(backend, node, f"{base}/out") >= confirmed:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{how}: {await backend.exec(node, f'tail {base}/out')}")
+
+
+async def last_line(backend: Backend, node: str, path: str) -> int:
+    """The number in the last whole line of a file; 0 where there is none."""
+    assert isinstance(backend, Shells)
+    found = await backend.exec(node, f"tail -c 20 {shlex.quote(path)} 2>/dev/null | tr -d '\\000'")
+    lines = found.output.rpartition("\n")[0].split("\n")
+    return int(lines[-1]) if lines[-1].isdigit() else 0
+
+
+async def outcome(backend: Backend, node: str, how: str, file: str = "log") -> tuple[int, int]:
+    """What was confirmed, and what is there."""
+    confirmed = await last_line(backend, node, f"{backend.node_dir(node)}/out")
+    return confirmed, await last_line(backend, node, f"{backend.data_dir(node)}/{file}")
+
+
+async def check_power(backend: Backend) -> None:
+    """What a program has synced survives a power cut of its machine, what it has not is lost."""
+    assert isinstance(backend, PowerControl) and isinstance(backend, Shells)
+    for node, how in zip(NODES, ("synced", "new", "mapped"), strict=True):
+        await start_writer(backend, node, how)
+    boots = [await backend.boot(node) for node in NODES]
+    await backend.exec("n1", "setsid sleep 1001 >/dev/null 2>&1 </dev/null &")
+    await backend.power_off(NODES)
+    assert [(await backend.process(node, MAIN)).state for node in NODES] == ["dead"] * 3
+    left = await backend.exec("n1", "ps -eo pid,ppid,pgid,args")
+    assert "1001" not in left.output, left.output
+    try:
+        await backend.start("n1", MAIN, ["true"], f"{backend.node_dir('n1')}/x")
+        raise AssertionError("a program started without power")
+    except BackendError as error:
+        assert "no power" in str(error)
+    await backend.power_on(NODES)
+    assert not set(boots) & {await backend.boot(node) for node in NODES}
+    confirmed, kept = await outcome(backend, "n1", "synced")
+    assert 20 <= confirmed <= kept, (confirmed, kept)
+    confirmed, kept = await outcome(backend, "n2", "new", "last")
+    assert 20 <= confirmed <= kept, (confirmed, kept)
+    confirmed, kept = await outcome(backend, "n3", "mapped")
+    assert confirmed >= 20 and kept == 0, (confirmed, kept)
+    lost = 0
+    for _ in range(4):  # luck may let some of it reach the disk
+        await start_writer(backend, "n3", "written")
+        await backend.power_off(["n3"])
+        await backend.power_on(["n3"])
+        confirmed, kept = await outcome(backend, "n3", "written")
+        lost += kept < confirmed
+        await backend.exec("n3", f"rm -f {shlex.quote(backend.data_dir('n3'))}/*")
+    assert lost, "a program that does not sync loses what it wrote"
+
+
+async def check_disk(backend: Backend) -> None:
+    """Each fault of a disk shows to programs, is counted, and is gone when it is healed."""
+    assert isinstance(backend, Disks) and isinstance(backend, Shells)
+    data = shlex.quote(backend.data_dir("n1"))
+    write = f"dd if=/dev/zero of={data}/file bs=20000 count=1 conv=fsync 2>&1"
+    assert (await backend.exec("n1", write)).status == 0 and await backend.probe_disk("n1") == "ok"
+    for kind, word, probe in (("full", "No space left", "failed"), ("write-error", "Input/output error", "failed"),
+                              ("sync-error", "Input/output error", "failed"), ("slow", "1+0 records out", "slow")):
+        await backend.set_disk("n1", DiskFault(kind, 0.05))
+        assert await backend.disk_fault_count("n1") == 0
+        assert await backend.probe_disk("n1") == probe, kind
+        assert await backend.disk_fault_count("n1") == 0, "the probe is not counted"
+        assert word in (await backend.exec("n1", write)).output, kind
+        assert await backend.disk_fault_count("n1") >= 1
+        assert await backend.probe_disk("n2") == "ok", "another machine's disk is right"
+        await backend.set_disk("n1", None)
+        assert (await backend.exec("n1", write)).status == 0 and await backend.probe_disk("n1") == "ok", kind
+        assert await backend.disk_fault_count("n1") >= 1, "the latest fault's count stays"
+    before = (await backend.exec("n1", f"md5sum < {data}/file")).output
+    await backend.set_disk("n1", DiskFault("corrupt"))
+    await backend.set_disk("n1", None)
+    assert (await backend.exec("n1", f"md5sum < {data}/file")).output != before
+    assert await backend.disk_fault_count("n1") == 1
+    await backend.set_disk("n1", DiskFault("empty"))
+    await backend.set_disk("n1", None)
+    assert (await backend.exec("n1", f"ls -A {data}")).output == ""
+    for kind in ("lose-unsynced", "torn"):
+        await lost_when_killed(backend, kind)
+
+
+async def lost_when_killed(backend: Backend, kind: str) -> None:
+    """A program that is killed loses what it had not synced, and that alone, and only while the disk is wrong."""
+    assert isinstance(backend, Disks) and isinstance(backend, Shells)
+    for how in ("synced", "written"):
+        await start_writer(backend, "n2", how)
+        await backend.kill("n2", MAIN)
+        confirmed, kept = await outcome(backend, "n2", how)
+        assert confirmed <= kept, "the kernel keeps what it has when a program ends"
+        await backend.exec("n2", f"rm -f {shlex.quote(backend.data_dir('n2'))}/*")
+        await start_writer(backend, "n2", how)
+        await backend.set_disk("n2", DiskFault(kind))
+        await backend.kill("n2", MAIN)
+        assert await backend.disk_fault_count("n2") == 1
+        confirmed, kept = await outcome(backend, "n2", how)
+        assert (confirmed <= kept) == (how == "synced"), (kind, how, confirmed, kept)
+        await backend.set_disk("n2", None)
+        await backend.exec("n2", f"rm -f {shlex.quote(backend.data_dir('n2'))}/*")
+
+
+async def check_power_cuts(backend: Backend) -> None:
+    """A standalone broker under load loses its power again and again: what it has confirmed must be there each time.
+
+    STORMPROOF_TEST_CUTS says how often at most, STORMPROOF_TEST_BUG which bug is switched on. Prints what was confirmed
+    and how many cuts it took until some was lost, 0 for never.
+    """
+    assert isinstance(backend, PowerControl)
+    options = {"idle_timeout": 5.0, "bug": os.environ.get("STORMPROOF_TEST_BUG", "")}
+    test = Test(system="standalone", workload="queue", nodes=1, options=options)
+    cluster = SYSTEMS.load("standalone").cluster(
+        Deployment(test, Demands(), backend, Topology(test.node_names, test.client_hosts), "secret"))
+    await cluster.install()
+    await cluster.start()
+    assert await cluster.await_healthy(30), await cluster.describe()
+    rng = random.Random(7)
+    confirmed: list[int] = []
+    lost_at, cuts = 0, int(os.environ["STORMPROOF_TEST_CUTS"])
+    for cut in range(1, cuts + 1):
+        sending = [asyncio.create_task(send_until_refused(cluster, confirmed, rng)) for _ in range(4)]
+        await asyncio.sleep(rng.uniform(0.1, 0.4))
+        await backend.power_off(["n1"])
+        await asyncio.gather(*sending)
+        await backend.power_on(["n1"])
+        await cluster.start_node("n1")
+        there = await depth(cluster)
+        if there is None or there < len(confirmed):
+            lost_at = cut
+            break
+    if not lost_at:
+        missing = set(confirmed) - set(await read_all(cluster, len(confirmed)))
+        assert not missing, missing
+        await cluster.stop()
+    print(json.dumps({"cuts": cut, "confirmed": len(confirmed), "lost_at": lost_at}), flush=True)
+
+
+async def send_until_refused(cluster: Cluster, confirmed: list[int], rng: random.Random) -> None:
+    """Send numbers, one after the other, and note each that is confirmed."""
+    (address,) = cluster.client_addresses()
+    connection = AdminConnection(*address, cluster.login, cluster.passcode, privileged=False)
+    try:
+        while True:
+            number = rng.getrandbits(60)
+            await connection.request({"destination": "/queue/q"}, b"%d" % number, 10.0)
+            confirmed.append(number)
+    except (OSError, TimeoutError, EOFError, ProtocolError):
+        connection.close()
+
+
+async def depth(cluster: Cluster) -> int | None:
+    """How many messages the broker has; None when it does not come up."""
+    if not await cluster.await_healthy(5):
+        return None
+    depths = await cluster.depths() or {}
+    return sum(depths.values())
+
+
+async def read_all(cluster: Cluster, least: int) -> list[int]:
+    """All numbers that are in the queue, which has at least so many."""
+    (address,) = cluster.client_addresses()
+    reader, writer = await asyncio.open_connection(*address)
+    for frame in (Frame("CONNECT", {"accept-version": "1.2", "host": "/", "login": cluster.login,
+                                    "passcode": cluster.passcode}),
+                  Frame("SUBSCRIBE", {"id": "0", "destination": "/queue/q", "ack": "auto"})):
+        writer.write(encode(frame))
+    parser, found = Parser(), []
+    while len(found) < least:
+        frames = parser.feed(await asyncio.wait_for(reader.read(1 << 16), 30))
+        found += [int(frame.body) for frame in frames if isinstance(frame, Frame) and frame.command == "MESSAGE"]
+    writer.close()
+    return found

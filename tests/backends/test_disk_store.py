@@ -1,0 +1,228 @@
+"""What a disk keeps of what was written, when its power goes: decisions that need no kernel."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backends import disk_store
+from harness.backends.disk_store import NOTHING, SECTOR, SOME, TORN, Store
+
+pytestmark = pytest.mark.requirement("H5", part=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return make_store(tmp_path, 1)
+
+
+def make_store(folder: Path, seed: int) -> Store:
+    for name in ("files", "deleted"):
+        (folder / name).mkdir(exist_ok=True)
+    return Store(folder / "files", folder / "deleted", random.Random(seed))
+
+
+def create(store: Store, name: str, content: bytes = b"") -> int:
+    fd = os.open(store.path(name), os.O_RDWR | os.O_CREAT, 0o600)
+    store.created(name)
+    if content:
+        store.write(fd, content, 0)
+    return fd
+
+
+def synced(store: Store, name: str, content: bytes) -> int:
+    fd = create(store, name, content)
+    store.sync(fd)
+    return fd
+
+
+def content(store: Store, name: str) -> bytes | None:
+    path = store.path(name)
+    return path.read_bytes() if path.exists() else None
+
+
+def test_a_sync_keeps_and_a_write_alone_does_not(store: Store) -> None:
+    fd = synced(store, "/log", b"one\n")
+    store.write(fd, b"two\n", 4)
+    assert content(store, "log") == b"one\ntwo\n" and store.unsynced == 1
+    assert store.lose(NOTHING) == 1
+    assert content(store, "log") == b"one\n" and store.unsynced == 0
+    store.write(fd, b"2\n", 4)
+    store.sync(fd)
+    store.lose(NOTHING)
+    assert content(store, "log") == b"one\n2\n"
+
+
+@pytest.mark.parametrize("change", [
+    lambda store, fd: store.write(fd, b"XY", 2),
+    lambda store, fd: store.write(fd, b"beyond", 20),
+    lambda store, fd: store.truncate(fd, 3),
+    lambda store, fd: store.truncate(fd, 30),
+    lambda store, fd: (store.truncate(fd, 0), store.write(fd, b"anew", 0)),
+    lambda store, fd: [store.write(fd, bytes([n]) * 4, n) for n in range(20)],
+])
+def test_whatever_is_changed_is_taken_back(store: Store, change: Callable[[Store, int], object]) -> None:
+    fd = synced(store, "/file", b"0123456789")
+    change(store, fd)
+    assert content(store, "file") != b"0123456789"
+    store.lose(NOTHING)
+    assert content(store, "file") == b"0123456789"
+
+
+def test_names_become_durable_with_the_next_sync_of_anything(store: Store) -> None:
+    other = synced(store, "/other", b"x")
+    os.close(create(store, "/early", b"lost"))
+    store.sync(other)
+    os.close(create(store, "/late"))
+    store.lose(NOTHING)
+    assert content(store, "early") == b"", "its name was journalled, its content not written"
+    assert content(store, "late") is None
+
+
+def test_a_file_that_is_replaced_is_there_old_or_new(store: Store) -> None:
+    """Write, sync, rename: without a sync of the folder the old one may come back, whole."""
+    os.close(synced(store, "/config", b"old"))
+    os.close(synced(store, "/config.new", b"new"))
+    store.rename("/config.new", "/config")
+    assert content(store, "config") == b"new" and content(store, "config.new") is None
+    store.lose(NOTHING)
+    assert content(store, "config") == b"old" and content(store, "config.new") == b"new"
+    store.rename("/config.new", "/config")
+    store.sync_names()
+    store.lose(NOTHING)
+    assert content(store, "config") == b"new" and content(store, "config.new") is None
+    assert not list((store.root.parent / "deleted").iterdir()), "what was replaced for good takes no room"
+
+
+def test_what_was_deleted_comes_back_with_its_last_synced_content(store: Store) -> None:
+    fd = synced(store, "/file", b"kept")
+    store.write(fd, b"lost", 4)
+    store.unlink("/file")
+    assert content(store, "file") is None
+    store.lose(NOTHING)
+    assert content(store, "file") == b"kept"
+    store.unlink("/file")
+    store.sync_names()
+    store.lose(NOTHING)
+    assert content(store, "file") is None
+
+
+def test_folders_that_were_made_and_deleted(store: Store) -> None:
+    store.path("/kept").mkdir()
+    store.made_folder("/kept")
+    store.sync_names()
+    store.path("/new").mkdir()
+    store.made_folder("/new")
+    os.close(create(store, "/new/file", b"x"))
+    store.rmdir("/kept")
+    store.lose(NOTHING)
+    assert [path.name for path in store.root.iterdir()] == ["kept"]
+
+
+def test_two_names_of_one_file(store: Store) -> None:
+    fd = synced(store, "/a", b"x")
+    os.link(store.path("/a"), store.path("/b"))
+    store.created("/b")
+    store.sync_names()
+    store.write(fd, b"y", 0)
+    store.unlink("/a")
+    store.sync_names()
+    store.lose(NOTHING)
+    assert content(store, "a") is None and content(store, "b") == b"x", "that a name is gone syncs no content"
+
+
+def test_a_torn_write_ends_at_a_sector_and_what_was_before_is_kept(tmp_path: Path) -> None:
+    sizes = set()
+    for seed in range(30):
+        store = make_store(tmp_path, seed)
+        fd = synced(store, "/file", b"." * 100)
+        store.write(fd, b"early", 0)
+        store.write(fd, b"x" * 4 * SECTOR, 100)
+        store.lose(TORN)
+        found = content(store, "file") or b""
+        assert found.startswith(b"." * 100) and set(found[100:]) <= set(b"x")
+        assert (len(found) - 100) % SECTOR == 0 and len(found) < 100 + 4 * SECTOR
+        sizes.add(len(found))
+        store.empty()
+        os.close(fd)
+    assert len(sizes) > 2
+
+
+def test_some_luck_keeps_all_that_was_synced_and_not_always_the_same_of_the_rest(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(40):
+        store = make_store(tmp_path, seed)
+        fd = synced(store, "/file", b"synced")
+        for n in range(4):
+            store.write(fd, b"%d" % n, 6 + n)
+        store.lose(SOME)
+        text = content(store, "file") or b""
+        assert text.startswith(b"synced")
+        found.add(text)
+        store.empty()
+        os.close(fd)
+    assert {b"synced", b"synced0123"} <= found and len(found) > 4
+
+
+def test_much_that_is_not_synced_is_written_back_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_store, "WRITTEN_BACK_AFTER", 10_000)
+    store.sync(first := create(store, "/first"))
+    store.sync(second := create(store, "/second"))
+    store.write(first, b"a" * 6000, 0)
+    store.write(second, b"b" * 6000, 0)
+    store.lose(NOTHING)
+    assert content(store, "first") == b"a" * 6000 and content(store, "second") == b""
+
+
+def test_noise_hits_one_page_of_a_database(store: Store) -> None:
+    database = b"SQLite format 3\0" + (1024).to_bytes(2, "big") + b"\0" * 8174
+    for name, text in (("/broker.sqlite", database), ("/broker.sqlite-wal", b"w" * 5000), ("/note", b"n" * 5000)):
+        os.close(synced(store, name, text))
+    assert store.corrupt() == 1
+    assert content(store, "broker.sqlite-wal") == b"w" * 5000 and content(store, "note") == b"n" * 5000
+    found = content(store, "broker.sqlite") or b""
+    assert len(found) == len(database)
+    assert {at // 1024 for at in range(len(found)) if found[at] != database[at]} in [{page} for page in range(8)]
+    store.empty()
+    assert store.corrupt() == 0, "there is nothing to damage"
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["write", "cut", "sync", "rename", "unlink"]), st.integers(0, 2),
+                           st.integers(0, 40), st.binary(max_size=12)), max_size=25)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_after_a_loss_everything_is_as_at_the_last_sync_of_all(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int, bytes]]
+) -> None:
+    """Where all is synced at once, or nothing, a loss of everything un-synced is a return to that moment."""
+    store = make_store(tmp_path_factory.mktemp("disk"), 3)
+    kept: dict[str, bytes] = {}
+    for what, number, offset, data in steps:
+        name = f"/f{number}"
+        if what == "sync":
+            store.sync_all()
+            kept = {path.name: path.read_bytes() for path in store.root.iterdir()}
+        elif what == "unlink" and store.path(name).exists():
+            store.unlink(name)
+        elif what == "rename" and store.path(name).exists():
+            store.rename(name, f"/f{(number + 1) % 3}")
+        elif what in ("write", "cut"):
+            fresh = not store.path(name).exists()
+            fd = os.open(store.path(name), os.O_RDWR | os.O_CREAT, 0o600)
+            if fresh:
+                store.created(name)
+            if what == "write":
+                store.write(fd, data, offset)
+            else:
+                store.truncate(fd, offset)
+            os.close(fd)
+    store.lose(NOTHING)
+    assert {path.name: path.read_bytes() for path in store.root.iterdir()} == kept

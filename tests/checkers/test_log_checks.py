@@ -1,0 +1,130 @@
+"""The checks of logs: named histories, and every verdict as by the definitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checker_histories import Row, op, run_of
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from log_oracle import diverging, lost, wrong_offsets, wrong_reads
+
+from checkers import logs
+from checkers.run_check import judge
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
+from workloads.log_client import EMPTY
+
+pytestmark = pytest.mark.requirement("H12", part=True)
+
+INFO = {"test": {"workload": "log", "nodes": 3, "nemesis": []}}
+
+
+def outcomes(rows: list[Row]) -> dict[str, CheckOutcome]:
+    return {result.check: result.outcome for result in judge(run_of(rows, **INFO)).checks}
+
+
+def append(offset: int, value: int, kind: str = "ok", process: int = 0) -> list[Row]:
+    return op(process, "append", kind, sent=value, value=(offset, value) if kind == "ok" else value)
+
+
+def poll(offset: int, value: int, process: int = 1) -> list[Row]:
+    return op(process, "poll", "ok", value=(offset, value))
+
+
+def seek(position: int, process: int = 1) -> list[Row]:
+    return op(process, "seek", "ok", sent=9, value=position)
+
+
+def whole(*entries: tuple[int, int], f: str = "scan", node: str = "n1", process: int = 1) -> list[Row]:
+    rows = [row for entry in entries for row in op(process, f, "ok", value=entry, node=node)]
+    return rows + op(process, f, "fail", error=EMPTY, node=node)
+
+
+GOOD = [*append(1, 1), *append(3, 2), *poll(1, 1), *poll(3, 2), *seek(1), *poll(3, 2), *whole((1, 1), (3, 2)),
+        *whole((1, 1), (3, 2), f="copy"), *whole((1, 1), (3, 2), f="copy", node="n2")]  # fmt: skip
+
+
+def test_words_that_workload_and_checks_share() -> None:
+    assert logs.EMPTY == EMPTY
+
+
+def test_a_log_as_it_should_be() -> None:
+    found = outcomes(GOOD)
+    assert {found[name].verdict for name in ("log-lost", "log-offsets", "log-reads", "divergence")} == {VALID}
+
+
+@pytest.mark.parametrize(("check", "kind", "rows"), [
+    ("log-lost", "confirmed-lost", [*append(1, 1), *whole()]),
+    ("log-lost", "seen-lost", [*append(1, 1, "info"), *poll(1, 1), *whole()]),
+    ("log-offsets", "two-values", [*append(1, 1), *append(1, 2, "info"), *poll(1, 2)]),
+    ("log-offsets", "two-offsets", [*append(1, 1), *poll(2, 1)]),
+    ("log-offsets", "from-nowhere", [*poll(1, 1)]),
+    ("log-offsets", "from-nowhere", [*append(1, 1, "fail"), *poll(1, 1)]),
+    ("log-offsets", "append-went-back", [*append(2, 1), *append(1, 2)]),
+    ("log-reads", "went-back", [*poll(2, 2), *poll(1, 1)]),
+    ("log-reads", "skipped", [*poll(2, 2), *whole((1, 1), (2, 2))]),
+    ("log-reads", "skipped", [*poll(1, 1), *seek(0), *poll(2, 2), *whole((1, 1), (2, 2))]),
+    ("divergence", "differs", [*whole((1, 1), f="copy"), *whole((1, 2), f="copy", node="n2")]),
+    ("divergence", "missing", [*whole((1, 1), f="copy"), *whole(f="copy", node="n2")]),
+])  # fmt: skip
+def test_each_anomaly(check: str, kind: str, rows: list[Row]) -> None:
+    found = outcomes(rows)[check]
+    assert (found.verdict, found.count) == (INVALID, 1)
+    assert found.anomalies[0].kind == kind and found.anomalies[0].ops
+
+
+@pytest.mark.parametrize(("check", "rows"), [
+    ("log-lost", [*append(1, 1)]), ("divergence", [*whole((1, 1), f="copy")]),
+])  # fmt: skip
+def test_what_was_not_read_to_its_end_is_unknown(check: str, rows: list[Row]) -> None:
+    assert outcomes(rows)[check].verdict == UNKNOWN
+
+
+FUNCTIONS = ("append", "append", "poll", "poll", "seek", "scan", "scan", "copy", "copy")
+
+
+@st.composite
+def histories(draw: Any) -> list[Row]:
+    """Operations of four processes that overlap; every value is appended once."""
+    rows: list[Row] = []
+    open_: dict[int, Row] = {}
+    values = 0
+    for _ in range(draw(st.integers(4, 26))):
+        process = draw(st.integers(0, 3))
+        if process not in open_:
+            f, key = draw(st.sampled_from(FUNCTIONS)), draw(st.integers(0, 1))
+            values += f == "append"
+            sent = {"append": values, "seek": 2}.get(f)
+            open_[process] = Row(process, "invoke", f, sent, key)
+            rows.append(open_[process])
+            continue
+        call = open_.pop(process)
+        offset, read = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+        kind = draw(st.sampled_from(("ok", "ok", "fail", "info") if call.f == "append" else ("ok", "ok", "fail")))
+        done: Any = None
+        if kind == "ok":
+            done = {"append": (offset, call.value), "seek": offset - 1}.get(call.f, (offset, read))
+        elif call.f == "append":
+            done = call.value
+        error = EMPTY if kind == "fail" and call.f != "append" else None
+        node = draw(st.sampled_from(("n1", "n2"))) if call.f == "copy" else "n1"
+        rows.append(call._replace(type=kind, value=done, error=error, node=node))
+    return rows
+
+
+def verdict_of(count: int | None) -> tuple[str, int]:
+    return (UNKNOWN, 0) if count is None else (INVALID if count else VALID, count)
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories())
+def test_every_verdict_is_that_of_the_definitions(rows: list[Row]) -> None:
+    found = outcomes(rows)
+    nodes = {number: row.node or "" for number, row in enumerate(rows)}
+    reads = found["log-reads"].figures
+    wanted = {"log-lost": lost(rows), "log-offsets": wrong_offsets(rows), "divergence": diverging(rows, nodes)}
+    for check, count in wanted.items():
+        event(f"{check} {verdict_of(count)[0]}")
+        assert (found[check].verdict, found[check].count) == verdict_of(count), check
+    assert (found["log-reads"].verdict, reads["went-back"] + reads["skipped"]) == verdict_of(wrong_reads(rows))

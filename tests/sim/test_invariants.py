@@ -1,0 +1,251 @@
+"""Invariants: each fires when the code is wrong that keeps it, in the moment in which it is broken; none without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.sim.campaign import ALL, Case, run_and_judge
+from harness.sim.mutants import case_of
+from nodes.reference.bugs import BUGS
+from nodes.reference.designs.fiorano.lock import GatewayLock
+from nodes.reference.designs.fiorano.repository import Repository
+from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
+from nodes.reference.designs.fiorano.transitions import Transition, next_step
+from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.joram.leader import Leader
+from nodes.reference.designs.joram.log import Log, Member
+from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.designs.qpid.permission import ManagerPermission
+from nodes.reference.designs.qpid.roles import Roles
+from nodes.reference.designs.qpid.states import PRIMARY, READY
+from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
+from stormproof.run_folder import read_run
+
+Break = Callable[[pytest.MonkeyPatch], None]
+QUICK = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
+JORAM = Case("joram", "queue", "partition,pause,kill", 3, 15.0, 30.0, QUICK)
+ICESTORM = Case("icestorm", "subscriptions", "partition,pause,kill", 3, 20.0, 30.0, {"min_ok": "5"})
+FIORANO = Case("fiorano", "queue", "partition,pause,kill", None, 20.0, 30.0, {"min_ok": "5"})
+QPID = Case("qpid", "queue", "partition,pause,kill", None, 30.0, 30.0, {"min_ok": "5"})
+SEEDS = range(1, 26)
+
+
+def bug(name: str) -> Case:
+    """The campaign that catches it; joram's bugs bite sooner when a majority is enough."""
+    of_joram = BUGS[name].design == "joram"
+    case = JORAM if of_joram else case_of(name)
+    settings = {**case.settings, "bug": name, INVARIANTS: "true", **({"ack": "majority"} if of_joram else {})}
+    return replace(case, settings=settings)
+
+
+def nothing(patch: pytest.MonkeyPatch) -> None:
+    """The bug is switched on by the case."""
+
+
+def same_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Whoever stands does so in the epoch that there is."""
+    patch.setattr(Replica, "next_epoch", lambda self: self.newest_promised or 64)
+    patch.setattr("nodes.reference.designs.joram.election.refusal", lambda *_, **__: None)
+
+
+def endless_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leader, "holds_lease", lambda self: True)
+    patch.setattr(Leader, "tick", lambda self: None)
+
+
+def forgotten_promise(patch: pytest.MonkeyPatch) -> None:
+    read = Log._read_meta
+
+    def without(self: Log) -> tuple[int, int, int, int, list[str], list[object]]:
+        base, epoch, _, applied, view, group = read(self)
+        return base, epoch, 0, applied, view, group
+
+    patch.setattr(Log, "_read_meta", without)
+
+
+def exchanged(patch: pytest.MonkeyPatch) -> None:
+    """A replica is taken in for another."""
+    take_in = Leader._take_in
+
+    def instead(self: Leader, learner: Member) -> None:
+        self._replica.group = self._replica.group[:-1]
+        take_in(self, learner)
+
+    patch.setattr(Leader, "_take_in", instead)
+
+
+def few_groups(patch: pytest.MonkeyPatch) -> None:
+    """Groups are told apart by one of four names."""
+    patch.setattr(Election, "_new_group", lambda self: f"GROUP {self._runtime.random.getrandbits(2)}")
+
+
+def same_icestorm_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Every group is of the same epoch, which all promise again and again."""
+    patch.setattr("nodes.reference.designs.icestorm.election.next_epoch", lambda newest, ident: 64)
+    asked = Election.asked_to_promise
+
+    def forgetful(self: Election, peer: str, group: str, epoch: int) -> object:
+        self._database.promised = 0
+        return asked(self, peer, group, epoch)
+
+    patch.setattr(Election, "asked_to_promise", forgetful)
+
+
+def hasty_standby(patch: pytest.MonkeyPatch) -> None:
+    """A server that is to be synchronised takes itself for the standby at once."""
+    def step(table: object, view: object) -> Transition | None:
+        line = next_step(table, view)  # type: ignore[arg-type]
+        return replace(line, to=PASSIVE) if line is not None and line.to == PASSIVE_TRANSITION else line
+
+    patch.setattr("nodes.reference.designs.fiorano.server.next_step", step)
+
+
+def falling_grants(patch: pytest.MonkeyPatch) -> None:
+    granted = GatewayLock._granted
+    patch.setattr(GatewayLock, "_granted", lambda self, asked, epoch, sent: granted(self, asked, 1000 - epoch, sent))
+
+
+def forgotten_count(patch: pytest.MonkeyPatch) -> None:
+    read = Repository.__init__
+
+    def init(self: Repository, database: object) -> None:
+        read(self, database)  # type: ignore[arg-type]
+        self.stamp = replace(self.stamp, counter=0)
+
+    patch.setattr(Repository, "__init__", init)
+
+
+def same_term(patch: pytest.MonkeyPatch) -> None:
+    lead = ManagerPermission.lead
+    patch.setattr(ManagerPermission, "lead", lambda self, term: lead(self, 1 if term else 0))
+
+
+def never_ready(patch: pytest.MonkeyPatch) -> None:
+    """A backup that has caught up takes itself for the primary."""
+    change = Roles._change_state
+    patch.setattr(Roles, "_change_state",
+                  lambda self, state, **fields: change(self, PRIMARY if state == READY else state, **fields))
+
+
+def clean_primary(patch: pytest.MonkeyPatch) -> None:
+    write = StoreStatus.write
+
+    def without(self: StoreStatus, **changes: object) -> None:
+        write(self, **{**changes, "state": CLEAN} if changes.get("role") == PRIMARY_STORE else changes)
+
+    patch.setattr(StoreStatus, "write", without)
+
+
+def forgotten_generation(patch: pytest.MonkeyPatch) -> None:
+    read = StoreStatus.__init__
+
+    def init(self: StoreStatus, database: object) -> None:
+        read(self, database)  # type: ignore[arg-type]
+        self.now = replace(self.now, generation=min(self.now.generation, 1))
+
+    patch.setattr(StoreStatus, "__init__", init)
+
+
+BREAKS: dict[str, tuple[Case, Break]] = {
+    "one-master-an-epoch": (JORAM, same_epochs),
+    "one-serves": (JORAM, endless_lease),
+    "promises-survive": (JORAM, forgotten_promise),
+    "logs-match": (bug("conflicting-tail-kept"), nothing),
+    "committed-stays": (bug("own-log-wins"), nothing),
+    "committed-is-durable": (bug("majority-too-small"), nothing),
+    "one-coordinator-an-epoch": (ICESTORM, same_icestorm_epochs),
+    "one-coordinator-a-group": (ICESTORM, few_groups),
+    "majority-replicates": (bug("minority-confirms"), nothing),
+    "full-start": (bug("full-start-skipped"), nothing),
+    "stamps-grow": (bug("stamp-lost-at-start"), nothing),
+    "one-database-a-stamp": (bug("links-left-behind"), nothing),
+    "confirmed-stays": (bug("oldest-database-wins"), nothing),
+    "one-holds-the-lock": (bug("lock-not-rechecked"), nothing),
+    "lock-epochs-grow": (FIORANO, falling_grants),
+    "states-by-the-table": (FIORANO, hasty_standby),
+    "serves-where-it-may": (bug("passive-serves"), nothing),
+    "repository-stamps-grow": (FIORANO, forgotten_count),
+    "one-primary-confirms": (bug("inquorate-broker-lives"), nothing),
+    "one-primary-a-term": (QPID, same_term),
+    "states-of-a-broker": (QPID, never_ready),
+    "primary-is-dirty": (QPID, clean_primary),
+    "generations-grow": (QPID, forgotten_generation),
+    "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
+}
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("name", BREAKS)
+def test_an_invariant_that_is_broken_ends_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, break_it = BREAKS[name]
+    system = SYSTEMS.load(case.system)
+    (rule,) = (each for each in system.invariants if each.name == name)
+    monkeypatch.setattr(system, "invariants", (rule,))
+    break_it(monkeypatch)
+    seen = []
+    for seed in SEEDS:
+        found = run_and_judge(case, seed, tmp_path / str(seed), tmp_path, ALL)[0]
+        seen.append(found.sentence)
+        if found.run_dir is not None and read_run(found.run_dir).get("invariant_broken", {}).get("name") == name:
+            break
+    else:
+        raise AssertionError(seen)
+    told = read_run(found.run_dir)["invariant_broken"]
+    assert (found.verdict, found.broken) == ("invalid", (INVARIANTS,))
+    assert name in found.sentence and told["wrong"] in found.sentence
+    assert told["node"] in told["states"] and told["source"] and told["rule"]
+    assert all(told["events"].values()), "the last lines of each node's log"
+
+
+def test_every_invariant_of_every_system_has_a_test_that_breaks_it() -> None:
+    declared = {each.name for system in SYSTEMS.names() for each in SYSTEMS.load(system).invariants}
+    assert declared == set(BREAKS)
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("nemesis", ["partition,pause,kill", "power,stop"])
+@pytest.mark.parametrize("case", [JORAM, ICESTORM, FIORANO, QPID], ids=lambda case: case.system)
+def test_without_a_bug_none_is_broken(case: Case, nemesis: str, tmp_path: Path) -> None:
+    for seed in range(1, 3):
+        found, *_ = run_and_judge(replace(case, nemesis=nemesis), seed, tmp_path / str(seed), tmp_path, ALL)
+        assert INVARIANTS not in found.broken and found.verdict != "invalid", found.sentence
+        assert found.run_dir is not None
+        info = read_run(found.run_dir)
+        made = replace(case, nemesis=nemesis).test(seed)
+        assert set(info["invariants"]) == {rule.name for rule in SYSTEMS.load(case.system).invariants
+                                           if rule.claimed(made)}  # fmt: skip
+        assert INVARIANTS in info["guarantees"]
+
+
+def test_a_server_that_asks_to_release_the_lock_holds_it_no_longer(tmp_path: Path) -> None:
+    """The gateway may have granted it to the other server before the answer has come."""
+    case = Case("fiorano", "queue", "partition,pause,kill", None, 30.0, 17.0, {"min_ok": "10", "mode": "shared"})
+    found, *_ = run_and_judge(case, 3, tmp_path, tmp_path, ALL)
+    assert found.verdict == "valid", found.sentence
+
+
+def test_they_can_be_switched_off(tmp_path: Path) -> None:
+    case = replace(JORAM, settings={**QUICK, "bug": "own-log-wins", INVARIANTS: "false"})
+    found, *_ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
+    assert INVARIANTS not in found.broken
+    assert found.run_dir is not None and INVARIANTS not in read_run(found.run_dir)["guarantees"]
+
+
+def test_where_an_invariant_is_claimed() -> None:
+    class Never(Watcher):
+        def look(self, *_: object) -> str:
+            return ""
+
+    rule = Invariant("r", "rule", "source", Never, unless=("clock",), where={"mode": ("a", "b")})
+    made = replace(JORAM, settings=QUICK).test(1)
+    assert not rule.claimed(made), "it has no such option"
+    fitting = replace(made, options={**made.options, "mode": "b"})
+    assert rule.claimed(fitting)
+    assert not rule.claimed(replace(fitting, nemesis=("clock",)))
+    assert not rule.claimed(replace(fitting, options={**made.options, "mode": "c"}))

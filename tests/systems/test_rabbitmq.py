@@ -1,0 +1,90 @@
+"""RabbitMQ's client: heart-beats that stop, and what a quorum queue tells of a message's deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nodes.stomp import Frame, FrameLimits, Parser, encode
+from nodes.systems.rabbitmq.client import RabbitQueues
+from nodes.systems.rabbitmq.system import RABBITMQ
+from stormproof.contracts.client import Beating, Delivery
+
+pytestmark = pytest.mark.requirement("H12", part=True)
+
+
+async def depth(queue: str) -> int:
+    return 0
+
+
+class Broker:
+    """Answers one connection, and counts its heart-beats."""
+
+    def __init__(self, deliveries: int | None) -> None:
+        self.beats = 0
+        self.beat = asyncio.Event()
+        self.connect: Frame | None = None
+        self._deliveries = deliveries
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parser = Parser(FrameLimits())
+        while data := await reader.read(1 << 16):
+            for frame in parser.feed(data):
+                if not isinstance(frame, Frame):
+                    self.beats += 1
+                    self.beat.set()
+                elif frame.command == "CONNECT":
+                    self.connect = frame
+                    writer.write(encode(Frame("CONNECTED", {"version": "1.2"})))
+                elif "receipt" in frame.headers:
+                    writer.write(encode(Frame("RECEIPT", {"receipt-id": frame.headers["receipt"]})))
+                    if frame.command == "SUBSCRIBE":
+                        headers = {"subscription": "q0", "message-id": "1", "ack": "1", "destination": "/amq/queue/q0"}
+                        if self._deliveries is not None:
+                            headers["x-delivery-count"] = str(self._deliveries)
+                        writer.write(encode(Frame("MESSAGE", headers, b"token")))
+        writer.close()
+
+
+async def taken(deliveries: int | None, counted: bool) -> Delivery:
+    server = await asyncio.start_server(Broker(deliveries).serve, "127.0.0.1", 0)
+    queues = RabbitQueues(depth, counted, 0.0)
+    await queues.connect("127.0.0.1", server.sockets[0].getsockname()[1], "")
+    delivery = await queues.take("q0", 5.0)
+    await queues.close()
+    server.close()
+    assert delivery is not None
+    return delivery
+
+
+@pytest.mark.parametrize(("deliveries", "counted", "number"), [(None, True, 1), (4, True, 5), (None, False, None)])
+def test_the_number_of_a_delivery(deliveries: int | None, counted: bool, number: int | None) -> None:
+    """A message that was never taken back has no header; a classic queue counts nothing."""
+    assert asyncio.run(taken(deliveries, counted)).number == number
+
+
+def test_who_stands_still_sends_no_heartbeats() -> None:
+    async def work() -> None:
+        broker = Broker(None)
+        server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+        queues = RabbitQueues(depth, True, 0.02)
+        assert isinstance(queues, Beating)
+        await queues.connect("127.0.0.1", server.sockets[0].getsockname()[1], "")
+        assert broker.connect is not None and broker.connect.headers["heart-beat"] == "20,0"
+        await broker.beat.wait()
+        still = asyncio.create_task(queues.stand_still(0.3))
+        await asyncio.sleep(0.05)  # a beat may be on its way
+        before = broker.beats
+        await still
+        assert broker.beats <= before + 1
+        broker.beat.clear()
+        await broker.beat.wait()
+        await queues.close()
+        server.close()
+
+    asyncio.run(work())
+
+
+def test_the_client_takes_its_heartbeat_from_the_options() -> None:
+    assert {option.name: option.default for option in RABBITMQ.options}["heartbeat"] == 0.0

@@ -1,0 +1,49 @@
+"""What a lock guards: a counter that its holder reads, thinks about, and writes back.
+
+It stands beside the brokers and never fails, so whatever is lost in it was lost because two held the lock. It can fence
+off holders of the past: it refuses a token that is older than one that it has seen (Kleppmann, *How to do distributed
+locking*, 2016; the generation numbers of Burrows' Chubby, 2006).
+"""
+
+from __future__ import annotations
+
+FENCED = "the token is older than one that was seen"
+"""The error of an update that what the lock guards has refused."""
+
+
+class Fenced(Exception):
+    """The token is too old: nothing was read or written."""
+
+
+class Guarded:
+    """A counter with blind writes; ``writes`` counts them. A token of 0 is none, and is not looked at."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._newest = 0
+        self.writes = 0
+
+    def read(self, token: int = 0) -> int:
+        """What it holds; from now on older tokens are refused.
+
+        Raises:
+            Fenced: the token is older than one that was seen.
+        """
+        self._demand(token)
+        return self._count
+
+    def write(self, count: int, token: int = 0) -> int:
+        """Let it hold this; returns how many writes there have been.
+
+        Raises:
+            Fenced: as for ``read``.
+        """
+        self._demand(token)
+        self._count = count
+        self.writes += 1
+        return self.writes
+
+    def _demand(self, token: int) -> None:
+        if token and token < self._newest:
+            raise Fenced(FENCED)
+        self._newest = max(self._newest, token)

@@ -1,0 +1,215 @@
+"""A lock that is a register: a lease, which ends by itself, with fencing tokens.
+
+The register holds the number of the last lease and whether that is held. Whoever finds it free, or has seen one and
+the same lease for as long as a lease lasts, takes the next number by compare-and-set. A holder counts from before it
+asked, everybody else from after they saw, so that a lease ends for its holder before it ends for others: without
+comparing clocks, if these run equally fast (Gray & Cheriton, *Leases*, 1989). The number is the fencing token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from stormproof.contracts.client import LockConnection, NotDone, RegisterConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.client import StompCluster
+from workloads.connection import ConnectionBroken, NotSent
+from workloads.lock_client import FREE_FOR_NOBODY, NOT_HELD, Updates
+from workloads.neutral_client import NeutralQueueClient
+from workloads.register_client import (
+    UNTOLD,
+    NeutralRegisterClient,
+    RegisterClient,
+    Seen,
+    decode_value,
+    encode_value,
+    register_name,
+)
+
+KEY = 0
+"""The register that is the lock."""
+
+
+class Lease(ABC):
+    """One worker's part in a lease; subclasses look at the register, and swap its value."""
+
+    def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
+        self._seconds, self._stall = float(options["lease"]), float(options["stall"])
+        self._fencing = bool(options["fencing"])
+        self._updates = updates
+        self._watched, self._since = -1, 0.0
+        self._mine: Seen | None = None
+        self._until = 0.0
+
+    @abstractmethod
+    async def look(self) -> Seen:
+        """What the register holds; raises NotSent or NotDone when nobody tells."""
+
+    @abstractmethod
+    async def swap(self, seen: Seen, value: int) -> Seen | None:
+        """Replace what was seen; what the register holds then, None when it held something else before.
+
+        Raises:
+            Exception: ``NotSent`` and ``NotDone``: it certainly was not replaced; any other: it may have been.
+        """
+
+    async def carry_out_lease(self, op: Op) -> Op:
+        """``acquire``, ``update`` or ``release``."""
+        if op.f == "update":
+            return await self._updates.carry_out(op, self)
+        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
+
+    async def _acquire(self, op: Op) -> Op:
+        self._mine = None
+        seen = await self.look()
+        token, held = divmod(seen.value, 2)
+        if held and not self._is_over(seen.value):
+            return op.fail(FREE_FOR_NOBODY)
+        begun = _now()
+        now = await self.swap(seen, 2 * (token + 1) + 1)
+        if now is None:
+            return op.fail(FREE_FOR_NOBODY)
+        self._mine, self._until = now, begun + self._seconds
+        return op.ok(token + 1)
+
+    def _is_over(self, value: int) -> bool:
+        """Whether a lease has been there for as long as it lasts; the first look at it only begins to count."""
+        if value != self._watched:
+            self._watched, self._since = value, _now()
+        return _now() - self._since > self._seconds
+
+    async def _release(self, op: Op) -> Op:
+        mine, self._mine = self._mine, None
+        if mine is None or await self.swap(mine, mine.value - 1) is None:
+            return op.fail(NOT_HELD)
+        return op.ok()
+
+    def holds(self) -> bool:
+        """Whether the lease still runs, by our own clock."""
+        return self._mine is not None and _now() < self._until
+
+    def token(self) -> int:
+        """The number of the lease, where what it guards looks at that."""
+        return self._mine.value // 2 if self._mine is not None and self._fencing else 0
+
+    async def stand_still(self) -> None:
+        """Sleep through the end of the lease."""
+        await asyncio.sleep(self._stall)
+
+
+class Untold(ConnectionBroken):
+    """The broker says that it has carried out what was asked, but not how that ended."""
+
+
+class LeaseClient(Lease, RegisterClient):
+    """A worker whose lease is a key of a last-value queue."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
+        RegisterClient.__init__(self, cluster, host, first)
+        Lease.__init__(self, cluster.test.options, updates)
+
+    async def carry_out(self, op: Op) -> Op:
+        """``acquire``, ``update`` or ``release``."""
+        return await self.carry_out_lease(op)
+
+    async def look(self) -> Seen:
+        """What the key holds."""
+        try:
+            return await self.read(KEY)
+        except (TimeoutError, ConnectionBroken) as error:
+            raise NotSent(f"could not look: {error or 'no receipt in time'}") from None
+
+    async def swap(self, seen: Seen, value: int) -> Seen | None:
+        """By the version that was seen."""
+        told = await self.put(KEY, value, seen.version)
+        if told is None:
+            raise Untold(UNTOLD)
+        return self._seen[KEY] if told else None
+
+
+class NeutralLeaseClient(Lease, NeutralRegisterClient):
+    """A worker on a system of any kind that has registers."""
+
+    def __init__(
+        self, cluster: Cluster, connection: RegisterConnection, host: str, thread: int, updates: Updates
+    ) -> None:
+        NeutralRegisterClient.__init__(self, cluster, connection, host, thread)
+        Lease.__init__(self, cluster.test.options, updates)
+
+    async def _carry_out(self, op: Op) -> Op:
+        return await self.carry_out_lease(op)
+
+    async def look(self) -> Seen:
+        """What the register holds."""
+        try:
+            found = await self._bounded(self.registers().read(register_name(KEY)))
+        except Exception as error:
+            raise NotDone(f"could not look: {type(error).__name__}: {error}") from None
+        return Seen(decode_value(found or b""), "" if found is None else "written")
+
+    async def swap(self, seen: Seen, value: int) -> Seen | None:
+        """By the value that was seen, which never comes again."""
+        expected = encode_value(seen.value) if seen.version else None
+        done = await self._bounded(self.registers().cas(register_name(KEY), expected, encode_value(value)))
+        return Seen(value, "written") if done else None
+
+
+class LockServiceClient(NeutralQueueClient):
+    """A worker on a system of any kind that has locks of its own, which end by themselves."""
+
+    def __init__(
+        self, cluster: Cluster, connection: LockConnection, host: str, thread: int, updates: Updates
+    ) -> None:
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        options = cluster.test.options
+        self._seconds, self._stall = float(options["lease"]), float(options["stall"])
+        self._patience, self._fencing = float(options["poll"]), bool(options["fencing"])
+        self._updates = updates
+        self._token = 0
+        self._until = 0.0
+
+    async def _carry_out(self, op: Op) -> Op:
+        if op.f == "update":
+            return await self._updates.carry_out(op, self)
+        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
+
+    async def _acquire(self, op: Op) -> Op:
+        locks, name = self._locks(), register_name(KEY)
+        self._token, begun = 0, _now()
+        try:
+            token = await asyncio.wait_for(locks.acquire(name, self._seconds), self._patience)
+        except TimeoutError:
+            await self._bounded(locks.give_up(name))
+            return op.fail(FREE_FOR_NOBODY)
+        self._token, self._until = token, begun + self._seconds
+        return op.ok(token)
+
+    async def _release(self, op: Op) -> Op:
+        token, self._token = self._token, 0
+        if not token or not await self._bounded(self._locks().release(register_name(KEY))):
+            return op.fail(NOT_HELD)
+        return op.ok()
+
+    def holds(self) -> bool:
+        """Whether the lock's lease still runs, by our own clock."""
+        return bool(self._token) and _now() < self._until
+
+    def token(self) -> int:
+        """The lock's token, where what it guards looks at that."""
+        return self._token if self._fencing else 0
+
+    async def stand_still(self) -> None:
+        """Sleep through the end of the lease."""
+        await asyncio.sleep(self._stall)
+
+    def _locks(self) -> LockConnection:
+        assert isinstance(self._connection, LockConnection)
+        return self._connection
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,238 @@
+"""Workloads ``lock`` and ``lease``: many want a lock, one has it, and what it guards shows when two had it.
+
+``lock``: the lock is one message in a queue; who has it unacknowledged is the holder. ``lease``: the lock is a register
+with a time limit and fencing tokens. Who gets the lock reads a counter, thinks, and writes it back with one more; when
+all is healed, one takes the lock, another must not get it, and the first one gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stormproof.contracts.client import Client, LockConnection, RegisterConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
+    PENDING,
+    Answer,
+    Context,
+    Generator,
+    Source,
+    clients,
+    delay,
+    lift,
+    on_threads,
+    once,
+    per_thread,
+    phases,
+    rate,
+    repeat,
+    time_limit,
+    until_ok,
+)
+from stormproof.operation import FAIL, INVOKE, OK, Op
+from stormproof.test import Test
+from stormproof.vocabulary import LOCKS
+from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.guarded import Guarded
+from workloads.lease_client import LeaseClient, LockServiceClient, NeutralLeaseClient
+from workloads.lock_client import NeutralLockClient, QueueLockClient, Updates
+from workloads.queue_client import queue_name
+
+PROMPT, STALLING = "prompt", "stalling"
+ACQUIRE, UPDATE, RELEASE, INSTALL = "acquire", "update", "release", "install"
+_NEXT = {ACQUIRE: UPDATE, UPDATE: RELEASE}
+
+
+@dataclass(frozen=True, slots=True)
+class Holds(Generator):
+    """One thread's work: it acquires as ``acquires`` says; once it has, it updates and releases at once.
+
+    ``following`` is what comes next of a hold, ``open`` whether an operation of its own is under way. A hold is brought
+    to its end when ``acquires`` is exhausted, and given up with the process that had it.
+    """
+
+    acquires: Generator | None
+    following: str = ""
+    process: int = -1
+    open: bool = False
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if self.open or (self.following and not ctx.free):
+            return PENDING, self
+        if self.following:
+            op = ctx.fill(Op(INVOKE, self.following, key=0))
+            if op.process == self.process:
+                return op, replace(self, open=True)
+        answer = None if self.acquires is None else self.acquires.op(test, ctx)
+        if answer is None:
+            return None
+        asked, acquires = answer
+        begun = asked.process if isinstance(asked, Op) else -1
+        return asked, replace(self, acquires=acquires, following="", process=begun, open=begun >= 0)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        acquires = None if self.acquires is None else self.acquires.update(test, ctx, event)
+        me = replace(self, acquires=acquires)
+        if not self.open or event.process != self.process or event.type == INVOKE:
+            return me
+        goes_on = event.type == OK or (event.type == FAIL and event.f == UPDATE)
+        return replace(me, open=False, following=_NEXT.get(event.f, "") if goes_on else "")
+
+
+_COMMON = (
+    Option("workers", 5, "threads that want the lock", load=True),
+    Option("work", 0.1, "seconds from a holder's reading of what the lock guards to its writing"),
+    Option("holders", PROMPT, "stalling: some holders stand still, as a process that is stopped, before they write",
+           (PROMPT, STALLING)),
+    Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+    Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+    Option("poll", 0.5, "seconds that a worker waits for the lock"),
+    CLIENT_HEARTBEAT,
+    CONNECT,
+    *CONNECTING,
+    Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
+    Option("drain_limit", 40.0, "seconds that somebody tries to get the lock when all is healed"),
+    Option("min_ok", 10, "confirmed acquires, and updates, below which the verdict is unknown"),
+)  # fmt: skip
+
+
+class LockWorkload(Workload):
+    """Workers that take turns with one message."""
+
+    name = "lock"
+    subject = LOCKS
+    needs: tuple[str, ...] = ("queues",)
+    options: tuple[Option, ...] = (
+        Option("guard", "queue", "what the lock is: a message in a queue", ("queue",)),
+        Option("refuse_older", False, "what the lock guards refuses deliveries older than one that it has seen; for "
+               "systems whose queues number them"),
+        Option("stall", 8.0, "seconds that a stalling holder stands still"),
+        *_COMMON,
+    )
+    guarantees = ("mutual-exclusion", "lost-update", "fencing", "lock-lost")
+
+    def __init__(self) -> None:
+        self._updates: Updates | None = None
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would be there to want the lock beside its holder.
+        """
+        if options["workers"] < 2:
+            raise UsageError(f"--set workers={options['workers']}: at least 2, for a lock to be of use")
+        return int(options["workers"])
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        least = max(1, options["min_ok"])
+        return {"min_ok": {ACQUIRE: least, UPDATE: least}, "faults_confirmed": True}
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """The queue that the token is in."""
+        return Demands(queues=(queue_name(0),))
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first."""
+        updates = self.updates(cluster.test)
+        if (connection := cluster.queue_connection()) is not None:
+            return NeutralLockClient(cluster, connection, host, thread, updates)
+        if cluster.test.options["refuse_older"]:
+            raise UsageError(f"--set refuse_older=true: {cluster.test.system}'s queues do not number their deliveries")
+        return QueueLockClient(cluster, host, thread, updates)
+
+    def updates(self, test: Test) -> Updates:
+        """What all holders of the run share."""
+        if self._updates is None:
+            stalls = test.options["holders"] == STALLING
+            self._updates = Updates(Guarded(), float(test.options["work"]), stalls, test.rng("stalls"))
+        return self._updates
+
+    def first(self, test: Test) -> Source:
+        """What is done before anybody wants the lock: the token is sent, once."""
+        return _Install()
+
+    def main(self, test: Test) -> Generator:
+        """Each worker asks for the lock at its share of the test's rate, for the test's time."""
+        each = test.rate / test.concurrency
+
+        def worker(thread: int) -> Source:
+            asks = rate(each, repeat(Op(INVOKE, ACQUIRE, key=0)), test.rng(f"rate/{thread}"))
+            return Holds(time_limit(test.time_limit, asks))
+
+        return clients(phases(on_threads([0], self.first(test)), per_thread(worker)))
+
+    def drain(self, test: Test) -> Generator:
+        """One takes the lock, another must not get it, the first one uses it and gives it back."""
+        patient = time_limit(test.options["drain_limit"], until_ok(delay(0.2, repeat(Op(INVOKE, ACQUIRE, key=0)))))
+        other, use, leave = (once(Op(INVOKE, f, key=0)) for f in (ACQUIRE, UPDATE, RELEASE))
+        return clients(phases(*(on_threads([thread], each) for thread, each in
+                                ((0, patient), (1, other), (0, use), (0, leave)))))  # fmt: skip
+
+
+class LeaseWorkload(LockWorkload):
+    """Workers that take turns by compare-and-set of a register; each lease has a number and an end."""
+
+    name = "lease"
+    needs = ("registers",)
+    options = (
+        Option("guard", "lease", "what the lock is: a register with a time limit, or the system's own lock",
+               ("lease", "service")),
+        Option("lease", 1.0, "seconds that a lease lasts"),
+        Option("fencing", True, "what the lock guards refuses tokens older than one that it has seen"),
+        Option("stall", 3.0, "seconds that a stalling holder stands still"),
+        *_COMMON,
+    )
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """Nothing: a register is there when it is written."""
+        return Demands()
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread; it tries the replica beside its host first.
+
+        Raises:
+            UsageError: the system's connections have no registers.
+        """
+        updates, connection = self.updates(cluster.test), cluster.queue_connection()
+        if cluster.test.options["guard"] == "service":
+            if not isinstance(connection, LockConnection):
+                raise UsageError(f"{cluster.test.system}: its connections have no locks; see docs/systems.md")
+            return LockServiceClient(cluster, connection, host, thread, updates)
+        if connection is None:
+            return LeaseClient(cluster, host, thread, updates)
+        if not isinstance(connection, RegisterConnection):
+            raise UsageError(f"{cluster.test.system}: its connections lack read, write or cas; see docs/systems.md")
+        return NeutralLeaseClient(cluster, connection, host, thread, updates)
+
+    def first(self, test: Test) -> Source:
+        """A register that was never written is a lock that is free."""
+        return lift(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Install(Generator):
+    """The token is sent until it may be there: a second one would be a second lock."""
+
+    open: bool = False
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if self.open or not ctx.free:
+            return PENDING, self
+        return ctx.fill(Op(INVOKE, INSTALL, key=0)), _Install(True)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        if event.f != INSTALL or event.type == INVOKE:
+            return self
+        return _Install() if event.type == FAIL else lift(None)

@@ -1,0 +1,229 @@
+"""Clients that hold a lock, change what it guards, and give it back; here of a lock that is one message in a queue.
+
+Who has the message, and has not acknowledged it, holds the lock; to give the message back is to release it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Protocol
+
+from nodes.stomp import Frame
+from stormproof.contracts.client import Beating, Delivery, QueueConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.client import StompClient, StompCluster
+from workloads.connection import ConnectionBroken, NotSent, Rejected
+from workloads.guarded import Fenced, Guarded
+from workloads.neutral_client import NeutralQueueClient
+from workloads.queue_client import destination
+
+TOKEN = b"token"
+STALL_SHARE = 0.25
+"""Of the holds of stalling holders, how many are slept through."""
+FREE_FOR_NOBODY = "empty"
+"""The error of an acquire that waited for the lock in vain."""
+NOT_HELD = "the lock is held no longer"
+"""The error of an update or a release by whoever has learnt that it is no holder any more."""
+NO_TOKENS = "the system's queues give no fencing tokens"
+"""The error of an acquire where what the lock guards wants to see one."""
+
+
+class Holder(Protocol):
+    """Who holds a lock, as an update needs to know it."""
+
+    def holds(self) -> bool:
+        """Whether the lock is ours still, for all that we know."""
+        ...
+
+    def token(self) -> int:
+        """The fencing token that is shown to what the lock guards; 0: none."""
+        ...
+
+    async def stand_still(self) -> None:
+        """Do nothing, and be heard of by nobody, for longer than a lock waits for its holder."""
+
+
+class Updates:
+    """What holders do under the lock; one for all clients of a run.
+
+    Args:
+        guarded: what the lock guards.
+        work: seconds from reading it to writing it.
+        stalls: whether some holders stand still just before they write.
+        rng: draws which.
+    """
+
+    def __init__(self, guarded: Guarded, work: float, stalls: bool, rng: random.Random) -> None:
+        self._guarded, self._work, self._stalls, self._rng = guarded, work, stalls, rng
+
+    async def carry_out(self, op: Op, holder: Holder) -> Op:
+        """``update``: read, think, make sure that the lock is still ours, write.
+
+        The completion's value: how many writes there have been with this one, and the count that it wrote.
+        """
+        try:
+            if not holder.holds():
+                return op.fail(NOT_HELD)
+            count = self._guarded.read(holder.token()) + 1
+            await asyncio.sleep(self._work)
+            if not holder.holds():
+                return op.fail(NOT_HELD)
+            token = holder.token()
+            if self._stalls and self._rng.random() < STALL_SHARE:
+                await holder.stand_still()
+            return op.ok((self._guarded.write(count, token), count))
+        except Fenced as error:
+            return op.fail(str(error))
+
+
+class QueueLockClient(StompClient):
+    """A worker that takes the token, and gives it back by NACK; subscribed only while it asks for the lock or has it.
+
+    The token is its own while its connection lives: a broker gives up a client no sooner than that has noticed, if the
+    connection is a reliable one.
+    """
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, updates: Updates) -> None:
+        super().__init__(cluster, host, first)
+        self._updates = updates
+        self._message: Frame | None = None
+        self._subscriptions = 0
+        self._subscribed = False
+
+    def reset(self) -> None:
+        """Token and subscription went with their connection."""
+        self._message, self._subscribed = None, False
+
+    async def carry_out(self, op: Op) -> Op:
+        """``install``, ``acquire``, ``update`` or ``release``."""
+        if op.f == "install":
+            await self.request("SEND", {"destination": destination(0), "content-type": "text/plain"}, TOKEN)
+            return op.ok()
+        if op.f == "update":
+            return await self._updates.carry_out(op, self)
+        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
+
+    async def _acquire(self, op: Op) -> Op:
+        try:
+            await self._unsubscribe()
+            self._subscriptions += 1
+            self._subscribed = True
+            about = {"id": str(self._subscriptions), "destination": destination(0), "x-prefetch": "1"}
+            await self.request("SUBSCRIBE", {**about, "ack": "client-individual"})
+            message = await self.poll()
+        except (TimeoutError, ConnectionBroken) as error:
+            await self.leave()
+            return op.fail(f"could not ask: {error or 'no receipt in time'}")
+        if message is not None and self._connection.connected:
+            self._message = message
+            return op.ok()
+        await self._retire()
+        return op.fail(FREE_FOR_NOBODY)
+
+    async def _release(self, op: Op) -> Op:
+        message, self._message = self._message, None
+        if message is None:
+            return op.fail(NOT_HELD)
+        try:
+            await self.request("NACK", {"id": message.headers["ack"]})
+        except Rejected as error:
+            return op.fail(f"{NOT_HELD}: {error}")
+        await self._retire()
+        return op.ok()
+
+    async def _retire(self) -> None:
+        """Ask for the lock no longer: what is on its way to us must not stay here."""
+        try:
+            await self._unsubscribe()
+        except (NotSent, Rejected, TimeoutError, ConnectionBroken):
+            await self.leave()
+
+    async def _unsubscribe(self) -> None:
+        self._message = None
+        if self._subscribed:
+            await self.request("UNSUBSCRIBE", {"id": str(self._subscriptions)})
+            self._subscribed = False
+        self._connection.messages.clear()
+
+    def holds(self) -> bool:
+        """Whether the token is here, and the broker is heard."""
+        return self._message is not None and self._connection.connected
+
+    def token(self) -> int:
+        """A message in a queue has none."""
+        return 0
+
+    async def stand_still(self) -> None:
+        """As a process that is stopped: the broker hears nothing of it."""
+        await self.leave()
+        await asyncio.sleep(float(self._options["stall"]))
+
+
+class NeutralLockClient(NeutralQueueClient):
+    """A worker on a system of any kind, connected only while it asks for the lock or has it: to a connection that stays
+    the token could be pushed while nobody looks, and be missed by all others.
+
+    Whether its connection lives it can't tell: it takes itself for the holder until something has gone wrong. Where the
+    system numbers its deliveries, the number is the fencing token.
+    """
+
+    def __init__(
+        self, cluster: Cluster, connection: QueueConnection, host: str, thread: int, updates: Updates
+    ) -> None:
+        super().__init__(cluster, connection, host, thread)
+        self._updates = updates
+        self._fencing = bool(cluster.test.options["refuse_older"])
+        self._delivery: Delivery | None = None
+
+    async def _carry_out(self, op: Op) -> Op:
+        connection, queue = self._connection, self._cluster.demands.queues[0]
+        assert connection is not None
+        if op.f == "install":
+            await self._bounded(connection.send(queue, TOKEN))
+            return op.ok()
+        if op.f == "update":
+            return await self._updates.carry_out(op, self)
+        if op.f == "release":
+            return await self._release(op)
+        self._delivery = await self._poll(connection, queue)
+        if self._delivery is None:
+            await self.close()
+            return op.fail(FREE_FOR_NOBODY)
+        if self._fencing and self._delivery.number is None:
+            await self.close()
+            return op.fail(NO_TOKENS)
+        return op.ok(self._delivery.number)
+
+    async def _release(self, op: Op) -> Op:
+        delivery, self._delivery = self._delivery, None
+        if delivery is None:
+            return op.fail(NOT_HELD)
+        if delivery.give_back is not None:
+            await self._bounded(delivery.give_back())
+        await self.close()
+        return op.ok()
+
+    async def close(self) -> None:
+        """Disconnect, which gives the token back."""
+        self._delivery = None
+        await super().close()
+
+    def holds(self) -> bool:
+        """Whether the token is here."""
+        return self._delivery is not None
+
+    def token(self) -> int:
+        """The number of the delivery, where what the lock guards looks at that."""
+        return (self._delivery.number or 0) if self._fencing and self._delivery is not None else 0
+
+    async def stand_still(self) -> None:
+        """As a process that is stopped, whose connection the broker gives up: when it hears no heart-beat any more, or,
+        where there are none, because it is closed."""
+        seconds, connection = float(self._options["stall"]), self._connection
+        if isinstance(connection, Beating) and connection.heartbeat:
+            await connection.stand_still(seconds)
+            return
+        await self.close()
+        await asyncio.sleep(seconds)

@@ -1,0 +1,169 @@
+"""Workload ``log``: logs with offsets, as Jepsen's tests of Kafka do it.
+
+Producers append and are told an offset; readers read on from where they are, and go back at times. Every value is
+appended once. At the end, when all is healed, each log is read from its beginning, and then each node's own copy of it,
+where the system shows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stormproof.contracts.client import Client, LogConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
+    PENDING,
+    Answer,
+    Context,
+    Generator,
+    Seed,
+    Source,
+    clients,
+    on_threads,
+    per_thread,
+    rate,
+    sequence,
+    time_limit,
+)
+from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.test import Test
+from stormproof.vocabulary import LOGS
+from workloads.client import CONNECT, CONNECTING
+from workloads.log_client import EMPTY, NeutralLogClient
+
+SEEK_BACK = 20
+"""Offsets by which a reader goes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appends(Generator):
+    """One producer's appends: its number above zero, and above that multiples of ``producers``."""
+
+    logs: int
+    thread: int
+    producers: int
+    seed: Seed
+    appended: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        key, seed = self.seed.below(self.logs)
+        value = 1 + self.thread + self.producers * self.appended
+        return ctx.fill(Op(INVOKE, "append", value, key)), replace(self, seed=seed, appended=self.appended + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Polls(Generator):
+    """One reader's polls of all logs; of a hundred operations so many go back."""
+
+    logs: int
+    seeks: int
+    seed: Seed
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        draw, seed = self.seed.below(100)
+        key, seed = seed.below(self.logs)
+        wanted = Op(INVOKE, "seek", SEEK_BACK, key) if draw < self.seeks else Op(INVOKE, "poll", None, key)
+        return ctx.fill(wanted), replace(self, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class UntilEmpty(Generator):
+    """One thread's reads until one finds nothing more."""
+
+    wanted: Op
+    done: bool = False
+
+    def op(self, test: Test, ctx: Context) -> Answer | None:
+        if self.done:
+            return None
+        if not ctx.free:
+            return PENDING, self
+        return ctx.fill(self.wanted), self
+
+    def update(self, test: Test, ctx: Context, op: Op) -> Generator:
+        """The end of the log is seen."""
+        ended = op.type == FAIL and op.error == EMPTY and (op.f, op.key) == (self.wanted.f, self.wanted.key)
+        return replace(self, done=True) if ended else self
+
+
+class LogWorkload(Workload):
+    """Logs lose nothing that was confirmed, have one value at an offset, and are read in order without gaps."""
+
+    name = "log"
+    subject = LOGS
+    needs = ("logs",)
+    options: tuple[Option, ...] = (
+        Option("producers", 3, "threads that append", load=True),
+        Option("readers", 3, "threads that read", load=True),
+        Option("logs", 2, "number of logs", load=True),
+        Option("seeks", 2, "of a hundred operations of a reader, how many go back"),
+        Option("batch", 50, "entries that a read asks for at most"),
+        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        CONNECT,
+        *CONNECTING,
+        Option("copies", True, "each node's own copy is read at the end, where the system shows it"),
+        Option("drain_limit", 60.0, "seconds that the last reads may take in all"),
+        Option("min_ok", 20, "confirmed appends, and polls, below which the verdict is unknown"),
+    )
+    guarantees = ("log-lost", "log-offsets", "log-reads", "divergence")
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would append or read, or there would be no log.
+        """
+        for name in ("producers", "readers", "logs", "batch"):
+            if options[name] < 1:
+                raise UsageError(f"--set {name}={options[name]}: at least 1")
+        return int(options["producers"] + options["readers"])
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        least = max(1, options["min_ok"])
+        return {"min_ok": {"append": least, "poll": least}, "faults_confirmed": True}
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread.
+
+        Raises:
+            UsageError: the system's connections have no logs.
+        """
+        connection = cluster.queue_connection()
+        if not isinstance(connection, LogConnection):
+            raise UsageError(f"{cluster.test.system}: its connections lack append or read; see docs/systems.md")
+        return NeutralLogClient(cluster, connection, host, thread)
+
+    def main(self, test: Test) -> Generator:
+        """Producers and readers share the test's rate, for its time."""
+        options, rng = test.options, test.rng("logs")
+        seeds = [Seed.of(rng) for _ in range(test.concurrency)]
+        producers = options["producers"]
+
+        def load(thread: int) -> Source:
+            if thread < producers:
+                return Appends(options["logs"], thread, producers, seeds[thread])
+            return Polls(options["logs"], options["seeks"], seeds[thread])
+
+        return clients(time_limit(test.time_limit, rate(test.rate, per_thread(load), test.rng("rate"))))
+
+    def drain(self, test: Test) -> Generator:
+        """One reader reads each log whole, then each node's copies."""
+        logs = range(test.options["logs"])
+        reads: list[Source] = [UntilEmpty(Op(INVOKE, "scan", None, key)) for key in logs]
+        if test.options["copies"] and len(test.node_names) > 1:
+            reads += [UntilEmpty(Op(INVOKE, "copy", node, key)) for node in range(len(test.node_names)) for key in logs]
+        return clients(on_threads([test.options["producers"]], time_limit(test.options["drain_limit"],
+                                                                          sequence(*reads))))  # fmt: skip

@@ -1,0 +1,158 @@
+"""Clients of the workload ``events`` for systems of any kind: their connections publish, subscribe and deliver.
+
+Who writes the connection (``EventConnection``) says *certainly not* by ``NotDone``; whatever else goes wrong may have
+happened. Here is all the rest: time limits, other nodes, draining, and how operations end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from nodes.timeouts import within
+from stormproof.contracts.client import Event, EventConnection, NotDone, Subscriber
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.client import decode_body, encode_body
+from workloads.events_client import FIRST_PORT, REPLICATED, SINGLE, links, topic_name
+from workloads.neutral_client import close_quietly, reason_of
+
+ORDERED = "ordered"
+"""The value of ``reliability`` with which events must come in order."""
+
+T = TypeVar("T")
+
+
+class NeutralEventClient:
+    """What publishers and subscribers share: a connection to the first node that lets them in."""
+
+    def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int) -> None:
+        """``host`` is the client host it stands at; ``first`` the place in the list of nodes it begins with."""
+        self.cluster = cluster
+        self.options = cluster.test.options
+        self.connection = connection
+        self.addresses = list(cluster.client_addresses())
+        self.nodes = {host: name for (host, _), name in zip(self.addresses, cluster.node_names, strict=True)}
+        self.local = cluster.backend.address(host)
+        self.place = first % len(self.addresses)
+        self.alone = False
+        self.connected = False
+
+    async def open(self) -> None:
+        """Connect to the first node that lets us in.
+
+        Raises:
+            NotDone: none did in time; the text tells what the last one answered.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + float(self.options["open_timeout"])
+        trouble: Exception = NotDone("no node was tried")
+        for _ in range(1 if self.alone else len(self.addresses)):
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            try:
+                async with within(left):
+                    await self.connection.connect(*self.addresses[self.place], self.local)
+            except Exception as error:
+                trouble = error
+                self.move()
+                continue
+            self.connected = True
+            return
+        raise NotDone(reason_of(trouble))
+
+    def move(self) -> None:
+        """Go on with the next node, where that is allowed, before anything else is asked."""
+        self.connected = False
+        if not self.alone:
+            self.place = (self.place + 1) % len(self.addresses)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await close_quietly(self.connection)
+
+    async def bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
+        """What a call gives within ``op_timeout`` and ``extra`` seconds; raises TimeoutError."""
+        async with within(float(self.options["op_timeout"]) + extra):
+            return await call
+
+
+class NeutralPublisher(NeutralEventClient):
+    """A publisher of one of the workload's kinds.
+
+    ``replicated`` goes on at another node without notice where the event was certainly not taken, the others say so;
+    ``single-endpoint`` knows no other node than its first.
+    """
+
+    def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int, kind: str) -> None:
+        super().__init__(cluster, connection, host, first)
+        self._kind, self.alone = kind, kind == SINGLE
+
+    async def invoke(self, op: Op) -> Op:
+        """``publish``."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + float(self.options["op_timeout"])
+        while True:
+            try:
+                if not self.connected:
+                    await self.open()
+                node = self.nodes.get(self.addresses[self.place][0])
+                await self.bounded(self.connection.publish(topic_name(op.key or 0), encode_body(op.value)))
+                return op.ok(node=node)
+            except NotDone as error:
+                self.move()
+                if self._kind == REPLICATED and loop.time() + 0.1 < deadline:
+                    await asyncio.sleep(0.05)
+                    continue
+                return op.fail(f"not done: {reason_of(error)}")
+            except TimeoutError:
+                self.move()
+                return op.info("no answer in time")
+            except Exception as error:
+                self.move()
+                return op.info(f"connection broken: {reason_of(error)}")
+
+
+class NeutralListener(NeutralEventClient):
+    """A subscriber: it asks a node for its subscription, and takes what any node delivers."""
+
+    def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int, key: int) -> None:
+        super().__init__(cluster, connection, host, first)
+        self._key = key
+
+    async def open(self) -> None:
+        """Connect, and have the topics and their links made."""
+        await super().open()
+        for topic in range(int(self.options["topics"])):
+            await self.bounded(self.connection.create(topic_name(topic)))
+        for source, target in links(self.options):
+            await self.bounded(self.connection.link(topic_name(source), topic_name(target)))
+
+    async def invoke(self, op: Op) -> Op:
+        """``attach``, ``receive`` or ``drain``."""
+        if op.f == "attach":
+            return await self._attach(op)
+        poll = float(self.options["poll" if op.f == "receive" else "drain_patience"])
+        event: Event | None = await self.bounded(self.connection.take(poll), poll)
+        if event is None:
+            return op.fail("empty")
+        return op.ok(decode_body(event.body), node=self.nodes.get(event.host))
+
+    async def _attach(self, op: Op) -> Op:
+        topic = topic_name(self._key % int(self.options["topics"]))
+        ordered = self.options["reliability"] == ORDERED
+        subscriber = Subscriber(f"s{self._key}", FIRST_PORT + self._key, ordered, int(self.options["retry_count"]),
+                                float(self.options["work"]))  # fmt: skip
+        try:
+            if not self.connected:
+                await self.open()
+            await self.bounded(self.connection.subscribe(topic, subscriber))
+        except NotDone as error:
+            self.move()
+            return op.fail(f"not done: {reason_of(error)}")
+        except Exception as error:
+            self.move()
+            return op.fail(f"unknown, to be asked again: {reason_of(error)}")  # what listens stays: events may come
+        return op.ok()

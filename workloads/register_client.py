@@ -1,0 +1,152 @@
+"""Clients of registers: read, write and compare-and-set of single values, over STOMP or over primitives of any kind.
+
+A register is a key of one last-value queue. A compare-and-set expects the value that this client saw last there (it
+looks first where it has seen none): the completion's value is the pair of what it expected and what it set.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodes.reference.engine.value_names import EXPECTED, KEY, LAST_VALUE_PREFIX, REFUSED, VALUE, VERSION
+from stormproof.contracts.client import NotDone, RegisterConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.client import StompClient, StompCluster
+from workloads.connection import ConnectionBroken
+from workloads.neutral_client import NeutralQueueClient
+
+DESTINATION = f"{LAST_VALUE_PREFIX}registers"
+NOTHING = 0
+"""The value of a register that was never written; what is written is above it."""
+NO_MATCH = "not what was expected"
+"""The error of a compare-and-set that certainly changed nothing, since the value was another one: an observation."""
+UNTOLD = "nobody says whether it was set"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The value of a register, and its version as the broker counts (empty where it counts none)."""
+
+    value: int
+    version: str = ""
+
+
+class RegisterClient(StompClient):
+    """Registers as keys of a last-value queue; a version is what compare-and-set compares."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
+        super().__init__(cluster, host, first)
+        self._seen: dict[int, Seen] = {}
+
+    async def carry_out(self, op: Op) -> Op:
+        """``read``, ``write`` or ``cas``."""
+        key = op.key or 0
+        if op.f == "read":
+            return op.ok((await self.read(key)).value)
+        if op.f == "write":
+            await self.put(key, op.value)
+            return op.ok()
+        return await self._compare_and_set(op, key)
+
+    async def _compare_and_set(self, op: Op, key: int) -> Op:
+        try:
+            seen = self._seen.get(key) or await self.read(key)
+        except (TimeoutError, ConnectionBroken) as error:
+            return op.fail(f"could not look before: {error or 'no receipt in time'}")
+        op = op._replace(value=(seen.value, op.value))
+        try:
+            told = await self.put(key, op.value[1], seen.version)
+        except (TimeoutError, ConnectionBroken) as error:
+            return op.info(str(error) or "no receipt in time")
+        if told is None:
+            return op.info(UNTOLD)
+        return op.ok() if told else op.fail(NO_MATCH)
+
+    async def read(self, key: int) -> Seen:
+        """What a register holds."""
+        answer = await self.request("READ", {"destination": DESTINATION, KEY: str(key)})
+        seen = self._seen[key] = Seen(decode_value(base64.b64decode(answer.get(VALUE, ""))), answer[VERSION])
+        return seen
+
+    async def put(self, key: int, value: int, version: str | None = None) -> bool | None:
+        """Write a value, if the register has that version; False when it has not, None when the broker only says that
+        it has done what was asked before."""
+        headers = {"destination": DESTINATION, KEY: str(key), "content-type": "text/plain"}
+        if version is not None:
+            headers[EXPECTED] = version
+        self._seen.pop(key, None)
+        answer: Mapping[str, str] = await self.request("SEND", headers, encode_value(value))
+        if VERSION not in answer:
+            return None
+        if REFUSED in answer:
+            return False
+        self._seen[key] = Seen(value, answer[VERSION])
+        return True
+
+    def reset(self) -> None:
+        """A new connection, perhaps to another broker, which may count otherwise."""
+        self._seen.clear()
+
+
+class NeutralRegisterClient(NeutralQueueClient):
+    """Registers of a system whose connections are ``RegisterConnection``."""
+
+    def __init__(self, cluster: Cluster, connection: RegisterConnection, host: str, thread: int) -> None:
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        self._seen: dict[int, bytes | None] = {}
+
+    def registers(self) -> RegisterConnection:
+        """The connection, which is open."""
+        assert isinstance(self._connection, RegisterConnection)
+        return self._connection
+
+    async def _carry_out(self, op: Op) -> Op:
+        registers, key = self.registers(), op.key or 0
+        name = register_name(key)
+        if op.f == "read":
+            found = self._seen[key] = await self._bounded(registers.read(name))
+            return op.ok(decode_value(found or b""))
+        if op.f == "write":
+            self._seen.pop(key, None)
+            await self._bounded(registers.write(name, encode_value(op.value)))
+            self._seen[key] = encode_value(op.value)
+            return op.ok()
+        if key not in self._seen:
+            self._seen[key] = await self._bounded(registers.read(name))
+        expected, body = self._seen.pop(key), encode_value(op.value)
+        op = op._replace(value=(decode_value(expected or b""), op.value))
+        try:
+            done = await self._bounded(registers.cas(name, expected, body))
+        except NotDone:
+            raise
+        except Exception as error:
+            await self.close()
+            return op.info(f"no answer: {type(error).__name__}: {error}")
+        if not done:
+            return op.fail(NO_MATCH)
+        self._seen[key] = body
+        return op.ok()
+
+
+def register_name(key: int) -> str:
+    """The name of register number ``key`` in a system whose registers have names."""
+    return f"r{key}"
+
+
+def encode_value(value: int) -> bytes:
+    """A value as clients write it."""
+    return b"%d" % value
+
+
+def decode_value(body: bytes) -> int:
+    """A value that was read: ``NOTHING`` where there is none, ``FOREIGN`` where no client wrote it."""
+    if not body:
+        return NOTHING
+    return int(body) if body.isdigit() and len(body) < 10 else FOREIGN
+
+
+FOREIGN = (1 << 31) - 1
+"""Stands for whatever no client of a test wrote."""
