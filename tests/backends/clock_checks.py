@@ -56,13 +56,22 @@ async def check_clock_that_does_not_show(backend: Backend) -> None:
     assert isinstance(backend, Clocks) and isinstance(backend, Shells)
     base = backend.node_dir("n1")
     await backend.start("n1", MAIN, ["env", "-u", "LD_PRELOAD", "sleep", "1001"], f"{base}/log")
+    await becomes(lambda: runs(backend, "n1", "sleep"), bool)  # env has the library until it gives way to it
     await refused(backend, "the broker has not loaded libfaketime")
     await backend.kill("n1", MAIN)
     copy = shlex.quote(f"{base}/go")
     await backend.exec("n1", f"cp $(command -v sleep) {copy} && printf '\\377 Go buildinf:' >> {copy}")
     await backend.start("n1", MAIN, [f"{base}/go", "1001"], f"{base}/log")
+    await becomes(lambda: runs(backend, "n1", "go"), bool)
     await refused(backend, "the broker is a Go program")
     await backend.set_clock("n1", 0.0, 1.0)
+
+
+async def runs(backend: Any, node: str, name: str) -> float:
+    """1 when its broker is a program of that name already, 0 before."""
+    folder = shlex.quote(backend.node_dir(node))
+    script = f"read -r pid _ < {folder}/{MAIN}.pid && cat /proc/$pid/comm"
+    return float((await backend.exec(node, script)).output.strip() == name)
 
 
 async def refused(backend: Any, reason: str) -> None:
