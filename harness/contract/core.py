@@ -226,7 +226,8 @@ async def tried(item: Item, bench: Bench) -> Outcome:
     except TimeoutError:
         return Outcome(item.name, FAILED, "it did not end in time", bench.where(item.hook), item.advice)
     except Exception as error:
-        return Outcome(item.name, FAILED, told(error), raised_at(error) or bench.where(item.hook), item.advice)
+        return Outcome(item.name, FAILED, told(error), raised_at(error) or bench.where(item.hook),
+                       f"it may not raise; what is tried: {item.must}")
     finally:
         await bench.close_clients()
 

@@ -142,13 +142,25 @@ async def _time_of(bench: Bench) -> str:
 async def _outage(bench: Bench, kind: str) -> dict[str, Any]:
     """Pause, or kill, the first program of every node under a client that is connected; what is seen then.
 
-    All of them, so that nobody is left who could answer; afterwards all run again.
+    All of them, so that nobody is left who could answer; afterwards all run again. It is done once for all items that
+    go by it.
+
+    Raises:
+        NotClaimed: it was tried before, and failed.
     """
     if kind in bench.facts:
-        found: dict[str, Any] = bench.facts[kind]
+        found: dict[str, Any] | None = bench.facts[kind]
+        if found is None:
+            raise NotClaimed(f"it goes by what {'pause' if kind == PAUSED else 'kill'} sees, which failed")
         return found
-    facts: dict[str, Any] = {"put": None, "take": None}
+    bench.facts[kind] = None
+    facts = await _outage_tried(bench, kind)
     bench.facts[kind] = facts
+    return facts
+
+
+async def _outage_tried(bench: Bench, kind: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {"put": None, "take": None}
     place: Kind | None = None
     client: Client | None = None
     if bench.make_connection() is not None:
