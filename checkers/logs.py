@@ -15,6 +15,8 @@ from stormproof.history.schema import PAIR_SHIFT
 
 EMPTY = "empty"
 """The error of a read that found nothing after its position."""
+NO_COPIES = "the system shows no copies"
+"""The error of a read of a node's own copy where that can't be had."""
 LOW = (1 << PAIR_SHIFT) - 1
 
 
@@ -60,10 +62,10 @@ class Logs:
         """The entries of the last reads."""
         return self.rows(vocabulary.OK, "scan")
 
-    def ends(self, function: str) -> Int64s:
-        """Completions of reads that found the log's end."""
+    def ends(self, function: str, error: str = EMPTY) -> Int64s:
+        """Completions of reads that found the log's end, or ended with another error."""
         rows = self.rows(vocabulary.FAIL, function)
-        found: Int64s = rows[self.run.history.error.rows_with(EMPTY)[rows]]
+        found: Int64s = rows[self.run.history.error.rows_with(error)[rows]]
         return found
 
 

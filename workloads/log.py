@@ -34,7 +34,7 @@ from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
 from workloads.client import CONNECT, CONNECTING
-from workloads.log_client import EMPTY, NeutralLogClient
+from workloads.log_client import EMPTY, NO_COPIES, NeutralLogClient
 
 SEEK_BACK = 20
 """Offsets by which a reader goes back."""
@@ -90,8 +90,9 @@ class UntilEmpty(Generator):
         return ctx.fill(self.wanted), self
 
     def update(self, test: Test, ctx: Context, op: Op) -> Generator:
-        """The end of the log is seen."""
-        ended = op.type == FAIL and op.error == EMPTY and (op.f, op.key) == (self.wanted.f, self.wanted.key)
+        """The end of the log is seen, or that it can't be read."""
+        over = op.type == FAIL and op.error in (EMPTY, NO_COPIES)
+        ended = over and (op.f, op.key) == (self.wanted.f, self.wanted.key)
         return replace(self, done=True) if ended else self
 
 

@@ -15,6 +15,8 @@ from workloads.register_client import decode_value, encode_value
 
 EMPTY = "empty"
 """The error of a read that found nothing after its position."""
+NO_COPIES = "the system shows no copies"
+"""The error of a read of a node's own copy where that can't be had."""
 
 
 class NeutralLogClient(NeutralQueueClient):
@@ -70,7 +72,7 @@ class NeutralLogClient(NeutralQueueClient):
         node = self._cluster.node_names[number]
         connection = self._cluster.queue_connection()
         if not isinstance(connection, CopyConnection):
-            return op.fail("the system shows no copies")._replace(node=node)
+            return op.fail(NO_COPIES)._replace(node=node)
         place = f"copy {number}", key
         try:
             if not self._read.get(place):

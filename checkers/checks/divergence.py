@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import Logs, examples
+from checkers.logs import NO_COPIES, Logs, examples
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, CheckOutcome
@@ -18,11 +18,12 @@ def check(run: Run) -> CheckOutcome:
     """Offsets at which the nodes' copies have different values (``differs``), or some have none (``missing``).
 
     Only copies that were read to their end are compared; a log of which there are fewer than two such, though nodes
-    were asked for theirs, makes a run without differences *unknown*. Asked of nobody: nothing to compare.
+    were asked for theirs, makes a run without differences *unknown*. Asked of nobody, or of a system that shows none:
+    nothing to compare.
     """
     logs, h = Logs(run), run.history
     rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")
-    asked = np.unique(logs.key(logs.rows(vocabulary.INVOKE, "copy")))
+    asked = np.setdiff1d(logs.key(logs.rows(vocabulary.INVOKE, "copy")), logs.key(logs.ends("copy", NO_COPIES)))
     found: dict[str, list[tuple[int, ...]]] = {"differs": [], "missing": []}
     short, compared = [], 0
     for key in asked.tolist():

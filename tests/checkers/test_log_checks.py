@@ -13,7 +13,7 @@ from log_oracle import diverging, lost, wrong_offsets, wrong_reads
 from checkers import logs
 from checkers.run_check import judge
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
-from workloads.log_client import EMPTY
+from workloads.log_client import EMPTY, NO_COPIES
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -46,7 +46,7 @@ GOOD = [*append(1, 1), *append(3, 2), *poll(1, 1), *poll(3, 2), *seek(1), *poll(
 
 
 def test_words_that_workload_and_checks_share() -> None:
-    assert logs.EMPTY == EMPTY
+    assert (logs.EMPTY, logs.NO_COPIES) == (EMPTY, NO_COPIES)
 
 
 def test_a_log_as_it_should_be() -> None:
@@ -79,6 +79,13 @@ def test_each_anomaly(check: str, kind: str, rows: list[Row]) -> None:
 ])  # fmt: skip
 def test_what_was_not_read_to_its_end_is_unknown(check: str, rows: list[Row]) -> None:
     assert outcomes(rows)[check].verdict == UNKNOWN
+
+
+def test_a_system_that_shows_no_copies_has_none_to_compare() -> None:
+    refused = op(1, "copy", "fail", error=NO_COPIES)
+    assert outcomes([*append(1, 1), *whole((1, 1)), *refused])["divergence"].verdict == VALID
+    other = [row._replace(key=1) for row in whole((1, 1), f="copy")]
+    assert outcomes([*refused, *other])["divergence"].verdict == UNKNOWN, "of another log one copy was read"
 
 
 FUNCTIONS = ("append", "append", "poll", "poll", "seek", "scan", "scan", "copy", "copy")

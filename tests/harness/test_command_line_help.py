@@ -30,6 +30,7 @@ WITH_JSON = {
     "query x": "harness.query.run_query", "import x --workload register": "harness.exchange.import_run",
     "compare a b": "harness.differences.compare", "list": "harness.listing.listing",
     "doctor": "harness.backends.probe.probe_all", "reproduce": "harness.reproductions.command.recipes",
+    "systems": "harness.contract.command.systems", "systems check redis": "harness.contract.command.check_system",
 }  # fmt: skip
 """Commands that print a JSON object, and where each does its work."""
 

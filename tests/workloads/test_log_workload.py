@@ -10,7 +10,8 @@ import pytest
 
 from stormproof.contracts.client import LogEntry, NotDone
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
-from workloads.log_client import EMPTY, NeutralLogClient
+from workloads.log import UntilEmpty
+from workloads.log_client import EMPTY, NO_COPIES, NeutralLogClient
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -46,7 +47,7 @@ class Log:
         return [LogEntry(at, body) for at, body in enumerate(self.bodies, 1) if at > after][:limit]
 
 
-def client_of(log: Log) -> NeutralLogClient:
+def client_of(log: Log | Only) -> NeutralLogClient:
     options = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "batch": 1}
     cluster: Any = SimpleNamespace(
         test=SimpleNamespace(options=options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
@@ -74,6 +75,32 @@ def test_a_reader_goes_on_where_it_was_also_after_trouble() -> None:
         assert [await ask("copy", 0) for _ in range(3)] == [(OK, (1, 7)), (OK, (2, 8)), (FAIL, EMPTY)]
 
     asyncio.run(work())
+
+
+class Only:
+    """A system of one log that shows no copies."""
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Always."""
+
+    async def close(self) -> None:
+        """Always."""
+
+    async def append(self, name: str, body: bytes) -> int:
+        return 1
+
+    async def read(self, name: str, after: int, limit: int) -> list[LogEntry]:
+        return []
+
+
+def test_the_last_reads_go_on_when_there_are_no_copies() -> None:
+    wanted = Op(INVOKE, "copy", 0, 0, 5)
+    done = asyncio.run(client_of(Only()).invoke(wanted))
+    assert (done.type, done.error) == (FAIL, NO_COPIES)
+    test: Any = None
+    reads = UntilEmpty(Op(INVOKE, "copy", 0, 0))
+    assert reads.update(test, test, done).op(test, test) is None
+    assert reads.update(test, test, done._replace(error="cut")).update(test, test, done._replace(key=1)) == reads
 
 
 @pytest.mark.parametrize(("trouble", "kind"), [(NotDone("no"), FAIL), (OSError("cut"), INFO)])

