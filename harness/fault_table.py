@@ -53,7 +53,7 @@ class Scene:
 
 _SCENES: Mapping[str, Scene] = {
     "partition": Scene(nodes=5),
-    "membership": Scene(nodes=5, settings={"spares": "2"}, kinds=("add", "add-all")),
+    "membership": Scene(nodes=5, settings={"spares": "2"}),
     "rolling": Scene(settings={"rolling_settings": "detection_timeout=3"}, kinds=("restart", "crash", "settings")),
     "manager": Scene("qpid"),
     "quorum": Scene("qpid"),

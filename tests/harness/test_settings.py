@@ -41,7 +41,6 @@ def keys_of_test() -> dict[str, Key]:
         ({"workload": "store-and-forward", "nodes": 4, "settings": {"spares": 1}}, "of 2 nodes, 2 at least"),
         ({"nemesis": "membership"}, "keep some with --set spares=1"),
         ({"nemesis": "membership", "system": "icestorm", "workload": "subscriptions"}, "icestorm takes no replicas"),
-        ({"nemesis": "membership", "settings": {"spares": 1, "partitions": "unspecified"}}, "no more replicas"),
         ({"time_limit": 0}, "between 1 and 86400"),
         ({"rate": 0}, "more than 0"),
         ({"rate": float("nan")}, "more than 0"),

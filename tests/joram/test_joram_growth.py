@@ -26,7 +26,7 @@ from nodes.reference.api import Command, Config, ConfigError, Runtime
 from nodes.reference.designs.joram.decisions import make_epoch
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import Leader
-from nodes.reference.designs.joram.log import Log, Member, encode_command, encode_group, encode_view
+from nodes.reference.designs.joram.log import Log, Member, encode_command, encode_group, encode_view, encoded_members
 from nodes.reference.designs.joram.messages import Message, PrepareReply, PreVoteReply, PreVoteRequest, Propose
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.engine.engine import StoreEngine
@@ -291,8 +291,8 @@ def test_the_group_is_read_from_the_log_and_goes_back_with_it():
     assert log.compact(0, 0, 3)
     log.write()
     again = Log(database)
-    assert (again.base, again.group, again.group_at(3)) == (3, grown, [list(member) for member in grown])
-    again.reset(LogId(7, 90), ["n1"], [list(member) for member in first])
+    assert (again.base, again.group, again.group_at(3)) == (3, grown, encoded_members(grown))
+    again.reset(LogId(7, 90), ["n1"], encoded_members(first))
     assert again.group == first
 
 

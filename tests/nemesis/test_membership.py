@@ -93,7 +93,7 @@ class Shrinking(Growing):
 def test_removal_is_refused_where_no_group_can_do_it() -> None:
     with pytest.raises(UsageError, match="the group of joram gives no replica up; leave membership:remove out"):
         make_test(system="joram", workload="queue", nemesis="membership:remove", backend="sim", nodes=4, time_limit=30,
-                  rate=50, seed=1, settings={})  # fmt: skip
+                  rate=50, seed=1, settings={"partitions": "unspecified"})  # fmt: skip
 
 
 async def test_a_replica_is_removed_and_taken_in_again() -> None:

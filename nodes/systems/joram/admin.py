@@ -1,4 +1,4 @@
-"""What administrators of joram do by command: let the group grow."""
+"""What administrators of joram do by command: let the group grow, and have it go on without a replica."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodes.stomp import ProtocolError
-from nodes.systems.reference.asking import ANSWER_SECONDS, connect, parse_address
+from nodes.systems.reference.asking import ANSWER_SECONDS, ask_design, connect, parse_address
 from stormproof.contracts.system import AdminAccess, AdminArgument, AdminCommand
 from stormproof.errors import BackendError, UsageError
 
@@ -45,6 +45,12 @@ async def _add_replica(access: AdminAccess, name: str, links: tuple[str, int], c
         admin.close()
 
 
+def remove_replica(access: AdminAccess, given: Mapping[str, Any]) -> Iterator[str]:
+    """Have the master go on without a replica."""
+    ask_design(access, {"op": "remove-replica", "name": given["name"]})
+    yield f"{given['name']} is no longer one of the replicas; it may be stopped"
+
+
 COMMANDS = (
     AdminCommand(
         "add-replica",
@@ -58,5 +64,12 @@ COMMANDS = (
             AdminArgument("clients", "host:port of its clients"),
             AdminArgument("wait", "seconds to wait until it belongs to the group", float, 300.0, required=False),
         ),
+    ),
+    AdminCommand(
+        "remove-replica",
+        "Let the group go on without a replica: majorities are those of the others. One that runs follows on, serves "
+        "nobody, and can be taken in again; the master itself is stopped first, and its successor asked.",
+        remove_replica,
+        (AdminArgument("name", "name of the replica"),),
     ),
 )

@@ -13,7 +13,6 @@ from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSyst
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
-from stormproof.errors import UsageError
 from stormproof.test import Test
 
 _ROLES = {"following": ("slave", True), "promoted: serving as master": ("master", True),
@@ -40,13 +39,11 @@ def state_transfer(line: Line) -> StateTransfer | None:
 
 
 class Joram(ReferenceSystem):
-    """A group that takes more replicas, unless each side of a partition makes a view of its own."""
+    """A group that takes more replicas, and gives them up, unless each side of a partition makes a view of its own."""
 
-    def spare_nodes(self, test: Test) -> int:
-        """How many nodes don't belong to the group at first."""
-        if test.options.get("partitions") == "unspecified":
-            raise UsageError("with partitions=unspecified, a group takes no more replicas")
-        return super().spare_nodes(test)
+    def gives_up_replicas(self, test: Test) -> bool:
+        """Whether a replica can be removed."""
+        return test.options.get("partitions") != "unspecified"
 
 
 JORAM = Joram(

@@ -180,6 +180,18 @@ class ReferenceCluster(Cluster):
             return str(error) or type(error).__name__
         return None
 
+    async def remove_member(self, node: str) -> str | None:
+        """Ask the serving node to go on without a replica; None if it will, otherwise why not."""
+        primary = await self.primary()
+        if primary is None:
+            return "nobody serves"
+        request = {"op": "remove-replica", "name": node}
+        try:
+            answer = await self._admins[primary].design(request, self._status_timeout)
+        except (OSError, TimeoutError, EOFError, ProtocolError) as error:
+            return str(error) or type(error).__name__
+        return None if answer["ok"] else str(answer["error"])
+
     async def _configure(self, node: str) -> None:
         assert isinstance(self.backend, Shells)
         base = self.backend.node_dir(node)

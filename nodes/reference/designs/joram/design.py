@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError
@@ -158,6 +158,21 @@ class Joram:
             raise ConfigError(f"not master{self._where()}; ask the master to add a replica")
         self._leader.add_replica(Member(name, *link, client))
 
+    async def administer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """``{"op": "remove-replica", "name": NAME}``: the group goes on without a replica; ``status`` tells when it
+        does.
+
+        Raises:
+            ConfigError: this node is not the master, or the group can't do without it now.
+        """
+        match dict(request):
+            case {"op": "remove-replica", "name": str(name), **others} if not others:
+                if self._leader is None or not self._leader.serving:
+                    raise ConfigError(f"not master{self._where()}; ask the master to remove a replica")
+                self._leader.remove_replica(name)
+                return {}
+        raise ConfigError('a request is {"op": "remove-replica", "name": NAME}')
+
     def _where(self) -> str:
         master, address = self._live_master(), self.admission().master
         return f" (that is {master}{f' at {address}' if address else ''})" if master else ""
@@ -179,7 +194,7 @@ class Joram:
             "committed": replica.committed,
             "log_first": replica.log.base + 1,
             "log_last": replica.log.last,
-            "suspects": [peer for peer in replica.peers if peer not in alive],
+            "suspects": [peer for peer in replica.order if peer not in alive],
         }
 
     # What invariants look at.
@@ -409,6 +424,8 @@ class Joram:
         replica = self._replica
         if self._leader is not None:
             return "master"
+        if replica.is_apart:
+            return "apart"
         if self._live_master() is not None:
             return "slave" if replica.name in replica.log.view else "joining"
         if self._options.primary and len(replica.alive()) < majority(len(replica.order)):

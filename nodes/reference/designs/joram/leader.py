@@ -25,6 +25,7 @@ from nodes.reference.replication.replicator import Replicator, SharedFrames
 BATCH_COMMANDS = 500
 BATCH_BYTES = 8 << 20
 JOIN_LAG = 1000
+LEAST_MEMBERS = 2
 
 
 class Leader:
@@ -82,7 +83,8 @@ class Leader:
     def add_replica(self, member: Member) -> None:
         """Let a replica learn the log; it becomes part of the group when it has nearly caught up (4.7.3).
 
-        Several may learn at the same time; the group takes them in one by one.
+        Several may learn at the same time; the group takes them in one by one. One that was removed gets its former
+        place, as it alone may have opened the epochs of that rank.
 
         Raises:
             ConfigError: the group can't take it, or not now.
@@ -90,16 +92,46 @@ class Leader:
         replica = self._replica
         if member in replica.group or member in replica.learners:
             return
-        if not replica.options.primary:
-            raise ConfigError("only a group with partitions=primary-partition can take another replica")
         if member.name in replica.order:
             raise ConfigError(f"{member.name} is a replica already, at other addresses")
         self._forget_learner(member.name)
-        if len(replica.group) + len(replica.learners) >= MAX_MEMBERS:
-            raise ConfigError(f"a group has at most {MAX_MEMBERS} replicas")
+        placed = {each.name for each in (*replica.places, *replica.learners)}
+        if len(placed | {member.name}) > MAX_MEMBERS:
+            raise ConfigError(f"a group has at most {MAX_MEMBERS} replicas in its time")
         replica.runtime.log("learner added", name=member.name, address=f"{member.host}:{member.port}")
         replica.learners.append(member)
         replica.regroup()
+
+    def remove_replica(self, name: str) -> None:
+        """Go on without a replica; its place in the list stays its own.
+
+        Raises:
+            ConfigError: there is none of that name, or the group can't do without it, or not now.
+        """
+        replica = self._replica
+        if not replica.options.primary:
+            raise ConfigError("only a group with partitions=primary-partition gives up a replica: elsewhere nothing tells"
+                              " one that is gone from one that serves on another side")
+        if any(each.name == name for each in replica.learners):
+            self._forget_learner(name)
+            return
+        if name not in replica.order:
+            if any(each.name == name for each in replica.places):
+                return
+            raise ConfigError(f"{name} is no replica of this group ({', '.join(replica.order)})")
+        if name == replica.name:
+            raise ConfigError(f"{name} is the master: stop it, and ask its successor")
+        if not self._may_regroup():
+            raise ConfigError("the group is changing already; ask again")
+        staying = [each for each in self.members if each != name]
+        others = len(replica.order) - 1
+        if others < LEAST_MEMBERS:
+            raise ConfigError(f"a group has at least {LEAST_MEMBERS} replicas")
+        if len(staying) < majority(others):
+            raise ConfigError(f"without {name}, {len(staying)} of {others} replicas are there, which is no majority")
+        self._regroup([each._replace(apart=True) if each.name == name else each for each in replica.places])
+        if name in self.members:
+            self._install(staying, "member removed")
 
     def _forget_learner(self, name: str) -> None:
         """A replica that is being added turns out to be elsewhere: what was told first was a mistake."""
@@ -115,15 +147,33 @@ class Leader:
         One change at a time, so that majorities before and after it meet; and not before an entry of the own epoch
         is committed, since a change that a former master began might otherwise be committed behind it (Ongaro's
         dissertation, 4.1, with his correction of 2015).
+
+        Under ``unspecified`` each side of a partition has a master that might take somebody in. There all replicas
+        must be in the view and hold the change before.
         """
-        log = self._replica.log
-        return self.serving and log.group_index <= self._replica.committed
+        replica, index = self._replica, self._replica.log.group_index
+        if not self.serving or index > replica.committed:
+            return False
+        return replica.options.primary or all(
+            name in self.members and self._acked.get(name, 0) >= index for name in replica.order
+        )
 
     def _take_in(self, learner: Member) -> None:
+        """Give a replica its place, and, when it has that, let it belong to the group.
+
+        Under ``unspecified`` these are two entries: all replicas know whose the place is before anybody acts in it. So
+        whichever side's log is left after a partition, no place is ever given to two, and no epoch opened by two.
+        """
+        places = self._replica.places
+        if any(each.name == learner.name for each in places):
+            self._regroup([learner if each.name == learner.name else each for each in places])
+        else:
+            self._regroup([*places, learner._replace(apart=not self._replica.options.primary)])
+
+    def _regroup(self, places: Sequence[Member]) -> None:
         replica = self._replica
-        group = [*replica.group, learner]
-        replica.log.append(self.epoch, encode_group(group))
-        replica.runtime.log("group changed", members=",".join(member.name for member in group))
+        replica.log.append(self.epoch, encode_group(places))
+        replica.runtime.log("group changed", members=",".join(each.name for each in places if not each.apart))
         self._ship_upto = replica.log.last
         self._wake.set()
 

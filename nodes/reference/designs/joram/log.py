@@ -43,7 +43,7 @@ def decode_view(entry: bytes) -> list[str] | None:
 
 def encode_group(group: Sequence[Member]) -> bytes:
     """The log entry that changes who belongs to the group."""
-    return _GROUP + wire.encode([list(member) for member in group])
+    return _GROUP + wire.encode(encoded_members(group))
 
 
 def is_command(entry: bytes) -> bool:
@@ -58,12 +58,22 @@ def decode_command(entry: bytes) -> Command:
 
 
 class Member(NamedTuple):
-    """One replica of the group: the address of its links, and ``host:port`` of its listener for clients."""
+    """One replica of the group: the address of its links, and ``host:port`` of its listener for clients.
+
+    ``apart``: it has its place in the list, and so the epochs that it alone may open, but does not belong to the group
+    any more, or not yet.
+    """
 
     name: str
     host: str
     port: int
     client: str
+    apart: bool = False
+
+
+def encoded_members(group: Sequence[Member]) -> list[list[Any]]:
+    """Members as plain data; those of the group have no fifth field."""
+    return [list(member) if member.apart else list(member[:4]) for member in group]
 
 
 def check_members(members: Sequence[Any]) -> None:
@@ -75,7 +85,9 @@ def check_members(members: Sequence[Any]) -> None:
 
 
 def _is_member(value: Any) -> bool:
-    if type(value) is not list or list(map(type, value)) != [str, str, int, str]:
+    if type(value) is not list or list(map(type, value)) not in ([str, str, int, str], [str, str, int, str, bool]):
+        return False
+    if value[4:] == [False]:  # who belongs to the group has no fifth field
         return False
     return bool(value[0] and value[1]) and 0 <= value[2] < 65536
 
@@ -107,7 +119,7 @@ def checked_entry(entry: bytes) -> Command | None:
 
 def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:
     """The members that a group's encoding lists."""
-    return [Member(str(name), str(host), int(port), str(client)) for name, host, port, client in group]
+    return [Member(*member) for member in group]
 
 
 class Log:
@@ -171,7 +183,7 @@ class Log:
 
     @property
     def group(self) -> list[Member]:
-        """Who belongs to the group, by the newest such entry, committed or not; empty before the first one."""
+        """The places of the group, by the newest such entry, committed or not; empty before the first one."""
         return self._groups[-1][1]
 
     @property
@@ -181,7 +193,7 @@ class Log:
 
     def group_at(self, index: int) -> list[list[Any]]:
         """Who belongs to the group at an entry, as plain data."""
-        return [list(member) for member in _newest(self._groups, index)]
+        return encoded_members(_newest(self._groups, index))
 
     @property
     def has_unwritten(self) -> bool:
@@ -378,8 +390,7 @@ class Log:
         view, group, encoded = self._views[0][1], self._groups[0][1], self._encoded
         if encoded is None or encoded[0] is not view or encoded[1] is not group:
             # Asked for with every commit, and hardly ever another.
-            listed = [list(member) for member in group]
-            encoded = self._encoded = (view, group, wire.encode(view), wire.encode(listed))
+            encoded = self._encoded = (view, group, wire.encode(view), wire.encode(encoded_members(group)))
         return (self.base, self.base_epoch, self.promised, self.applied, encoded[2], encoded[3])
 
     def _read_meta(self) -> tuple[int, int, int, int, list[str], list[Member]]:

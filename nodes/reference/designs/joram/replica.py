@@ -16,6 +16,7 @@ from nodes.reference.designs.joram.log import (
     check_view,
     checked_entry,
     decode_command,
+    encoded_members,
     is_command,
     members_of,
 )
@@ -33,8 +34,9 @@ class Replica:
     """One replica: name, place in the group's order, log, links.
 
     ``order`` is who belongs to the group: as the log says, or, while that says nothing, as the configuration does
-    (without this replica if it is to ``join`` a running group). ``learners`` are replicas that are being added:
-    they get the log, and don't count. ``tell_peers`` sends a heartbeat to each peer.
+    (without this replica if it is to ``join`` a running group). ``places`` are these and those who stand apart, each at
+    the place that is its rank for ever. ``learners`` are replicas that are being added: they get the log, and don't
+    count. ``tell_peers`` sends a heartbeat to each peer.
     """
 
     def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
@@ -70,18 +72,20 @@ class Replica:
 
     def regroup(self) -> None:
         """Who belongs to the group, is learning, or is said to belong to it, has changed."""
-        group = self.log.group or [
+        self.places = self.log.group or [
             member for member in self.configured if member.name != self.name or not self.options.join
         ]
-        self.group = group
-        self.learners = [member for member in self.learners if member not in group]
-        self.order = [member.name for member in group]
+        self.group = [member for member in self.places if not member.apart]
+        self.learners = [member for member in self.learners if member not in self.group]
+        self.order = [member.name for member in self.group]
         self.ranks = {member.name: rank for rank, member in enumerate(self.configured)}
-        self.ranks |= {name: rank for rank, name in enumerate(self.order)}
+        self.ranks |= {member.name: rank for rank, member in enumerate(self.places)}
         # Of two nodes one must dial, so both should know the same order. The best list that names somebody tells: the
-        # own log, else those of others (the group only grows, so the longest), else the configuration, which may be
-        # another one elsewhere.
-        own = [*group, *self.learners]
+        # own log, else those of others (the list only grows, so the longest), else the configuration, which may be
+        # another one elsewhere. Who was removed is kept in touch with: its removal may turn out not to be committed.
+        learners = {member.name: member for member in self.learners}
+        own = [learners.pop(member.name, member) for member in self.places]
+        own += learners.values()
         memberships = sorted(self._memberships.values(), key=len, reverse=True)
         self.peers: list[str] = []
         for members in (*([own, *memberships] if self.log.group else [*memberships, own]), self.configured):
@@ -108,7 +112,7 @@ class Replica:
         It may have been away while that grew, and wait for a master whom it has never heard of.
         """
         if self.log.group:
-            self.send(peer, Membership([list(member) for member in self.log.group]))
+            self.send(peer, Membership(encoded_members(self.log.group)))
 
     def introduced(self, peer: str, members: Sequence[Sequence[Any]]) -> None:
         """A peer tells who belongs to the group by its log. Only the own log tells whose acknowledgements count.
@@ -127,6 +131,11 @@ class Replica:
     def rank(self) -> int:
         """Place in the configured order."""
         return self.ranks[self.name]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether this replica knows that it has a place and does not belong to the group."""
+        return any(member.name == self.name and member.apart for member in self.places)
 
     @property
     def has_log(self) -> bool:
