@@ -110,8 +110,8 @@ class Leader:
         """
         replica = self._replica
         if not replica.options.primary:
-            raise ConfigError("only a group with partitions=primary-partition gives up a replica: elsewhere nothing tells"
-                              " one that is gone from one that serves on another side")
+            raise ConfigError("only a group with partitions=primary-partition gives up a replica: elsewhere nothing "
+                              "tells one that is gone from one that serves on another side")
         if any(each.name == name for each in replica.learners):
             self._forget_learner(name)
             return
