@@ -58,7 +58,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     """
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
     # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
-    wanted = [*work.guarantees, *(["recovery", "livelock"] if backend.in_process else [])]
+    wanted = [*work.judged_by(test.options), *(["recovery", "livelock"] if backend.in_process else [])]
     invariants = {each.name: each.source for each in system.invariants
                   if test.options.get(INVARIANTS) and each.claimed(test)}  # fmt: skip
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.client_reaper import ClientReaper
-from stormproof.contracts.client import Client
+from stormproof.contracts.client import Client, Noting
 from stormproof.errors import StormproofError
 from stormproof.generator.basic import lift
 from stormproof.generator.core import (
@@ -117,6 +117,8 @@ class Interpreter:
         self._failure: StormproofError | None = None
         self._counts = dict.fromkeys((INVOKE, OK, FAIL, INFO), 0)
         self._under_way = 0
+        self.done: dict[str, int] = {}
+        """Function -> operations of clients that ended ``ok``."""
         self._reaper = ClientReaper()
         hosts = test.client_hosts
         self._workers = [_Worker(NEMESIS, lambda process: nemesis, self)]
@@ -185,6 +187,8 @@ class Interpreter:
     async def close(self) -> None:
         """End the workers and close all clients, flushed or not."""
         clients = [worker.end() for worker in self._workers]
+        for worker in self._workers:
+            self._record_notes(worker)
         await self._reaper.end(client for client in clients if client is not None)
 
     async def _schedule(self, generator: Generator | None) -> bool:
@@ -248,13 +252,22 @@ class Interpreter:
             self._record(op)
             if thread != NEMESIS:
                 self._counts[kind] += 1
+                if kind == OK:
+                    self.done[op.f] = self.done.get(op.f, 0) + 1
             if generator is not None:
                 self._ctx = ctx
                 generator = tell(generator, self.test, ctx, op)
+            self._record_notes(worker)
         if thread != NEMESIS and worker.lost:
             ctx = ctx.renewed(thread)
         self._ctx = ctx
         return generator
+
+    def _record_notes(self, worker: _Worker) -> None:
+        """Behind a completion: what else its client has carried out. No generator hears of it."""
+        for begun, done in worker.take_notes():
+            for op in (begun, done):
+                self._record(op._replace(time=self._stamp()))
 
     def _record(self, op: Op) -> None:
         self._last_time = op.time
@@ -335,6 +348,9 @@ class _Worker:
         self._factory = factory
         self._interpreter = interpreter
         self.client: Client | None = None
+        self._noting: Noting | None = None
+        """The client, if it takes notes: to ask what it can takes long."""
+        self._notes: list[tuple[Op, Op]] = []
         self._mailbox: asyncio.Future[Op] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -400,6 +416,8 @@ class _Worker:
         lost = self.thread != NEMESIS and (completion.type == INFO or self.client is None)
         if lost:
             self._forget_client()
+        elif self._noting is not None:
+            self._notes += self._noting.notes(over=False)
         self._finish(completion, lost=lost)
 
     async def _open_and_invoke(self, op: Op) -> Op:
@@ -407,6 +425,7 @@ class _Worker:
         if client is None:
             try:
                 client = self.client = self._factory(op.process)
+                self._noting = client if isinstance(client, Noting) else None
             except Exception as error:
                 self._interpreter.failed(InterpreterError(f"no client could be made: {_reason(error)}"))
                 return op.fail("no client")
@@ -439,7 +458,17 @@ class _Worker:
     def _client_of_its_own(self) -> Client | None:
         """Hand its client over, if it has one; the nemesis is not its own."""
         client, self.client = self.client, None
-        return None if self.thread == NEMESIS else client
+        if self.thread == NEMESIS:
+            return None
+        noting, self._noting = self._noting, None
+        if noting is not None:
+            self._notes += noting.notes(over=True)
+        return client
+
+    def take_notes(self) -> list[tuple[Op, Op]]:
+        """What its clients have noted since this was last asked."""
+        notes, self._notes = self._notes, []
+        return notes
 
 
 def _problem(op: Op, completion: object) -> str | None:

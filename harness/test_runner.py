@@ -371,9 +371,15 @@ class TestRunner:
                    "ledger_sha256": ledger_sha256(self.run_dir / LEDGER)}  # fmt: skip
         coverage = read_coverage(self.system, self.run_dir)
         update_run(
-            self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage, **digests
+            self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage,
+            surface=self._used(), **digests
         )
         drop_journal(self.run_dir)
+
+    def _used(self) -> dict[str, int]:
+        """What clients have used: items that they counted themselves, and operations by function."""
+        done = {f"f:{name}": count for name, count in self.interpreter.done.items()}
+        return dict(sorted({**self.workload.used(), **done}.items()))
 
     def _client(self, thread: int, process: int, host: str) -> Client:
         return self.workload.client(self.cluster, thread, host)

@@ -11,12 +11,14 @@ from harness.fault_table import with_table
 from harness.listing import fault_matrix, listing
 from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
 from harness.reproductions.recipes import recipes
+from harness.surface import surface_page
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.fiorano.diagram import with_transitions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "names.md"
 INVARIANTS = DOCS / "invariants.md"
+SURFACE = DOCS / "surface.md"
 REPRODUCTIONS = DOCS / "reproductions.md"
 FIORANO = DOCS / "designs" / "fiorano.md"
 
@@ -63,3 +65,4 @@ if __name__ == "__main__":
     FIORANO.write_text(with_transitions(FIORANO.read_text(encoding="utf-8")), encoding="utf-8")
     INVARIANTS.write_text(invariants_page(), encoding="utf-8")
     REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")
+    SURFACE.write_text(surface_page(), encoding="utf-8")

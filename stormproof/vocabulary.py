@@ -79,6 +79,7 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("drain", DRAIN, TAKES, QUEUE, pair=True, subject=MESSAGES, service="dequeue", final=True,
                  counted="dequeue"),
         Function("depth", DEPTH, noun=QUEUE, service=None, final=True),
+        Function("observe", noun=QUEUE, pair=True, service=None, sentence="seen beside: {value} of {key}"),
         Function("attach", ATTACH, noun=SUBSCRIPTION, subject=TOPICS,
                  sentence="durable subscription {key} asked for"),
         Function("listen", LISTEN, noun=SUBSCRIPTION, subject=TOPICS,

@@ -151,6 +151,26 @@ class StompClient:
             learns_replicas=not home and alone is None and not fixed,
         )
         self._connection = self.new_connection()
+        self._noted: list[tuple[Op, Op]] = []
+
+    @property
+    def connection(self) -> StompConnection:
+        """The connection as it is now."""
+        return self._connection
+
+    @property
+    def node(self) -> str | None:
+        """The node that it talks to, or talked to last."""
+        return self._names.get(self._connection.peer or ("", 0))
+
+    def note(self, begun: Op, done: Op) -> None:
+        """Have one more operation recorded behind the one that is under way."""
+        self._noted.append((begun, done))
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """As ``stormproof.contracts.client.Noting`` has it."""
+        noted, self._noted = self._noted, []
+        return noted
 
     def new_connection(self, undone: Sequence[Frame] = ()) -> StompConnection:
         """A connection that is not open yet; ``undone`` is what came undone with the last one."""
@@ -213,7 +233,7 @@ class StompClient:
             done = op.info("no receipt in time")
         except ConnectionBroken as error:
             done = op.info(f"connection broken: {error}")
-        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+        return done._replace(node=self.node)
 
     async def carry_out(self, op: Op) -> Op:
         """Carry out one operation but ``depth``; what ``StompConnection.request`` raises may pass."""

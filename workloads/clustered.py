@@ -46,13 +46,19 @@ class ClusteredWorkload(QueueWorkload):
         return super().concurrency(options)
 
     @classmethod
+    def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """As the queue workload; but a message that goes to another server is a new one there."""
+        return tuple(name for name in super().judged_by(options) if name != "redelivery")
+
+    @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
         """The queues, each on all servers."""
         return replace(super().demands(options), servers=options["ha_servers"], spread=True)
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client of one of the servers: producers and consumers take turns over them."""
-        return QueueClient(SubCluster(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread)
+        return QueueClient(SubCluster(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread,
+                           self.surface_of(cluster.test))
 
 
 class ClusteredTopicWorkload(TopicWorkload):

@@ -26,6 +26,9 @@ Address = tuple[str, int]
 _READ_SIZE = 64 * 1024
 _SILENCE_FACTOR = 3
 
+RECEIVED = "RECEIVED"
+"""The frame by which a client of a reliable connection tells what it has received, if it has no other."""
+
 
 class ConnectionBroken(Exception):
     """The connection is over for good; what was not confirmed may or may not have happened."""
@@ -236,6 +239,12 @@ class StompConnection:
                 self._task.result()
         self._drop_socket()
 
+    def silence(self) -> None:
+        """Say and hear nothing any more, from now on; ``abort`` has to follow."""
+        if self._task:
+            self._task.cancel()
+        self._drop_socket()
+
     @property
     def connected(self) -> bool:
         """Whether a replica has let us in and the connection to it has not failed since."""
@@ -407,7 +416,11 @@ class StompConnection:
     def _take(self, frame: Frame) -> None:
         if frame.command == "RECEIPT":
             pending = self._state.pending.get(frame.headers.get("receipt-id", ""))
-            if pending:
+            if pending and pending.frame.command == RECEIVED:
+                del self._state.pending[pending.frame.headers["receipt"]]
+                if not pending.future.done():
+                    pending.future.set_result(frame.headers)
+            elif pending:
                 pending.done = True
                 if not pending.future.done():
                     pending.future.set_result(frame.headers)
@@ -443,6 +456,9 @@ class StompConnection:
         if not self._writer or not self._connected or self._writer.is_closing():
             return
         headers = dict(pending.frame.headers)
+        if pending.frame.command == RECEIVED:  # has no number, and no effect that could be had twice
+            self._writer.write(encode(Frame(RECEIVED, headers | {"x-received": str(self._state.received)})))
+            return
         if pending.seq == 0:
             self._state.sent += 1
             pending.seq = self._state.sent

@@ -21,6 +21,7 @@ from stormproof.operation import Op
 from workloads.client import StompCluster, SubCluster, acknowledge, decode_body
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient
+from workloads.surface import SURFACE
 
 SAME_COPY = "same copy"
 """What the error of a completion says when the very copy that it took had been delivered before."""
@@ -108,7 +109,7 @@ class ProcessingWorkload(QueueWorkload):
                ("queue", "topic")),
         Option("taking", PUSHED, "how messages come to it: pushed, some ahead of its acknowledgements; or pulled, "
                "one at a time", TAKING),
-        *QueueWorkload.options,
+        *(option for option in QueueWorkload.options if option is not SURFACE),  # it makes messages of its own
     )
 
     guarantees = ("lost", "phantom", "duplicated", "at-most-once", "depth")

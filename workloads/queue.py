@@ -37,6 +37,7 @@ from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.neutral_client import NeutralQueueClient
 from workloads.queue_client import QueueClient, queue_name
+from workloads.surface import LOOKED_AT, SURFACE, Surface
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,10 @@ class QueueWorkload(Workload):
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
         Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
         Option("majority_ok", 0, "confirmed sends on majority sides of partitions below which it is unknown"),
+        SURFACE,
     )
     guarantees: tuple[str, ...] = ("lost", "phantom", "duplicated", "depth")
+    _surface: Surface | None = None
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
@@ -125,6 +128,11 @@ class QueueWorkload(Workload):
         return gates
 
     @classmethod
+    def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """With the surface, what consumers look at, too."""
+        return (*cls.guarantees, *(LOOKED_AT if options.get(SURFACE.name) else ()))
+
+    @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
         """The queues."""
         return Demands(queues=tuple(queue_name(key) for key in range(options["queues"])))
@@ -133,7 +141,17 @@ class QueueWorkload(Workload):
         """A client for one process of a thread; it tries the replica beside its host first."""
         if (connection := cluster.queue_connection()) is not None:
             return NeutralQueueClient(cluster, connection, host, thread)
-        return QueueClient(cluster, host, thread)
+        return QueueClient(cluster, host, thread, self.surface_of(cluster.test))
+
+    def surface_of(self, test: Test) -> Surface | None:
+        """What the run uses of what brokers offer, where it is to use more than the plain things."""
+        if self._surface is None and test.options[SURFACE.name]:
+            self._surface = Surface(test)
+        return self._surface
+
+    def used(self) -> Mapping[str, int]:
+        """How often each item of the surface was used."""
+        return self._surface.used if self._surface is not None else {}
 
     def main(self, test: Test) -> Generator:
         """Sends and takes at the test's rate, for its time."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from nodes.stomp import Frame
 from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
+from workloads.connection import ConnectionBroken, Rejected
+from workloads.surface import ABORTS, SEND_TX, Surface
+from workloads.taking import Taker, value_of
 
 
 def destination(key: int) -> str:
@@ -20,20 +23,35 @@ def queue_name(key: int) -> str:
 class QueueClient(StompClient):
     """One producer or consumer on one reliable connection.
 
-    A consumer subscribes to the one queue that it is asked to take from, with a window of one message.
+    A consumer subscribes to the one queue that it is asked to take from, with a window of one message; or in whatever
+    way its process draws, where there is a ``surface`` to be used.
     """
 
-    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface | None = None) -> None:
         super().__init__(cluster, host, first)
         self._subscribed = False
+        self.surface = surface
+        if surface is not None:
+            self.manner = surface.manner(first)
+            self._taker = Taker(self, self.manner, surface, self._settings.reliable)
 
     def reset(self) -> None:
         """The subscription went with its connection."""
         self._subscribed = False
+        if self.surface is not None:
+            self._taker.reset()
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """What was carried out besides."""
+        if over and self.surface is not None:
+            self._taker.leave()
+        return super().notes(over=over)
 
     async def carry_out(self, op: Op) -> Op:
         """``enqueue``, ``dequeue`` or ``drain``."""
         if op.f == "enqueue":
+            if self.surface is not None and self.manner.will(SEND_TX, 0.2):
+                return await self._send_in_transaction(op, self.surface)
             await self.send(op.key or 0, op.value)
             return op.ok()
         return await self.take(op)
@@ -45,10 +63,39 @@ class QueueClient(StompClient):
     async def send(self, key: int, value: tuple[int, int], **headers: str) -> None:
         """Send a message to a queue."""
         about = {"destination": self.target(key), "content-type": "text/plain", **headers}
-        await self.request("SEND", about, encode_body(value))
+        if self.surface is None:
+            await self.request("SEND", about, encode_body(value))
+            return
+        content = self.surface.content(value)
+        await self.request("SEND", {**about, **content.headers}, content.body)
+        self.surface.use("send", *content.items)
+
+    async def _send_in_transaction(self, op: Op, surface: Surface) -> Op:
+        """Send by a transaction of its own, perhaps after one with something else that is aborted."""
+        try:
+            if self.manner.will(ABORTS, 0.5):
+                name = self.manner.transaction()
+                await self.request("BEGIN", {"transaction": name})
+                await self.request("SEND", {"destination": self.target(op.key or 0), "transaction": name}, b"aborted")
+                await self.request("ABORT", {"transaction": name})
+                surface.use("abort-of-sends")
+            name = self.manner.transaction()
+            await self.request("BEGIN", {"transaction": name})
+            await self.send(op.key or 0, op.value, transaction=name)
+        except (Rejected, ConnectionBroken, TimeoutError) as error:
+            # Nobody will commit it: the connection is given up, and what was begun on it.
+            await self.leave()
+            return op.fail(f"not committed: {error or 'no receipt in time'}")
+        await self.request("COMMIT", {"transaction": name})
+        surface.use("send-in-transaction")
+        return op.ok()
 
     async def take(self, op: Op) -> Op:
         """Take a message from the operation's queue and acknowledge it."""
+        if self.surface is not None:
+            key = op.key or 0
+            return await self._taker.take(op, self.source(key),
+                                          lambda: self.await_drained(key) if op.f == "drain" else self.poll())
         await self.subscribe(op.key or 0)
         # What waits here since before this operation may have been given to somebody else meanwhile: the check
         # of duplicates must not take its arrival for a delivery after that one's receipt.
@@ -58,7 +105,7 @@ class QueueClient(StompClient):
 
     async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
         """Acknowledge what was taken; ``waited`` as in ``client.acknowledge``."""
-        return await acknowledge(self, op, message, waited)
+        return await acknowledge(self, op, message, waited, lambda _: value_of(message))
 
     def source(self, key: int) -> str:
         """Where messages of queue number ``key`` are taken from."""

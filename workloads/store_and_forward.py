@@ -81,8 +81,8 @@ class StoreAndForwardWorkload(QueueWorkload):
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client of its own server; or a consumer at the HA server."""
         ha_server, *own = cluster.servers
-        options = cluster.test.options
+        options, surface = cluster.test.options, self.surface_of(cluster.test)
         if thread < options["producers"] or options["consume_at"] == AT_OWN_SERVER:
             nodes = own[thread % len(own)]
-            return RemoteClient(SubCluster(cluster, nodes), host, thread if len(nodes) > 1 else 0)
-        return QueueClient(SubCluster(cluster, ha_server), host, thread)
+            return RemoteClient(SubCluster(cluster, nodes), host, thread if len(nodes) > 1 else 0, surface)
+        return QueueClient(SubCluster(cluster, ha_server), host, thread, surface)

@@ -94,6 +94,8 @@ class SeedResult:
     command: str
     run_dir: Path | None = None
     guarantees: Mapping[str, str] = field(default_factory=dict)
+    surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
+    """Item of the surface -> how often it was used, and whether that was judged."""
 
     @property
     def failed(self) -> bool:
@@ -122,6 +124,7 @@ def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) 
     from harness import plugins
     from harness.describe import create_run
     from harness.sim.run import simulate
+    from harness.surface import used_and_judged
     from reports.summaries import guarantees_shown
     from stormproof.run_folder import read_run, update_run
 
@@ -151,6 +154,7 @@ def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) 
             case, seed, verdict.verdict, verdict.sentence, verdict.anomalies, broken, dict(verdict.figures),
             info["coverage"], info["history_sha256"], ended / 1e9, time.perf_counter() - start,
             command, kept, guarantees_shown(info, verdict.to_json()),
+            used_and_judged(info, {c.check: c.outcome.verdict for c in verdict.checks if c.decides}),
         )
         return result, verdict
     finally:

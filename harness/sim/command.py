@@ -221,7 +221,7 @@ class _View:
                  outcomes: Outcomes | None, kinds: FailureKinds | None) -> None:
         self._outcomes = outcomes
         self._kinds = kinds
-        self.tally = Tally([case.system for case in cases], left_out)
+        self.tally = Tally([case.system for case in cases], [case.workload for case in cases], left_out)
         self._console = to
         self._several = len(cases) > 1
         self._total = seeds * len(cases)
@@ -240,8 +240,9 @@ class _View:
             table = self.tally.coverage_table()
             if table.row_count:
                 self._console.print(table)
-            for line in self.tally.never():
-                self.print(line)
+            for line in (*self.tally.never(), self.tally.surface_line()):
+                if line:
+                    self.print(line)
         for line in self._kinds.lines() if self._kinds is not None else ():
             self.print(line)
         if kind is not None and issubclass(kind, KeyboardInterrupt):

@@ -116,12 +116,18 @@ CAS_UNCHECKED = "cas-unchecked"
 REPLACED_VALUE_KEPT = "replaced-value-kept"
 VERSIONS_RESTART = "versions-restart"
 READ_ON_ARRIVAL = "read-on-arrival"
+REDELIVERY_UNCOUNTED = "redelivery-uncounted"
+WINDOW_TOO_LARGE = "window-too-large"
+BODY_ENDS_AT_NUL = "body-ends-at-nul"
+CLIENT_ACK_OF_ONE = "client-ack-of-one"
+NACK_CONSUMES = "nack-consumes"
 REPOSITORY_FORGOTTEN = "repository-forgotten"
 
 _CORE = ("standalone",)
 """What a broker does for any design that leaves its messages to the engine."""
 _ALL = ("standalone", "icestorm")
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
+_SURFACE = {"surface": "true"}
 _MAJORITY = {"ack": "majority"}
 _PRIMARY_KILLED = {"kill_kind": "master", "kill_program": "broker"}
 _BACKLOG = {"producers": "6", "consumers": "1"}
@@ -207,6 +213,14 @@ BUGS: Mapping[str, Bug] = {
         Bug(READ_ON_ARRIVAL, "a value is read when the request arrives, before it is ordered", workload="register",
             exercise={"connect": "home", "threads": "12", "client_heartbeat": "2", "pause_kind": "master",
                       "fault_duration": "3"}, nemesis="pause", also=_CORE),
+        Bug(REDELIVERY_UNCOUNTED, "a message that is given back is delivered again as if for the first time",
+            exercise=_SURFACE, also=_CORE),
+        Bug(WINDOW_TOO_LARGE, "a subscription gets one message more than its window", exercise=_SURFACE, also=_CORE),
+        Bug(BODY_ENDS_AT_NUL, "a body that is read back from the store ends at its first NUL",
+            exercise=_SURFACE, also=_CORE),
+        Bug(CLIENT_ACK_OF_ONE, "with ack:client an ACK is of one message, and not of those before it",
+            exercise=_SURFACE, also=_CORE),
+        Bug(NACK_CONSUMES, "a NACK is taken for an ACK", exercise=_SURFACE, also=_CORE),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",
                   exercise=_ALL_DOWN, nemesis="partition,kill"),

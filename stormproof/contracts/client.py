@@ -35,6 +35,18 @@ class Flushable(Client, Protocol):
         """
 
 
+@runtime_checkable
+class Noting(Client, Protocol):
+    """A client that may carry out more than the one operation that it was asked for."""
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """Further operations since it was last asked, invocation and completion, to be recorded behind the last one.
+
+        ``over``: the client is used no longer; nothing that it was given may come to its application after this.
+        """
+        ...
+
+
 class NotDone(Exception):
     """What was asked certainly did not happen; the text says why. Any other exception: it may have happened."""
 

@@ -41,6 +41,11 @@ class Workload(ABC):
         """
 
     @classmethod
+    def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The guarantees that runs with these options are judged by: ``guarantees``, and what options add."""
+        return cls.guarantees
+
+    @classmethod
     def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
         """What the keys of its histories stand for, in order, where a number tells people nothing; else empty."""
         return ()
@@ -66,6 +71,11 @@ class Workload(ABC):
     def drain(self, test: Test) -> Generator:
         """Afterwards, when everything is healed: reads what is left."""
         return lift(None)
+
+    def used(self) -> Mapping[str, int]:
+        """How often its clients have used each item of what the system offers (docs/surface.md), as far as it counts
+        them: the run's record tells it."""
+        return {}
 
     def depth(self, test: Test) -> Generator:
         """At the very end, when all clients are gone: counts what is left."""

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from nodes.reference.api import Deliver, Effect
-from nodes.reference.bugs import CLOSE_DROPS_UNACKED, REQUEUED_TWICE
+from nodes.reference.bugs import (
+    CLOSE_DROPS_UNACKED,
+    NACK_CONSUMES,
+    REDELIVERY_UNCOUNTED,
+    REQUEUED_TWICE,
+    WINDOW_TOO_LARGE,
+)
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import (
@@ -237,7 +243,7 @@ class Destinations:
     def finish(self, kind: str, messages: list[Message]) -> None:
         """Carry out an ``ack`` or ``nack`` of delivered messages."""
         for message in messages:
-            if kind == "ack":
+            if kind == "ack" or NACK_CONSUMES in self._bugs:
                 self.consume(message)
             else:
                 self.give_back(message)
@@ -267,7 +273,7 @@ class Destinations:
             self._proxies.settle(message, "nack")
             self._state.remove_message(message)
             return
-        message.redeliveries += 1
+        message.redeliveries += REDELIVERY_UNCOUNTED not in self._bugs
         message.out_seq = 0
         message.queue.requeue(message)
         self._state.delivery_table.update(message.id, message)
@@ -326,6 +332,8 @@ class Destinations:
             queue = self._queue(destination)
         if args["ack"] == PULLED:
             prefetch = 0
+        elif WINDOW_TOO_LARGE in self._bugs:
+            prefetch += 1
         self._state.add_subscription(context, args["id"], queue, args["ack"], prefetch)
         self._touched[queue.id] = queue
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
 from nodes.reference.bugs import (
+    BODY_ENDS_AT_NUL,
     BRANCHES_FORGOTTEN,
+    CLIENT_ACK_OF_ONE,
     COLLOCATED_CONTEXTS_KEPT,
     DURABLE_LOST_AT_FAILOVER,
     NO_DUPLICATE_FILTER,
@@ -52,7 +54,8 @@ class StoreEngine:
         self.changes: Changes | None = None
         self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
-        self._state = State(database, self._limits.message_cache, self._limits.max_window)
+        self._state = State(database, self._limits.message_cache, self._limits.max_window,
+                            whole=BODY_ENDS_AT_NUL not in bugs)
         self.local = LocalQueue()
         self.server_queues = ServerQueues(database, config, bugs)
         clustered = config.clustered if config is not None else {}
@@ -528,7 +531,8 @@ class StoreEngine:
         if args.get("tx") is not None:
             self._transactions.defer(context, command)
             return
-        self._destinations.finish(command.kind, context.covered(message))
+        covered = [message] if CLIENT_ACK_OF_ONE in self._bugs else context.covered(message)
+        self._destinations.finish(command.kind, covered)
 
     def _subscribe(self, context: Context, command: Command) -> None:
         self._demand(context, CONSUME, command.args["destination"])

@@ -57,7 +57,9 @@ class State:
     they are read from the store when their turn comes.
     """
 
-    def __init__(self, database: sqlite3.Connection, cache: int, window: int) -> None:
+    def __init__(self, database: sqlite3.Connection, cache: int, window: int, whole: bool = True) -> None:
+        """``whole``: bodies are read back as they were (else a switchable bug cuts them)."""
+        self._whole = whole
         self._database = database
         self._cache = cache
         self._window = window
@@ -371,7 +373,7 @@ class State:
 
     def _read_content(self, table: str, identity: int) -> tuple[dict[str, str], bytes]:
         row = self._database.execute(f"SELECT headers, body FROM {table} WHERE id = ?", (identity,)).fetchone()
-        return wire.decode(row[0]), row[1]
+        return wire.decode(row[0]), row[1] if self._whole else row[1].partition(b"\0")[0]
 
     def _drop_content(self, item: Message | Shared) -> None:
         self._cached -= content_bytes(item.size, item.content)

@@ -18,6 +18,7 @@ from nodes.systems.fiorano.invariants import INVARIANTS
 from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, disk_writes, role_change, state_transfer
+from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
@@ -76,7 +77,7 @@ FIORANO = Fiorano(
     min_nodes=2,
     max_nodes=2,
     provides=frozenset({"queues", "topics", "transactions", "security", "registers"}),
-    guarantees=GUARANTEES,
+    guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     modes=COMPARED,
     trial=TRIAL,
     read_options=_read_options,

@@ -9,6 +9,7 @@ from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
 from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.contracts.option import Option
@@ -52,7 +53,7 @@ JORAM = Joram(
     reported=STATES,
     min_nodes=2,
     provides=MESSAGING,
-    guarantees=GUARANTEES,
+    guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     read_options=Options.from_config,
     modes=MODES,
     trial=TRIAL,

@@ -87,3 +87,8 @@ GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee("recovery", PROMISED, "Failover", "when the faults are over, there is one primary and its backups are "
               "ready"),
 )  # fmt: skip
+
+COUNTS_ANEW = Guarantee(
+    "redelivery", NOT_PROMISED, "Replicating browsers",
+    "backups are told of enqueues and dequeues, not of deliveries: a new primary counts anew", ANY_FAULT)  # fmt: skip
+"""It comes before what the design says of redeliveries otherwise."""

@@ -23,12 +23,13 @@ from nodes.reference.designs.qpid.options import (
 )
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
-from nodes.systems.qpid.guarantees import GUARANTEES
+from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.qpid.invariants import INVARIANTS
 from nodes.systems.qpid.managers import OUTSIDE
 from nodes.systems.qpid.modes import MODES, TRIAL
 from nodes.systems.qpid.programs import STORE, disaster_nodes, program_roles
 from nodes.systems.qpid.states import STATES, role_change, state_transfer
+from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
@@ -106,7 +107,7 @@ QPID = Qpid(
     reported=STATES,
     min_nodes=2,
     provides=frozenset({"queues", "transactions", "exchanges", "registers"}),
-    guarantees=GUARANTEES,
+    guarantees=(*GUARANTEES, COUNTS_ANEW, *of_surface(GUARANTEES)),
     modes=MODES,
     trial=TRIAL,
     read_options=read_options,

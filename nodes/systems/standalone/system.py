@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.reference.log_events import Line
+from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
 from nodes.systems.standalone.guarantees import GUARANTEES
 from stormproof.contracts.option import Option
@@ -19,7 +20,7 @@ STANDALONE = ReferenceSystem(
     replicated=False,
     max_nodes=1,
     provides=MESSAGING | {"security"},
-    guarantees=GUARANTEES,
+    guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

@@ -1,0 +1,29 @@
+"""Messages that did not come as they were sent: headers, or bytes of the body."""
+
+from __future__ import annotations
+
+from checkers.api import RunCheck
+from checkers.observations import as_it_should_be
+from checkers.run import Run
+from stormproof.contracts.check import CheckOutcome
+from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
+
+NOT_AS_SENT = "not as sent"
+"""How the error of such an observation begins."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Consumers compare each delivery with what its sender put in, which follows from the run's seed."""
+    return as_it_should_be(run, NOT_AS_SENT, "every message came as it was sent, headers and body",
+                           ("delivery was not as it was sent", "deliveries were not as they were sent"))
+
+
+CHECK = RunCheck(
+    name="content",
+    guarantee="a message comes as it was sent: the sender's headers and every byte of the body, and nothing else",
+    anomaly="not-as-sent",
+    subjects=(MESSAGES, TRANSACTIONS, TOPICS),
+    one="message came otherwise than it was sent",
+    more="messages came otherwise than they were sent",
+    function=check,
+)

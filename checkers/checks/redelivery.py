@@ -1,0 +1,90 @@
+"""Redeliveries that did not say so: two deliveries of one message that name the same number of earlier ones."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.observations import OBSERVE, looked
+from checkers.run import Run
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
+from stormproof.history.schema import decode_pair
+from stormproof.text import amount
+from stormproof.vocabulary import DEQUEUE, DRAIN, INFO, MESSAGES, OK
+
+_SAID = re.compile(r"(given back, )?redeliveries ([0-9]+)")
+
+
+@dataclass
+class _Seen:
+    """The sightings of a message: row -> what the MESSAGE said of earlier deliveries; ``last`` by process."""
+
+    said: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+
+
+def sightings(run: Run) -> dict[tuple[int, int], dict[int, int]]:
+    """(queue, value) -> row of a delivery, or of an observation of what was given back -> the number that it said.
+
+    A delivery says 0 unless an observation of the same process, before its next delivery of that message, says more.
+    """
+    h = run.history
+    observe = h.f.names.index(OBSERVE) if OBSERVE in h.f.names else -1
+    said = [_SAID.fullmatch(error) for error in h.error.names]
+    deliveries = ((h.role == DEQUEUE) | (h.role == DRAIN)) & ((h.kind == OK) | (h.kind == INFO))
+    rows = np.flatnonzero((deliveries | (h.f.codes == observe)) & (h.value >= 0) & (h.process >= 0) & (h.kind != 0))
+    found: dict[tuple[int, int], _Seen] = defaultdict(_Seen)
+    for row in rows.tolist():
+        seen, who = found[int(h.key[row]), int(h.value[row])], int(h.process[row])
+        if h.f.codes[row] != observe:
+            seen.said[row] = 0
+            seen.last[who] = row
+        elif (match := said[h.error.codes[row]]) is not None:
+            if match[1]:
+                seen.said[row] = int(match[2])
+            elif who in seen.last:
+                seen.said[seen.last[who]] = int(match[2])
+    return {message: seen.said for message, seen in found.items()}
+
+
+def check(run: Run) -> CheckOutcome:
+    """Each delivery of a message has a number of its own: that of the deliveries before."""
+    if not looked(run):
+        return CheckOutcome(VALID, 0, "nobody looked: the run has not the setting `surface`")
+    h = run.history
+    anomalies: list[Anomaly] = []
+    count, redelivered = 0, 0
+    for (key, value), said in sightings(run).items():
+        redelivered += max(said.values(), default=0) > 0
+        by_number: dict[int, list[int]] = defaultdict(list)
+        for row, number in said.items():
+            by_number[number].append(row)
+        for number, rows in sorted(by_number.items()):
+            if len(rows) < 2:
+                continue
+            count += len(rows) - 1
+            if len(anomalies) < MAX_EXAMPLES:
+                detail = {"said": number, "delivered_by": [h.node.at(row) for row in rows],
+                          "faults": run.faults_at(rows[-1])}  # fmt: skip
+                kind = "redelivered-untold" if number == 0 else "redelivered-with-a-number-again"
+                anomalies.append(Anomaly(kind, run.rows_of(*rows), key, "/".join(map(str, decode_pair(value))), detail))
+    figures = {"messages_redelivered": redelivered}
+    if not count:
+        return CheckOutcome(VALID, 0, "every redelivery said how many deliveries there had been", (), figures)
+    text = amount(count, "redelivery did not say so", "redeliveries did not say so")
+    return CheckOutcome(INVALID, count, text, tuple(anomalies), figures)
+
+
+CHECK = RunCheck(
+    name="redelivery",
+    guarantee="a message that is delivered again says so, and how many deliveries there were before",
+    anomaly="redelivered-untold",
+    subjects=(MESSAGES,),
+    one="redelivery did not say that it was one",
+    more="redeliveries did not say that they were",
+    function=check,
+)

@@ -1,0 +1,181 @@
+"""The surface: what systems offer clients, item by item; which workload uses each, which checks judge it.
+
+A run's record counts what its clients used (``surface`` in run.json: items that clients count themselves, and
+``f:NAME``, the operations of each function that ended ``ok``). An item is *judged* in a run when it was used there and
+every check of it that the run is judged by came to a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stormproof.contracts.check import UNKNOWN
+
+BROKERS = ("standalone", "joram", "qpid", "fiorano")
+"""Designs that leave messages to the reference engine."""
+RELIABLE = ("standalone", "joram", "fiorano")
+"""Those of them with reliable connections."""
+_QUEUES = ("queue", "consume-last", "clustered", "store-and-forward")
+_PAGE = "stomp.md"
+_TAKEN = ("lost", "duplicated", "phantom")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that clients may do. ``page`` (of docs/) tells of it; ``workloads`` use it, or nobody does; ``shown``
+    are the names under which runs count it, by default its own; a run must have ``settings`` for them to mean this."""
+
+    name: str
+    told: str
+    page: str
+    systems: tuple[str, ...]
+    workloads: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def used(self, info: Mapping[str, Any]) -> int:
+        """How often a run, described by its run.json, has used it."""
+        test = info.get("test") or {}
+        options = test.get("options") or {}
+        if test.get("workload") not in self.workloads or any(options.get(name) != it for name, it in self.settings):
+            return 0
+        counts = info.get("surface") or {}
+        return sum(int(counts.get(name, 0)) for name in self.shown or (self.name,))
+
+
+def _queue(name: str, told: str, *checks: str, systems: tuple[str, ...] = BROKERS, shown: tuple[str, ...] = ()) -> Item:
+    return Item(name, told, _PAGE, systems, _QUEUES, checks, shown)
+
+
+def _nobody(name: str, told: str, page: str = _PAGE, systems: tuple[str, ...] = BROKERS) -> Item:
+    return Item(name, told, page, systems)
+
+
+def _by(workload: str, name: str, told: str, shown: str, checks: tuple[str, ...], systems: tuple[str, ...],
+        page: str = _PAGE, **settings: Any) -> Item:
+    return Item(name, told, page, systems, (workload,), checks, tuple(f"f:{f}" for f in shown.split()),
+                tuple(settings.items()))  # fmt: skip
+
+
+_TOPIC = ("topic-lost", "topic-phantom", "topic-duplicated", "agreement")
+_TX = ("atomic", "exactly-once", "tx-phantom")
+
+ITEMS: tuple[Item, ...] = (
+    _queue("send", "SEND with a receipt", *_TAKEN, shown=("send", "f:enqueue")),
+    _queue("body-empty", "a body without a byte", "content"),
+    _queue("body-binary", "a body with NUL and all other bytes", "content"),
+    _queue("body-text", "a body of UTF-8 in several lines", "content"),
+    _queue("body-large", "a body of 5 to 140 KB: more than a read, more than a piece of a state transfer", "content"),
+    _queue("headers-escaped", "headers with colons, ends of lines, backslashes, blanks, or no text", "content"),
+    _queue("headers-many", "more than 80 headers", "content"),
+    _nobody("headers-repeated", "a header that is repeated: the first counts"),
+    _queue("send-in-transaction", "BEGIN, SEND, COMMIT", *_TAKEN),
+    _queue("abort-of-sends", "BEGIN, SEND, ABORT: what was sent never comes", "phantom"),
+    _queue("ack-client-individual", "SUBSCRIBE with ack:client-individual", "duplicated", "lost",
+           shown=("ack-client-individual", "f:dequeue")),
+    _queue("ack-client", "SUBSCRIBE with ack:client", "duplicated", "lost"),
+    _queue("ack-cumulative", "an ACK that is of several messages", "duplicated", "lost"),
+    _queue("ack-auto", "SUBSCRIBE with ack:auto, RECEIVED", "duplicated", "lost", systems=RELIABLE),
+    _nobody("ack-auto-plain", "ack:auto on a connection that is not reliable"),
+    _queue("window", "x-prefetch of 2 to 64", "subscription"),
+    _queue("window-of-one", "x-prefetch of one", "subscription"),
+    _queue("nack", "NACK: the message goes back, and says so when it comes again", "lost", "redelivery"),
+    _queue("nack-cumulative", "with ack:client, a NACK of several messages", "lost", "redelivery"),
+    _queue("unsubscribe", "UNSUBSCRIBE, and SUBSCRIBE with another id", "subscription", "lost"),
+    _queue("unsubscribe-unacknowledged", "UNSUBSCRIBE with messages that were not acknowledged", "lost", "redelivery"),
+    _queue("ack-in-transaction", "BEGIN, ACK, COMMIT", "duplicated", "lost"),
+    _queue("nack-in-transaction", "BEGIN, NACK, COMMIT", "lost", "redelivery"),
+    _queue("abort-of-acks", "BEGIN, ACK, ABORT: the message still awaits its ACK", "lost", "duplicated"),
+    _queue("abort-of-nacks", "BEGIN, NACK, ABORT", "lost", "duplicated"),
+    _nobody("several-subscriptions", "several subscriptions of one connection"),
+    _nobody("refused-commands", "a command that is refused ends its connection, and has no effect"),
+    _by("topic", "publish", "SEND to a topic", "publish", _TOPIC, RELIABLE),
+    _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
+        ("topic-lost", "topic-order"), RELIABLE),
+    _by("topic", "transient", "a transient subscription", "listen", ("gaps", "agreement"), RELIABLE),
+    _nobody("durable-deleted", "UNSUBSCRIBE with x-durable; SUBSCRIBE of that name to other topics", systems=RELIABLE),
+    _nobody("topic-in-transaction", "messages to topics in a transaction", systems=RELIABLE),
+    _by("transaction", "transaction", "several SENDs in one transaction", "commit", _TX, BROKERS, transactions="plain"),
+    _by("transaction", "abort", "ABORT of several SENDs", "abort", ("atomic",), BROKERS),
+    _by("transaction", "move", "ACK and SEND in one transaction", "move", ("exactly-once",), BROKERS),
+    _by("transaction", "xa", "BEGIN with x-xid, PREPARE, COMMIT", "commit", (*_TX, "prepared"), RELIABLE,
+        transactions="xa"),
+    _by("transaction", "xa-recover", "RECOVER, and COMMIT or ABORT of what a lost client prepared", "recover rollback",
+        ("atomic", "prepared"), RELIABLE, transactions="xa"),
+    _by("register", "last-value", "SEND to /last-value/NAME, READ", "read write", ("register",), BROKERS),
+    _by("register", "last-value-expected", "SEND with x-expected", "cas", ("register",), BROKERS),
+    _by("clustered", "clustered-queue", "a queue spread over servers", "enqueue dequeue", _TAKEN, ("joram",),
+        "designs/joram.md"),
+    _by("clustered-topic", "clustered-topic", "a topic spread over servers", "publish receive", _TOPIC, ("joram",),
+        "designs/joram.md"),
+    _by("store-and-forward", "send-to-server", "SEND to a queue of another server", "enqueue", _TAKEN, ("joram",),
+        "designs/joram.md"),
+    _by("store-and-forward", "take-from-server", "SUBSCRIBE to a queue of another server", "dequeue", _TAKEN,
+        ("joram",), "designs/joram.md", consume_at="own-server"),
+    _by("processing", "collocated", "a client inside the broker", "dequeue", ("lost", "duplicated", "at-most-once"),
+        ("joram", "standalone"), "designs/joram.md"),
+    _by("configuration", "qpid-objects", "queues, exchanges and bindings: create, delete, bind, unbind, list",
+        "create destroy link unlink look", ("metadata",), ("qpid",), "designs/qpid.md"),
+    _nobody("qpid-exchanges", "SEND to /exchange/NAME/KEY: direct, fanout, topic", "designs/qpid.md", ("qpid",)),
+    _nobody("qpid-declare", "queues made on demand with x-declare", "designs/qpid.md", ("qpid",)),
+    _by("subscriptions", "icestorm-objects", "topics, subscribers and links: create, destroy, subscribe, link, list",
+        "create destroy subscribe unsubscribe link unlink look", ("metadata",), ("icestorm",), "designs/icestorm.md"),
+    _by("events", "icestorm-publish", "events by replicated, non-replicated and single-endpoint publishers", "publish",
+        ("event-lost", "event-order"), ("icestorm",), "designs/icestorm.md"),
+    _nobody("icestorm-cost", "links with a cost, events with x-cost", "designs/icestorm.md", ("icestorm",)),
+    _nobody("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",)),
+    _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
+        ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),
+    _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",
+        ("lost", "transfer-order"), ("fiorano", "standalone"), "durable-connection.md"),
+)  # fmt: skip
+"""All of it, in the order of the pages."""
+
+
+def used_and_judged(info: Mapping[str, Any], decided: Mapping[str, str]) -> dict[str, tuple[int, bool]]:
+    """Item -> how often a run used it, and whether that was judged; items that it did not use are left out.
+
+    ``info`` is run.json; ``decided`` the verdict of each check that bears on the run's.
+    """
+    found = {}
+    for item in ITEMS:
+        if count := item.used(info):
+            verdicts = [decided[check] for check in item.checks if check in decided]
+            found[item.name] = count, bool(verdicts) and UNKNOWN not in verdicts
+    return found
+
+
+def items_of(systems: Iterable[str], workloads: Iterable[str]) -> list[Item]:
+    """What of the surface these systems have that these workloads could use, or nobody does."""
+    those, work = set(systems), set(workloads)
+    return [item for item in ITEMS if those & {*item.systems} and (not item.workloads or work & {*item.workloads})]
+
+
+def surface_page() -> str:
+    """docs/surface.md."""
+    lines = ["# The surface", "", "Made by `make docs` from `harness/surface.py`.", ""]
+    lines += _INTRODUCTION.strip().splitlines()
+    lines += ["", "| item | what clients do | systems | workloads | checks |", "| --- | --- | --- | --- | --- |"]
+    for item in ITEMS:
+        used = ", ".join(f"`{name}`" for name in item.workloads) or "**none**"
+        with_ = "".join(f", {name}={value}" for name, value in item.settings)
+        checks = ", ".join(f"`{name}`" for name in item.checks) or "**none**"
+        told = f"[{item.told}]({item.page})"
+        lines.append(f"| `{item.name}` | {told} | {', '.join(item.systems)} | {used}{with_} | {checks} |")
+    return "\n".join(lines) + "\n"
+
+
+_INTRODUCTION = """
+What the pages of the designs offer a client, which workload uses it, and which checks judge it. With `--set
+surface=true` the clients of the workloads that have this setting use more than the plain things: each run draws a part
+of the features, each process its own way of taking, each message its content, from random streams of their own (the
+same seed without the setting is the same run as ever). What consumers see of it is judged by the checks `content`,
+`subscription` and `redelivery`, besides those of the workload ([checks.md](checks.md)).
+
+`stormproof simulate` says at its end which items its runs have *used and judged*, and which not; `--json` has the
+table. An item counts as judged in a run when it was used there, and every check of it that the run is judged by came to
+a verdict. *None*: no workload uses it yet.
+"""

@@ -1,0 +1,131 @@
+"""What clients use of all that a broker offers: drawn from the seed alone, told as operations of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.describe import create_run
+from harness.interpreter import Interpreter, NoClient
+from harness.settings import make_test
+from harness.sim.run import simulate
+from nodes.stomp import Frame, Parser, encode
+from stormproof.generator import clients, sequence
+from stormproof.operation import INFO, INVOKE, Op
+from stormproof.run_folder import read_run
+from stormproof.test import Test
+from workloads.client import decode_body
+from workloads.surface import FEATURES, Surface, difference, named
+
+pytestmark = pytest.mark.requirement("H6", part=True)
+
+
+def surface(seed: int, *features: str) -> Surface:
+    found = Surface(Test("joram", "queue", nodes=3, seed=seed))
+    found.features = frozenset(features or FEATURES)
+    return found
+
+
+def sent_and_read(about: Any, body: bytes) -> Frame:
+    frame = Frame("MESSAGE", {"destination": "/queue/q0", "content-type": "text/plain", **about}, body)
+    [read] = Parser().feed(encode(frame))
+    assert isinstance(read, Frame)
+    return read
+
+
+def test_every_content_names_its_message_and_comes_through_the_protocol() -> None:
+    drawn = surface(1)
+    kinds = set()
+    for number in range(400):
+        content = drawn.content((3, number))
+        frame = sent_and_read(content.headers, content.body)
+        assert decode_body(named(frame)) == (3, number)
+        assert difference(content, "/queue/q0", frame) is None
+        kinds.update(content.items)
+    assert kinds == {"body-empty", "body-binary", "body-text", "body-large", "headers-escaped", "headers-many"}
+    assert drawn.content((3, 7)) == surface(1).content((3, 7)) != surface(2).content((3, 7))
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "found"),
+    [
+        ({"x-a": "1"}, b"0/0\n\0b", None),
+        ({"x-a": "2"}, b"0/0\n\0b", "text of a header"),
+        ({}, b"0/0\n\0b", "a header is missing"),
+        ({"x-a": "1", "x-b": ""}, b"0/0\n\0b", "a header is new"),
+        ({"x-a": "1"}, b"0/0\n", "length of the body"),
+        ({"x-a": "1"}, b"0/0\n\0c", "bytes of the body"),
+        ({"x-a": "1", "destination": "/queue/q1"}, b"0/0\n\0b", "destination"),
+        ({"x-a": "1", "redelivered": "true", "x-redeliveries": "1"}, b"0/0\n\0b", None),
+    ],
+)
+def test_what_is_not_as_it_was_sent(headers: dict[str, str], body: bytes, found: str | None) -> None:
+    from workloads.surface import Content
+
+    assert difference(Content({"x-a": "1"}, b"0/0\n\0b", ()), "/queue/q0", sent_and_read(headers, body)) == found
+
+
+def test_draws_are_those_of_the_seed_and_the_process() -> None:
+    def ways(found: Surface) -> list[tuple[str, str, int]]:
+        return [(way.subscribe(True), way.ack, way.window) for _ in range(20) for way in [found.manner(1)]]
+
+    assert ways(surface(1)) == ways(surface(1)) != ways(surface(2))
+    assert {ack for _, ack, _ in ways(surface(1))} == {"client", "client-individual", "auto"}
+    assert all(way.subscribe(False) and way.ack != "auto" for way in (surface(1).manner(0) for _ in range(20)))
+
+
+class Recorded:
+    """A recorder of rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[Op] = []
+
+    def record(self, op: Op) -> None:
+        self.rows.append(op)
+
+    def flush(self) -> None:
+        pass
+
+
+class Noting(NoClient):
+    """A client that takes one more each time, and one when it is given up."""
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        begun = Op(INVOKE, "dequeue", None, 0, 0)
+        return [(begun, begun.info("late", (9, 9)) if over else begun.ok((1, 1)))]
+
+
+async def test_what_a_client_did_besides_is_recorded_behind_its_operation() -> None:
+    recorded = Recorded()
+    test = Test("joram", "queue", nodes=1, concurrency=1)
+    interpreter = Interpreter(test, lambda *_: Noting(), NoClient(), recorded)
+    assert await interpreter.run(clients(sequence(Op(INVOKE, "dequeue", key=0))))
+    await interpreter.close()
+    assert [(row.type, row.value) for row in recorded.rows] == [
+        ("invoke", None), ("ok", None), ("invoke", None), ("ok", (1, 1)), ("invoke", None), (INFO, (9, 9))]
+    times = [row.time for row in recorded.rows]
+    assert times == sorted(set(times)), "each row has a time of its own"
+
+
+@pytest.mark.requirement("H4", part=True)
+def test_a_run_with_the_surface_repeats_exactly_and_tells_what_it_used(tmp_path: Path) -> None:
+    digests = set()
+    for place in range(2):
+        test = make_test(system="standalone", workload="queue", nemesis="kill", backend="sim", nodes=None,
+                         time_limit=8.0, rate=30.0, seed=11, settings={"surface": "true"})  # fmt: skip
+        run_dir = create_run(test, "test", tmp_path / str(place))
+        simulate(run_dir)
+        info = read_run(run_dir)
+        digests.add(info["history_sha256"])
+        assert {"content", "subscription", "redelivery"} <= {*info["guarantees"]}
+        assert info["surface"]["send"] > 20 and len(info["surface"]) > 5
+    assert len(digests) == 1
+
+
+def test_without_the_setting_nothing_is_drawn(tmp_path: Path) -> None:
+    test = make_test(system="standalone", workload="queue", nemesis="none", backend="sim", nodes=None,
+                     time_limit=1.0, rate=10.0, seed=1, settings={})  # fmt: skip
+    info = read_run(create_run(test, "test", tmp_path))
+    assert not {"content", "subscription", "redelivery"} & {*info["guarantees"]}

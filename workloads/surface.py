@@ -1,0 +1,170 @@
+"""What clients use of all that a broker offers: drawn for each run and each process, counted by item.
+
+A run uses some of the *features* below, drawn from its seed (swarm testing: Groce et al., ISSTA 2012: runs that leave
+something out reach what runs with everything in them don't); each process draws its own way of taking. All draws come
+from random streams of their own, so that nothing else in a run depends on them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodes.stomp import Frame
+from stormproof.contracts.option import Option
+from stormproof.test import Test
+
+SURFACE = Option(
+    "surface", False,
+    "clients use all that the broker offers them, another part of it in each run: bodies and headers of all kinds, "
+    "modes of acknowledgement, windows, NACK, UNSUBSCRIBE, ends of transactions (docs/surface.md)")
+"""An option of workloads whose clients can."""
+
+LOOKED_AT = ("content", "subscription", "redelivery")
+"""The checks that judge what consumers then look at."""
+
+BODIES, LARGE, HEADERS = "bodies", "large", "headers"
+CLIENT_ACK, AUTO_ACK, WINDOWS = "client-ack", "auto-ack", "windows"
+NACK, UNSUBSCRIBE = "nack", "unsubscribe"
+SEND_TX, ACK_TX, NACK_TX, ABORTS = "send-in-transaction", "ack-in-transaction", "nack-in-transaction", "aborts"
+FEATURES = (BODIES, LARGE, HEADERS, CLIENT_ACK, AUTO_ACK, WINDOWS, NACK, UNSUBSCRIBE, SEND_TX, ACK_TX, NACK_TX, ABORTS)
+"""What a run uses or leaves out."""
+
+INDIVIDUAL, CLIENT, AUTO = "client-individual", "client", "auto"
+
+VALUE_HEADER = "x-value"
+"""Header of a message whose body does not say which one it is."""
+_BROKERS_OWN = frozenset({"subscription", "message-id", "destination", "ack", "x-seq", "redelivered", "x-redeliveries",
+                          "content-length"})  # fmt: skip
+_ODD_TEXTS = ("a:b", "back\\slash", "two\nlines", "re\rturn", "\\n", " blanks ", "", "ünïcödé ☃", "x" * 300, "\t", "::")
+_LARGE_SIZES = (5_000, 20_000, 70_000, 140_000)
+"""Bytes: beyond what is *large work* for a broker, beyond a read, and beyond a piece of a state transfer."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """Headers and body of a message, and which items of the surface they are."""
+
+    headers: Mapping[str, str]
+    body: bytes
+    items: tuple[str, ...]
+
+
+def encode_plain(value: tuple[int, int]) -> bytes:
+    """``producer/sequence``."""
+    return b"%d/%d" % value
+
+
+class Surface:
+    """What one run uses: ``features``, drawn from its seed; ``used`` counts by item what was carried out."""
+
+    def __init__(self, test: Test) -> None:
+        self._test = test
+        rng = test.rng("surface")
+        self.features = frozenset(feature for feature in FEATURES if rng.random() < 0.6)
+        self.used: dict[str, int] = {}
+        self._made: dict[int, int] = {}
+
+    def use(self, *items: str) -> None:
+        """These items were carried out."""
+        for item in items:
+            self.used[item] = self.used.get(item, 0) + 1
+
+    def manner(self, thread: int) -> Manner:
+        """The ways of the next process of a thread."""
+        number = self._made[thread] = self._made.get(thread, -1) + 1
+        return Manner(self.features, self._test.rng(f"surface/{thread}/{number}"))
+
+    def content(self, value: tuple[int, int]) -> Content:
+        """What the message of this value holds: everybody who knows the run's seed can tell."""
+        features, plain = self.features, encode_plain(value)
+        if not features & {BODIES, LARGE, HEADERS}:
+            return Content({}, plain, ())
+        rng = self._test.rng(f"surface/content/{value[0]}/{value[1]}")
+        headers, body, items = _body(rng, features, plain)
+        if HEADERS in features and rng.random() < 0.5:
+            items += ("headers-escaped",)
+            for place in range(rng.randint(1, 4)):
+                name = rng.choice(("x-note", "x:colon", "x\\slash", "x-ünïcode", "x two", "X-Note"))
+                headers[f"{name}{place}"] = rng.choice(_ODD_TEXTS)
+            headers |= {"correlation-id": f"{value[0]}-{value[1]}", "reply-to": "/queue/answers"}
+            if rng.random() < 0.1:
+                items += ("headers-many",)
+                headers |= {f"x-h{place}": str(place) * 3 for place in range(80)}
+        return Content(headers, body, items)
+
+
+def _body(rng: random.Random, features: frozenset[str], plain: bytes) -> tuple[dict[str, str], bytes, tuple[str, ...]]:
+    """Headers that go with a body, the body, and its items. A body names its message in its first line, or a header
+    does."""
+    kind = rng.random()
+    if LARGE in features and kind < 0.03:
+        block = rng.randbytes(1000)
+        size = rng.choice(_LARGE_SIZES)
+        body = b"%b\n%b" % (plain, b"".join(b"%d:%b" % (place, block) for place in range(size // 1000)))
+        return {"content-type": "application/octet-stream"}, body, ("body-large",)
+    if BODIES not in features or kind < 0.4:
+        return {}, plain, ()
+    if kind < 0.55:
+        return {VALUE_HEADER: plain.decode()}, b"", ("body-empty",)
+    if kind < 0.8:
+        body = b"%b\n%b" % (plain, b"\0".join(rng.randbytes(rng.randint(0, 60)) for _ in range(4)))
+        return {"content-type": "application/octet-stream"}, body, ("body-binary",)
+    body = plain + "\nçäö ☃ \\ : \r\n".encode() * rng.randint(1, 5)
+    return {"content-type": "text/plain;charset=utf-8"}, body, ("body-text",)
+
+
+def named(frame: Frame) -> bytes:
+    """The part of a message that says which one it is: ``decode_body`` reads it."""
+    header = frame.headers.get(VALUE_HEADER)
+    return header.encode() if header is not None else frame.body.partition(b"\n")[0]
+
+
+def difference(content: Content, destination: str, frame: Frame) -> str | None:
+    """What of a MESSAGE is not as it was sent; None when all is. The words are few, so that they can be counted."""
+    if frame.headers.get("destination") != destination:
+        return "destination"
+    if frame.body != content.body:
+        return "length of the body" if len(frame.body) != len(content.body) else "bytes of the body"
+    came = {name: text for name, text in frame.headers.items() if name not in _BROKERS_OWN}
+    sent = {"content-type": "text/plain", **content.headers}
+    if came == sent:
+        return None
+    if sent.keys() - came.keys():
+        return "a header is missing"
+    return "a header is new" if came.keys() - sent.keys() else "text of a header"
+
+
+@dataclass
+class Manner:
+    """The ways of one process: how it takes, and what it draws next."""
+
+    features: frozenset[str]
+    rng: random.Random
+    ack: str = INDIVIDUAL
+    window: int = 1
+    subscriptions: int = field(default=0, init=False)
+    transactions: int = field(default=0, init=False)
+
+    def will(self, feature: str, chance: float) -> bool:
+        """Whether it uses a feature now; without the feature nothing is drawn."""
+        return feature in self.features and self.rng.random() < chance
+
+    def subscribe(self, reliable: bool) -> str:
+        """Draw how the next subscription acknowledges, and its window; returns the subscription's id.
+
+        ``ack:auto`` on a connection that is not reliable loses what is lost on the way: nobody could tell.
+        """
+        modes = [INDIVIDUAL, *([CLIENT] if CLIENT_ACK in self.features else []),
+                 *([AUTO] if AUTO_ACK in self.features and reliable else [])]  # fmt: skip
+        self.ack = self.rng.choice(modes)
+        self.window = self.rng.choice((1, 2, 5, 64)) if WINDOWS in self.features else 1
+        self.subscriptions += 1
+        odd = HEADERS in self.features and self.rng.random() < 0.5
+        return f"s:{self.subscriptions}\\" if odd else str(self.subscriptions)
+
+    def transaction(self) -> str:
+        """The name of its next transaction."""
+        self.transactions += 1
+        return f"surface {self.transactions}"

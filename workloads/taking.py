@@ -1,0 +1,212 @@
+"""A consumer that uses all that a broker offers consumers: modes of acknowledgement, windows, NACK, UNSUBSCRIBE,
+transactions; and tells what of its deliveries is not as it should be.
+
+What it saw beside the outcome of an operation it notes as operations of their own, ``observe``, whose error says what:
+
+* ``redeliveries N``: the MESSAGE that was delivered just before said so. One without it said none.
+* ``given back, redeliveries N``: a MESSAGE that it had, and gave back: no delivery.
+* ``not as sent: ...``: headers or body are not what its sender had put in.
+* ``not as subscribed: ...``: more than the window, a message of another subscription, or after UNSUBSCRIBE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from nodes.stomp import Frame
+from stormproof.operation import INFO, INVOKE, Op
+from workloads.client import StompClient, decode_body
+from workloads.connection import ConnectionBroken, NotSent, Rejected
+from workloads.surface import (
+    ABORTS,
+    ACK_TX,
+    AUTO,
+    CLIENT,
+    NACK,
+    NACK_TX,
+    UNSUBSCRIBE,
+    Manner,
+    Surface,
+    difference,
+    named,
+)
+
+OBSERVE = "observe"
+NOT_AS_SENT, NOT_AS_SUBSCRIBED = "not as sent", "not as subscribed"
+_TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
+_MOST_AT_ONCE = 4
+_BUFFERED = " (buffered)"
+
+
+def value_of(message: Frame) -> Any:
+    """The (producer, sequence) that a message names; its text where it names none."""
+    return decode_body(named(message))
+
+
+class Taker:
+    """Takes for one process on one subscription at a time. ``source`` is where from, ``wait`` gives the next message
+    or None; what a delivery is called in the history, ``f``, is that of the operation."""
+
+    def __init__(self, client: StompClient, manner: Manner, surface: Surface, reliable: bool) -> None:
+        self.subscription: str | None = None
+        self._client = client
+        self._manner = manner
+        self._surface = surface
+        self._reliable = reliable
+        self._last = Op(INVOKE, OBSERVE)
+
+    def reset(self) -> None:
+        """The subscription went with its connection, with what had come on it."""
+        self._tell_automatic(self._last)
+        self.subscription = None
+
+    def leave(self) -> None:
+        """Nobody takes any more: what counts as acknowledged because it had come is told, and nothing more comes."""
+        if self.subscription is not None and self._manner.ack == AUTO:
+            self._client.connection.silence()
+            self._tell_automatic(self._last)
+
+    async def take(self, op: Op, source: str, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
+        """Take one message, or several that are told as further operations, and acknowledge them in some way."""
+        manner, client = self._manner, self._client
+        self._last = op
+        final = op.f == "drain"
+        if self.subscription is not None and not final and manner.will(UNSUBSCRIBE, 0.04):
+            await self._unsubscribe(op)
+        if self.subscription is None:
+            await self._subscribe(source)
+        waited = _BUFFERED if client.connection.messages else ""
+        message = await wait()
+        if message is None:
+            return op.fail("empty")
+        taken = [message]
+        if manner.ack != AUTO and (manner.ack == CLIENT or manner.will(ACK_TX, 0.3)):
+            while client.connection.messages and len(taken) < _MOST_AT_ONCE and manner.rng.random() < 0.7:
+                taken.append(client.connection.messages.popleft())
+        self._look_at_window(op, len(taken))
+        for each in taken:
+            self._look(op, source, each)
+        if not final and manner.ack != AUTO and manner.will(NACK, 0.06):
+            return await self._give_back(op, taken)
+        arrived = asyncio.get_running_loop().time()
+        try:
+            await self._acknowledge(taken)
+        except _TROUBLE as error:
+            late = _BUFFERED if client.outdated(arrived) or len(taken) > 1 else waited
+            return self._delivered(op, taken, f"ack unconfirmed{late}: {error or 'no receipt in time'}")
+        return self._delivered(op, taken, "")
+
+    async def _subscribe(self, source: str) -> None:
+        manner = self._manner
+        name = manner.subscribe(self._reliable)
+        headers = {"id": name, "destination": source, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        await self._client.request("SUBSCRIBE", headers)
+        self.subscription = name
+        self._surface.use(f"ack-{manner.ack}", "window" if manner.window > 1 else "window-of-one")
+
+    async def _unsubscribe(self, op: Op) -> None:
+        """End the subscription; what came on it and was not taken goes back to its queue."""
+        assert self.subscription is not None
+        held = len(self._client.connection.messages)
+        await self._client.request("UNSUBSCRIBE", {"id": self.subscription})
+        self._tell_automatic(op)
+        self._client.connection.messages.clear()
+        self.subscription = None
+        self._surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
+
+    async def _acknowledge(self, taken: Sequence[Frame]) -> None:
+        """Acknowledge what was taken, all of it with ``ack:client`` by its last.
+
+        Raises what ``StompConnection.request`` does: then nobody knows, of any of them.
+        """
+        manner, client = self._manner, self._client
+        if manner.ack == AUTO:
+            await client.request("RECEIVED", {})
+            return
+        named = taken[-1:] if manner.ack == CLIENT else taken
+        if len(taken) > len(named):
+            self._surface.use("ack-cumulative")
+        if not manner.will(ACK_TX, 0.25) and len(named) == 1:
+            await client.request("ACK", {"id": named[0].headers["ack"]})
+            return
+        if manner.will(ABORTS, 0.3):
+            nacks = manner.will(NACK_TX, 0.3)
+            await self._in_transaction("ABORT", "NACK" if nacks else "ACK", named)
+            self._surface.use("abort-of-nacks" if nacks else "abort-of-acks")
+        await self._in_transaction("COMMIT", "ACK", named)
+        self._surface.use("ack-in-transaction")
+
+    async def _in_transaction(self, end: str, command: str, messages: Sequence[Frame]) -> None:
+        name = self._manner.transaction()
+        await self._client.request("BEGIN", {"transaction": name})
+        for each in messages:
+            await self._client.request(command, {"id": each.headers["ack"], "transaction": name})
+        await self._client.request(end, {"transaction": name})
+
+    async def _give_back(self, op: Op, taken: Sequence[Frame]) -> Op:
+        """NACK: the messages were seen, and are for somebody else, or for us again."""
+        manner, client = self._manner, self._client
+        named = taken[-1:] if manner.ack == CLIENT else taken
+        for each in taken:
+            self._note(op, value_of(each), f"given back, redeliveries {_redeliveries(each)}")
+        if manner.will(NACK_TX, 0.4):
+            await self._in_transaction("COMMIT", "NACK", named)
+            self._surface.use("nack-in-transaction")
+        else:
+            for each in named:
+                await client.request("NACK", {"id": each.headers["ack"]})
+        self._surface.use("nack", *(["nack-cumulative"] if len(taken) > len(named) else []))
+        return op.fail("given back")
+
+    def _delivered(self, op: Op, taken: Sequence[Frame], error: str) -> Op:
+        """The operation's end, that of the first message; further ones are operations of their own, in order."""
+        first = taken[0]
+        for place, each in enumerate(taken):
+            value = value_of(each)
+            if place:
+                begun = Op(INVOKE, op.f, None, op.key, op.process)
+                client_node = self._client.node
+                done = begun.info(error, value) if error else begun.ok(value)
+                self._client.note(begun, done._replace(node=client_node))
+            if count := _redeliveries(each):
+                self._note(op, value, f"redeliveries {count}")
+        return op.info(error, value_of(first)) if error else op.ok(value_of(first))
+
+    def _tell_automatic(self, op: Op) -> None:
+        """With ``ack:auto`` what has come may count as acknowledged, whether anybody took it or not."""
+        if self.subscription is None or self._manner.ack != AUTO:
+            return
+        messages = self._client.connection.messages
+        while messages:
+            message = messages.popleft()
+            f = op.f if op.f in ("dequeue", "drain") else "dequeue"
+            begun = Op(INVOKE, f, None, op.key, op.process)
+            self._client.note(begun, begun.info(f"acknowledged when it came, never taken{_BUFFERED}",
+                                                value_of(message)))  # fmt: skip
+            if count := _redeliveries(message):
+                self._note(op, value_of(message), f"redeliveries {count}")
+
+    def _look_at_window(self, op: Op, taken: int) -> None:
+        held = taken + len(self._client.connection.messages)
+        # With ack:auto all that has come counts as acknowledged with the next frame, taken or not.
+        if self._manner.ack != AUTO and held > self._manner.window:
+            self._note(op, None, f"{NOT_AS_SUBSCRIBED}: more than the window")
+
+    def _look(self, op: Op, source: str, message: Frame) -> None:
+        """Note what of a message is not as it should be."""
+        value = value_of(message)
+        if message.headers.get("subscription") != self.subscription:
+            self._note(op, value, f"{NOT_AS_SUBSCRIBED}: of another subscription, or after its end")
+        if isinstance(value, tuple) and (found := difference(self._surface.content(value), source, message)):
+            self._note(op, value, f"{NOT_AS_SENT}: {found}")
+
+    def _note(self, op: Op, value: Any, error: str) -> None:
+        begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
+        self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node))
+
+
+def _redeliveries(message: Frame) -> int:
+    text = message.headers.get("x-redeliveries", "0")
+    return int(text) if text.isdecimal() else 0
