@@ -83,8 +83,7 @@ class QueueClient(StompClient):
             await self.request("BEGIN", {"transaction": name})
             await self.send(op.key or 0, op.value, transaction=name)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
-            # Nobody will commit it: the connection is given up, and what was begun on it.
-            await self.leave()
+            # Nobody will commit it. The connection stays: what was confirmed early may have to be sent again on it.
             return op.fail(f"not committed: {error or 'no receipt in time'}")
         await self.request("COMMIT", {"transaction": name})
         surface.use("send-in-transaction")

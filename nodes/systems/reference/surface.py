@@ -22,5 +22,6 @@ def of_surface(declared: Iterable[Guarantee]) -> tuple[Guarantee, ...]:
         for guarantee in declared:
             if guarantee.name == like:
                 always = guarantee.status == PROMISED and not guarantee.faults and not guarantee.mode
-                found.append(replace(guarantee, name=name, **({"where": "ours", "why": why} if always else {})))
+                found.append(replace(guarantee, name=name, where="ours" if always else guarantee.where,
+                                     why=why if always else guarantee.why))  # fmt: skip
     return tuple(found)
