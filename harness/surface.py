@@ -17,7 +17,8 @@ BROKERS = ("standalone", "joram", "qpid", "fiorano")
 """Designs that leave messages to the reference engine."""
 RELIABLE = ("standalone", "joram", "fiorano")
 """Those of them with reliable connections."""
-_QUEUES = ("queue", "consume-last", "clustered", "store-and-forward")
+_QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
+_TOPICS = ("topic", "clustered-topic")
 _PAGE = "stomp.md"
 _TAKEN = ("lost", "duplicated", "phantom")
 
@@ -46,8 +47,15 @@ class Item:
         return sum(int(counts.get(name, 0)) for name in self.shown or (self.name,))
 
 
-def _queue(name: str, told: str, *checks: str, systems: tuple[str, ...] = BROKERS, shown: tuple[str, ...] = ()) -> Item:
-    return Item(name, told, _PAGE, systems, _QUEUES, checks, shown)
+_OF_TOPICS = {"lost": "topic-lost", "duplicated": "topic-duplicated", "phantom": "topic-phantom"}
+"""Check of queues -> that of topics which judges the same."""
+
+
+def _queue(name: str, told: str, *checks: str, systems: tuple[str, ...] = BROKERS, shown: tuple[str, ...] = (),
+           topics: bool = True) -> Item:
+    """Of queues, and of topics too unless the latter have it otherwise."""
+    judged = (*checks, *(_OF_TOPICS[check] for check in checks if topics and check in _OF_TOPICS))
+    return Item(name, told, _PAGE, systems, (*_QUEUES, *(_TOPICS if topics else ())), judged, shown)
 
 
 def _nobody(name: str, told: str, page: str = _PAGE, systems: tuple[str, ...] = BROKERS) -> Item:
@@ -64,7 +72,7 @@ _TOPIC = ("topic-lost", "topic-phantom", "topic-duplicated", "agreement")
 _TX = ("atomic", "exactly-once", "tx-phantom")
 
 ITEMS: tuple[Item, ...] = (
-    _queue("send", "SEND with a receipt", *_TAKEN, shown=("send", "f:enqueue")),
+    _queue("send", "SEND with a receipt", *_TAKEN, shown=("send", "f:enqueue"), topics=False),
     _queue("body-empty", "a body without a byte", "content"),
     _queue("body-binary", "a body with NUL and all other bytes", "content"),
     _queue("body-text", "a body of UTF-8 in several lines", "content"),
@@ -72,10 +80,10 @@ ITEMS: tuple[Item, ...] = (
     _queue("headers-escaped", "headers with colons, ends of lines, backslashes, blanks, or no text", "content"),
     _queue("headers-many", "more than 80 headers", "content"),
     _nobody("headers-repeated", "a header that is repeated: the first counts"),
-    _queue("send-in-transaction", "BEGIN, SEND, COMMIT", *_TAKEN),
-    _queue("abort-of-sends", "BEGIN, SEND, ABORT: what was sent never comes", "phantom"),
+    _queue("send-in-transaction", "BEGIN, SEND, COMMIT", *_TAKEN, topics=False),
+    _queue("abort-of-sends", "BEGIN, SEND, ABORT: what was sent never comes", "phantom", topics=False),
     _queue("ack-client-individual", "SUBSCRIBE with ack:client-individual", "duplicated", "lost",
-           shown=("ack-client-individual", "f:dequeue")),
+           shown=("ack-client-individual", "f:dequeue", "f:receive")),
     _queue("ack-client", "SUBSCRIBE with ack:client", "duplicated", "lost"),
     _queue("ack-cumulative", "an ACK that is of several messages", "duplicated", "lost"),
     _queue("ack-auto", "SUBSCRIBE with ack:auto, RECEIVED", "duplicated", "lost", systems=RELIABLE),
@@ -91,13 +99,15 @@ ITEMS: tuple[Item, ...] = (
     _queue("abort-of-acks", "BEGIN, ACK, ABORT: the message still awaits its ACK", "lost", "duplicated"),
     _queue("abort-of-nacks", "BEGIN, NACK, ABORT", "lost", "duplicated"),
     _nobody("several-subscriptions", "several subscriptions of one connection"),
-    _nobody("refused-commands", "a command that is refused ends its connection, and has no effect"),
+    _queue("refused-commands", "a command that is refused ends its connection, and has no effect", "refusal"),
     _by("topic", "publish", "SEND to a topic", "publish", _TOPIC, RELIABLE),
     _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
         ("topic-lost", "topic-order"), RELIABLE),
     _by("topic", "transient", "a transient subscription", "listen", ("gaps", "agreement"), RELIABLE),
-    _nobody("durable-deleted", "UNSUBSCRIBE with x-durable; SUBSCRIBE of that name to other topics", systems=RELIABLE),
-    _nobody("topic-in-transaction", "messages to topics in a transaction", systems=RELIABLE),
+    Item("durable-deleted", "UNSUBSCRIBE with x-durable", _PAGE, RELIABLE, _TOPICS, ("topic-lost", "topic-phantom")),
+    _nobody("durable-changed", "SUBSCRIBE of a durable subscription's name to other topics", systems=RELIABLE),
+    _nobody("durable-in-use", "SUBSCRIBE of a durable subscription that another connection has", systems=RELIABLE),
+    Item("topic-in-transaction", "BEGIN, SEND to a topic, COMMIT", _PAGE, RELIABLE, _TOPICS, _TOPIC),
     _by("transaction", "transaction", "several SENDs in one transaction", "commit", _TX, BROKERS, transactions="plain"),
     _by("transaction", "abort", "ABORT of several SENDs", "abort", ("atomic",), BROKERS),
     _by("transaction", "move", "ACK and SEND in one transaction", "move", ("exactly-once",), BROKERS),
@@ -105,6 +115,12 @@ ITEMS: tuple[Item, ...] = (
         transactions="xa"),
     _by("transaction", "xa-recover", "RECOVER, and COMMIT or ABORT of what a lost client prepared", "recover rollback",
         ("atomic", "prepared"), RELIABLE, transactions="xa"),
+    Item("abort-of-move", "ABORT of SEND and ACK together", _PAGE, BROKERS, ("transaction",), ("exactly-once",)),
+    Item("xa-abort-prepared", "ABORT of a prepared branch: what it acknowledged goes back", _PAGE, RELIABLE,
+         ("transaction",), ("atomic", "exactly-once", "prepared")),
+    Item("xa-commit-again", "COMMIT of a branch that was committed: it is confirmed again", _PAGE, RELIABLE,
+         ("transaction",), ("prepared",)),
+    _nobody("xa-one-phase", "COMMIT of a branch that is not prepared", systems=RELIABLE),
     _by("register", "last-value", "SEND to /last-value/NAME, READ", "read write", ("register",), BROKERS),
     _by("register", "last-value-expected", "SEND with x-expected", "cas", ("register",), BROKERS),
     _by("clustered", "clustered-queue", "a queue spread over servers", "enqueue dequeue", _TAKEN, ("joram",),

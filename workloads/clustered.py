@@ -33,6 +33,7 @@ class ClusteredWorkload(QueueWorkload):
     """The queue workload with every queue on ``ha_servers`` servers."""
 
     name = "clustered"
+    looked_at = ("content", "subscription", "refusal")  # a message that goes to another server is a new one there
     options = (SERVERS, *QueueWorkload.options)
 
     @classmethod
@@ -44,11 +45,6 @@ class ClusteredWorkload(QueueWorkload):
         """
         _check_servers(options, "queue")
         return super().concurrency(options)
-
-    @classmethod
-    def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """As the queue workload; but a message that goes to another server is a new one there."""
-        return tuple(name for name in super().judged_by(options) if name != "redelivery")
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
@@ -91,7 +87,8 @@ class ClusteredTopicWorkload(TopicWorkload):
                 break
             place -= options[part]
         pattern = self.pattern(cluster.test, thread)
-        return ElementClient(SubCluster(cluster, servers[place % len(servers)]), host, thread, pattern)
+        return ElementClient(SubCluster(cluster, servers[place % len(servers)]), host, thread, pattern,
+                             self.surface_of(cluster.test))
 
 
 class ElementClient(TopicClient):

@@ -15,7 +15,6 @@ from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
-from stormproof.contracts.workload import Workload
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -37,7 +36,8 @@ from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.neutral_client import NeutralQueueClient
 from workloads.queue_client import QueueClient, queue_name
-from workloads.surface import LOOKED_AT, SURFACE, Surface
+from workloads.surface import SURFACE
+from workloads.surfaced import SurfacedWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Drain(Generator):
         return lift(None) if event.type == FAIL and event.error == "empty" else self
 
 
-class QueueWorkload(Workload):
+class QueueWorkload(SurfacedWorkload):
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
@@ -94,7 +94,6 @@ class QueueWorkload(Workload):
         SURFACE,
     )
     guarantees: tuple[str, ...] = ("lost", "phantom", "duplicated", "depth")
-    _surface: Surface | None = None
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
@@ -128,11 +127,6 @@ class QueueWorkload(Workload):
         return gates
 
     @classmethod
-    def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """With the surface, what consumers look at, too."""
-        return (*cls.guarantees, *(LOOKED_AT if options.get(SURFACE.name) else ()))
-
-    @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
         """The queues."""
         return Demands(queues=tuple(queue_name(key) for key in range(options["queues"])))
@@ -142,16 +136,6 @@ class QueueWorkload(Workload):
         if (connection := cluster.queue_connection()) is not None:
             return NeutralQueueClient(cluster, connection, host, thread)
         return QueueClient(cluster, host, thread, self.surface_of(cluster.test))
-
-    def surface_of(self, test: Test) -> Surface | None:
-        """What the run uses of what brokers offer, where it is to use more than the plain things."""
-        if self._surface is None and test.options[SURFACE.name]:
-            self._surface = Surface(test)
-        return self._surface
-
-    def used(self) -> Mapping[str, int]:
-        """How often each item of the surface was used."""
-        return self._surface.used if self._surface is not None else {}
 
     def main(self, test: Test) -> Generator:
         """Sends and takes at the test's rate, for its time."""

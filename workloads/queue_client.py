@@ -6,8 +6,22 @@ from nodes.stomp import Frame
 from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
 from workloads.connection import ConnectionBroken, Rejected
-from workloads.surface import ABORTS, SEND_TX, Surface
-from workloads.taking import Taker, value_of
+from workloads.surface import ABORTS, REFUSALS, SEND_TX, Surface
+from workloads.taking import Taker, expect_refusal, value_of
+
+_SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
+    ("ACK", {"id": "17-1"}, "an id that awaits none"),
+    ("NACK", {"id": "none"}, "an id that awaits none"),
+    ("COMMIT", {"transaction": "never begun"}, "a transaction that was not begun"),
+    ("ABORT", {"transaction": "never begun"}, "a transaction that was not begun"),
+    ("SEND", {"destination": "/queue/"}, "a destination without a name"),
+    ("SEND", {}, "no destination"),
+    ("SUBSCRIBE", {"id": "9", "destination": "/queue/q0", "ack": "sometimes"}, "an unknown ack"),
+    ("SUBSCRIBE", {"id": "9", "destination": "/queue/q0", "x-prefetch": "0"}, "a window of none"),
+    ("UNSUBSCRIBE", {"id": "9"}, "an id that is no subscription"),
+    ("BEGIN", {}, "no name"),
+)
+"""Commands that a producer's connection can't have carried out."""
 
 
 def destination(key: int) -> str:
@@ -33,7 +47,7 @@ class QueueClient(StompClient):
         self.surface = surface
         if surface is not None:
             self.manner = surface.manner(first)
-            self._taker = Taker(self, self.manner, surface, self._settings.reliable)
+            self._taker = Taker(self, self.manner, surface, lambda key, _: self.source(key))
 
     def reset(self) -> None:
         """The subscription went with its connection."""
@@ -50,6 +64,9 @@ class QueueClient(StompClient):
     async def carry_out(self, op: Op) -> Op:
         """``enqueue``, ``dequeue`` or ``drain``."""
         if op.f == "enqueue":
+            if self.surface is not None and self.manner.will(REFUSALS, 0.01):
+                command, headers, why = self.manner.rng.choice(_SENSELESS)
+                return await expect_refusal(self, self.surface, op, command, headers, why)
             if self.surface is not None and self.manner.will(SEND_TX, 0.2):
                 return await self._send_in_transaction(op, self.surface)
             await self.send(op.key or 0, op.value)
@@ -93,8 +110,8 @@ class QueueClient(StompClient):
         """Take a message from the operation's queue and acknowledge it."""
         if self.surface is not None:
             key = op.key or 0
-            return await self._taker.take(op, self.source(key),
-                                          lambda: self.await_drained(key) if op.f == "drain" else self.poll())
+            await self._taker.move(op, {"destination": self.source(key)}, automatic=self._settings.reliable)
+            return await self._taker.take(op, lambda: self.await_drained(key) if op.f == "drain" else self.poll())
         await self.subscribe(op.key or 0)
         # What waits here since before this operation may have been given to somebody else meanwhile: the check
         # of duplicates must not take its arrival for a delivery after that one's receipt.

@@ -21,14 +21,15 @@ SURFACE = Option(
     "modes of acknowledgement, windows, NACK, UNSUBSCRIBE, ends of transactions (docs/surface.md)")
 """An option of workloads whose clients can."""
 
-LOOKED_AT = ("content", "subscription", "redelivery")
+LOOKED_AT = ("content", "subscription", "redelivery", "refusal")
 """The checks that judge what consumers then look at."""
 
 BODIES, LARGE, HEADERS = "bodies", "large", "headers"
 CLIENT_ACK, AUTO_ACK, WINDOWS = "client-ack", "auto-ack", "windows"
-NACK, UNSUBSCRIBE = "nack", "unsubscribe"
+NACK, UNSUBSCRIBE, REFUSALS = "nack", "unsubscribe", "refusals"
 SEND_TX, ACK_TX, NACK_TX, ABORTS = "send-in-transaction", "ack-in-transaction", "nack-in-transaction", "aborts"
-FEATURES = (BODIES, LARGE, HEADERS, CLIENT_ACK, AUTO_ACK, WINDOWS, NACK, UNSUBSCRIBE, SEND_TX, ACK_TX, NACK_TX, ABORTS)
+FEATURES = (BODIES, LARGE, HEADERS, CLIENT_ACK, AUTO_ACK, WINDOWS, NACK, UNSUBSCRIBE, SEND_TX, ACK_TX, NACK_TX, ABORTS,
+            REFUSALS)
 """What a run uses or leaves out."""
 
 INDIVIDUAL, CLIENT, AUTO = "client-individual", "client", "auto"

@@ -7,6 +7,7 @@ What it saw beside the outcome of an operation it notes as operations of their o
 * ``given back, redeliveries N``: a MESSAGE that it had, and gave back: no delivery.
 * ``not as sent: ...``: headers or body are not what its sender had put in.
 * ``not as subscribed: ...``: more than the window, a message of another subscription, or after UNSUBSCRIBE.
+* ``not refused: ...``: a command that makes no sense was confirmed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from workloads.surface import (
     CLIENT,
     NACK,
     NACK_TX,
+    REFUSALS,
     UNSUBSCRIBE,
     Manner,
     Surface,
@@ -34,7 +36,9 @@ from workloads.surface import (
 )
 
 OBSERVE = "observe"
-NOT_AS_SENT, NOT_AS_SUBSCRIBED = "not as sent", "not as subscribed"
+NOT_AS_SENT, NOT_AS_SUBSCRIBED, NOT_REFUSED = "not as sent", "not as subscribed", "not refused"
+GIVEN_BACK = "given back"
+"""The error of an operation that took a message and gave it back."""
 _TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
 _MOST_AT_ONCE = 4
 _BUFFERED = " (buffered)"
@@ -46,15 +50,17 @@ def value_of(message: Frame) -> Any:
 
 
 class Taker:
-    """Takes for one process on one subscription at a time. ``source`` is where from, ``wait`` gives the next message
-    or None; what a delivery is called in the history, ``f``, is that of the operation."""
+    """Takes for one process on one subscription at a time. ``destination`` tells what a message of a queue (topic) and
+    value names as its own; ``delivery`` is what a delivery is called in the history that comes with no operation."""
 
-    def __init__(self, client: StompClient, manner: Manner, surface: Surface, reliable: bool) -> None:
+    def __init__(self, client: StompClient, manner: Manner, surface: Surface,
+                 destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
         self.subscription: str | None = None
+        self._destination = destination
+        self._delivery = delivery
         self._client = client
         self._manner = manner
         self._surface = surface
-        self._reliable = reliable
         self._last = Op(INVOKE, OBSERVE)
 
     def reset(self) -> None:
@@ -68,15 +74,20 @@ class Taker:
             self._client.connection.silence()
             self._tell_automatic(self._last)
 
-    async def take(self, op: Op, source: str, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
-        """Take one message, or several that are told as further operations, and acknowledge them in some way."""
+    async def move(self, op: Op, headers: dict[str, str], *, automatic: bool) -> None:
+        """See to it that there is a subscription; now and then end it and make another. ``automatic``: whether it may
+        have ``ack:auto``."""
+        if self.subscription is not None and op.f != "drain" and self._manner.will(UNSUBSCRIBE, 0.04):
+            await self.unsubscribe(op, {})
+        if self.subscription is None:
+            await self.subscribe(headers, automatic=automatic)
+
+    async def take(self, op: Op, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
+        """Take one message (``wait`` gives it, or None), or several that are told as further operations, and
+        acknowledge them in some way."""
         manner, client = self._manner, self._client
         self._last = op
         final = op.f == "drain"
-        if self.subscription is not None and not final and manner.will(UNSUBSCRIBE, 0.04):
-            await self._unsubscribe(op)
-        if self.subscription is None:
-            await self._subscribe(source)
         waited = _BUFFERED if client.connection.messages else ""
         message = await wait()
         if message is None:
@@ -87,9 +98,11 @@ class Taker:
                 taken.append(client.connection.messages.popleft())
         self._look_at_window(op, len(taken))
         for each in taken:
-            self._look(op, source, each)
-        if not final and manner.ack != AUTO and manner.will(NACK, 0.06):
+            self._look(op, each)
+        if not final and self._may_give_back() and manner.will(NACK, 0.06):
             return await self._give_back(op, taken)
+        if not final and self._may_give_back() and len(taken) == 1 and manner.will(REFUSALS, 0.015):
+            return await self._be_refused(op, message)
         arrived = asyncio.get_running_loop().time()
         try:
             await self._acknowledge(taken)
@@ -98,19 +111,24 @@ class Taker:
             return self._delivered(op, taken, f"ack unconfirmed{late}: {error or 'no receipt in time'}")
         return self._delivered(op, taken, "")
 
-    async def _subscribe(self, source: str) -> None:
+    def _may_give_back(self) -> bool:
+        """Of a topic, what is given back must come before what came after it, which it can't when that is here."""
+        return self._manner.ack != AUTO and (self._delivery == "dequeue" or self._manner.window == 1)
+
+    async def subscribe(self, headers: dict[str, str], *, automatic: bool) -> None:
+        """SUBSCRIBE in a way that is drawn."""
         manner = self._manner
-        name = manner.subscribe(self._reliable)
-        headers = {"id": name, "destination": source, "ack": manner.ack, "x-prefetch": str(manner.window)}
-        await self._client.request("SUBSCRIBE", headers)
+        name = manner.subscribe(automatic)
+        asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        await self._client.request("SUBSCRIBE", asked)
         self.subscription = name
         self._surface.use(f"ack-{manner.ack}", "window" if manner.window > 1 else "window-of-one")
 
-    async def _unsubscribe(self, op: Op) -> None:
+    async def unsubscribe(self, op: Op, headers: dict[str, str]) -> None:
         """End the subscription; what came on it and was not taken goes back to its queue."""
         assert self.subscription is not None
         held = len(self._client.connection.messages)
-        await self._client.request("UNSUBSCRIBE", {"id": self.subscription})
+        await self._client.request("UNSUBSCRIBE", {"id": self.subscription, **headers})
         self._tell_automatic(op)
         self._client.connection.messages.clear()
         self.subscription = None
@@ -158,7 +176,19 @@ class Taker:
             for each in named:
                 await client.request("NACK", {"id": each.headers["ack"]})
         self._surface.use("nack", *(["nack-cumulative"] if len(taken) > len(named) else []))
-        return op.fail("given back")
+        return op.fail(GIVEN_BACK)
+
+    async def _be_refused(self, op: Op, message: Frame) -> Op:
+        """A transaction that acknowledges one message twice: nothing of it takes effect, and the connection ends."""
+        self._note(op, value_of(message), f"given back, redeliveries {_redeliveries(message)}")
+        name, request = self._manner.transaction(), self._client.request
+        await request("BEGIN", {"transaction": name})
+        if self._delivery == "dequeue":
+            about = {"destination": self._destination(op.key or 0, (0, 0)), "transaction": name}
+            await request("SEND", about, b"refused")
+        for _ in range(2):
+            await request("ACK", {"id": message.headers["ack"], "transaction": name})
+        return await expect_refusal(self._client, self._surface, op, "COMMIT", {"transaction": name}, "an ACK twice")
 
     def _delivered(self, op: Op, taken: Sequence[Frame], error: str) -> Op:
         """The operation's end, that of the first message; further ones are operations of their own, in order."""
@@ -181,7 +211,7 @@ class Taker:
         messages = self._client.connection.messages
         while messages:
             message = messages.popleft()
-            f = op.f if op.f in ("dequeue", "drain") else "dequeue"
+            f = op.f if op.f in (self._delivery, "drain") else self._delivery
             begun = Op(INVOKE, f, None, op.key, op.process)
             self._client.note(begun, begun.info(f"acknowledged when it came, never taken{_BUFFERED}",
                                                 value_of(message)))  # fmt: skip
@@ -194,17 +224,38 @@ class Taker:
         if self._manner.ack != AUTO and held > self._manner.window:
             self._note(op, None, f"{NOT_AS_SUBSCRIBED}: more than the window")
 
-    def _look(self, op: Op, source: str, message: Frame) -> None:
+    def compare(self, op: Op, message: Frame) -> None:
+        """Note what of a message's content is not as it was sent, for somebody who takes by himself."""
+        value = value_of(message)
+        if not isinstance(value, tuple):
+            return
+        if found := difference(self._surface.content(value), self._destination(op.key or 0, value), message):
+            self._note(op, value, f"{NOT_AS_SENT}: {found}")
+
+    def _look(self, op: Op, message: Frame) -> None:
         """Note what of a message is not as it should be."""
         value = value_of(message)
         if message.headers.get("subscription") != self.subscription:
             self._note(op, value, f"{NOT_AS_SUBSCRIBED}: of another subscription, or after its end")
-        if isinstance(value, tuple) and (found := difference(self._surface.content(value), source, message)):
-            self._note(op, value, f"{NOT_AS_SENT}: {found}")
+        self.compare(op, message)
 
     def _note(self, op: Op, value: Any, error: str) -> None:
         begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
         self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node))
+
+
+async def expect_refusal(client: StompClient, surface: Surface, op: Op, command: str, headers: dict[str, str],
+                         why: str) -> Op:
+    """Send a command that makes no sense: it is to be refused, which ends the connection. Whatever comes of it, the
+    operation is one that did nothing."""
+    try:
+        await client.request(command, headers)
+    except Rejected:
+        surface.use("refused-commands")
+        return op.fail(GIVEN_BACK)
+    begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
+    client.note(begun, begun._replace(type=INFO, error=f"{NOT_REFUSED}: {command} with {why}", node=client.node))
+    return op.fail(GIVEN_BACK)
 
 
 def _redeliveries(message: Frame) -> int:

@@ -15,7 +15,6 @@ from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
-from stormproof.contracts.workload import Workload
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -37,6 +36,9 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECTING
+from workloads.surface import SURFACE, UNSUBSCRIBE
+from workloads.surfaced import SurfacedWorkload
+from workloads.taking import GIVEN_BACK
 from workloads.topic_client import TopicClient, selects, topic_name
 
 SEND_SHARE = 1 / 3
@@ -44,6 +46,10 @@ SEND_SHARE = 1 / 3
 RETRY = 250_000_000
 """Nanoseconds before a subscription that could not be had is asked for again."""
 MAX_TOPICS = 30
+DELETES = 0.3
+"""The share of a durable subscriber's departures that delete the subscription, where the surface is used."""
+SURFACE_PATTERNS = (">", "t.>", "t.a.>", "t.*.*", "*.a.*", "*.*.0", "t.b.1", "*.b.>", "*.*.*", "t.*.2")
+"""What subscriptions then select, beside the test's own patterns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class Subscriber(Generator):
     """One subscriber thread: asks for its subscription until it has it, then takes (``take`` names the operation).
 
     With ``away`` above 0 it detaches after ``stay`` operations on average and comes back after ``away`` nanoseconds.
+    ``deletes`` is the share of these times in which it deletes the subscription instead, and comes back with another.
     A drain ends with the first take that finds nothing left.
     """
 
@@ -80,6 +87,7 @@ class Subscriber(Generator):
     away: int = 0
     subscribed: bool = False
     due: int = 0
+    deletes: float = 0.0
 
     def op(self, test: Test, ctx: Context) -> Answer:
         if ctx.time < self.due:
@@ -92,6 +100,9 @@ class Subscriber(Generator):
             return ctx.fill(Op(INVOKE, self.take, None, self.key)), self
         draw, seed = self.seed.below(self.stay)
         f = "detach" if draw == 0 else self.take
+        if draw == 0 and self.deletes:
+            place, seed = seed.below(100)
+            f = "delete" if place < 100 * self.deletes else f
         return ctx.fill(Op(INVOKE, f, None, self.key)), replace(self, seed=seed)
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
@@ -101,16 +112,16 @@ class Subscriber(Generator):
             return replace(self, subscribed=False, due=ctx.time + RETRY)
         if event.f == self.ask:
             return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
-        if event.f == "detach" and event.type == OK:
+        if event.f in ("detach", "delete") and event.type == OK:
             return replace(self, subscribed=False, due=ctx.time + self.away)
         if event.f == "drain" and event.type == FAIL and event.error == "empty":
             return lift(None)
-        if event.type == FAIL and event.error != "empty":  # a new connection, perhaps
+        if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # a new connection, perhaps
             return replace(self, subscribed=False, due=ctx.time + RETRY)
         return self
 
 
-class TopicWorkload(Workload):
+class TopicWorkload(SurfacedWorkload):
     """Producers send with receipts; each subscriber holds one subscription and acknowledges each message."""
 
     name = "topic"
@@ -132,6 +143,7 @@ class TopicWorkload(Workload):
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
+        SURFACE,
     )
     guarantees = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")
 
@@ -168,7 +180,7 @@ class TopicWorkload(Workload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
-        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread))
+        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.surface_of(cluster.test))
 
     @staticmethod
     def pattern(test: Test, thread: int) -> str:
@@ -189,7 +201,9 @@ class TopicWorkload(Workload):
             taker = self._subscriber(test, thread - producers, "receive", seeds[thread])
             if taker.ask == "listen" or not options["stay"]:
                 return taker
-            return replace(taker, stay=options["stay"], away=round(options["away"] * 1e9))
+            found = self.surface_of(test)
+            deletes = DELETES if found is not None and UNSUBSCRIBE in found.features else 0.0
+            return replace(taker, stay=options["stay"], away=round(options["away"] * 1e9), deletes=deletes)
 
         takers = on_threads(range(producers, test.concurrency), per_thread(role))
         return clients(time_limit(test.time_limit, any_of(load, takers)))
@@ -219,6 +233,9 @@ def _patterns(options: Mapping[str, Any]) -> list[str]:
 def _pattern(test: Test, key: int) -> str:
     """What a subscription selects: the patterns in turn, for the durable and for the transient ones."""
     patterns, durables = _patterns(test.options), test.options["durables"]
+    if test.options[SURFACE.name]:
+        known = [pattern for pattern in SURFACE_PATTERNS if _mask(pattern, test.options["topics"])]
+        return test.rng(f"surface/pattern/{key}").choice([*patterns, *known])
     return patterns[(key if key < durables else key - durables) % len(patterns)]
 
 

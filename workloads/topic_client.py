@@ -7,9 +7,11 @@ process's completions is the order in which the broker pushed the messages.
 from __future__ import annotations
 
 from nodes.stomp import Frame
-from stormproof.operation import Op
+from stormproof.operation import INVOKE, Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
-from workloads.connection import ConnectionBroken
+from workloads.connection import ConnectionBroken, Rejected
+from workloads.surface import SEND_TX, Surface
+from workloads.taking import Taker
 
 TOPIC_PREFIX = "/topic/"
 
@@ -36,8 +38,13 @@ class TopicClient(StompClient):
     """One producer or one subscriber. ``pattern`` is what its subscription selects, ``window`` how many messages the
     broker may push ahead of the acknowledgements."""
 
-    def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str,
+                 surface: Surface | None = None) -> None:
         super().__init__(cluster, host, first)
+        self.surface = surface
+        if surface is not None:
+            self.manner = surface.manner(first)
+            self._taker = Taker(self, self.manner, surface, self._destination, "receive")
         self._pattern = pattern
         self._subscription: str | None = None
         self._asked = 0
@@ -50,8 +57,20 @@ class TopicClient(StompClient):
             ConnectionBroken: it was transient: who subscribes again is another process.
         """
         self._subscription = None
+        if self.surface is not None:
+            self._taker.reset()
         if self._transient:
             raise ConnectionBroken("the subscription went with it")
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """What was carried out besides."""
+        if over and self.surface is not None:
+            self._taker.leave()
+        return super().notes(over=over)
+
+    def _destination(self, key: int, value: tuple[int, int]) -> str:
+        """The topic to which a message was published: producers take turns over all."""
+        return f"{TOPIC_PREFIX}{topic_name(value[1] % int(self._options['topics']))}"
 
     def place(self, key: int) -> str:
         """The durable subscription's name in the broker's status."""
@@ -62,6 +81,8 @@ class TopicClient(StompClient):
         key = op.key or 0
         if op.f == "publish":
             headers = {"destination": f"{TOPIC_PREFIX}{topic_name(key)}", "content-type": "text/plain"}
+            if self.surface is not None:
+                return await self._publish(op, headers, self.surface)
             await self.request("SEND", headers, encode_body(op.value))
         elif op.f == "listen":
             self._transient = True
@@ -76,8 +97,31 @@ class TopicClient(StompClient):
             return await self._take(op)
         return op.ok()
 
+    async def _publish(self, op: Op, headers: dict[str, str], surface: Surface) -> Op:
+        """Publish a content that is drawn, perhaps by a transaction of its own."""
+        content = surface.content(op.value)
+        headers |= content.headers
+        surface.use("publish", *content.items)
+        if not self.manner.will(SEND_TX, 0.2):
+            await self.request("SEND", headers, content.body)
+            return op.ok()
+        name = self.manner.transaction()
+        try:
+            await self.request("BEGIN", {"transaction": name})
+            await self.request("SEND", headers | {"transaction": name}, content.body)
+        except (Rejected, ConnectionBroken, TimeoutError) as error:
+            return op.fail(f"not committed: {error or 'no receipt in time'}")
+        await self.request("COMMIT", {"transaction": name})
+        surface.use("topic-in-transaction")
+        return op.ok()
+
     async def _subscribe(self, headers: dict[str, str]) -> None:
         if self._subscription is not None:
+            return
+        if self.surface is not None:
+            headers |= {"destination": f"{TOPIC_PREFIX}{self._pattern}"}
+            await self._taker.subscribe(headers, automatic=self._transient)
+            self._subscription = self._taker.subscription
             return
         self._asked += 1
         name = f"{self._asked}"
@@ -86,7 +130,11 @@ class TopicClient(StompClient):
         self._subscription = name
 
     async def _unsubscribe(self, headers: dict[str, str]) -> None:
-        if self._subscription is not None:
+        if self._subscription is not None and self.surface is not None:
+            await self._taker.unsubscribe(Op(INVOKE, "detach"), headers)
+            self.surface.use(*(["durable-deleted"] if headers else []))
+            self._subscription = None
+        elif self._subscription is not None:
             await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
             # What it had pushed goes back; all of it came before the receipt.
             self._connection.messages.clear()
@@ -100,6 +148,9 @@ class TopicClient(StompClient):
             return op.fail("empty")
         if trouble := self._misrouted(message):
             return op.info("not what was asked for", trouble)
+        if self.surface is not None:
+            self._connection.messages.appendleft(message)
+            return await self._taker.take(op, self.poll)
         return await acknowledge(self, op, message)
 
     def _misrouted(self, message: Frame) -> str | None:

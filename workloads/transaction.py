@@ -16,7 +16,6 @@ from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
-from stormproof.contracts.workload import Workload
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -44,6 +43,8 @@ from workloads.client import CLIENT_HEARTBEAT, CONNECTING
 from workloads.decisions import Decisions
 from workloads.queue import Drain
 from workloads.queue_client import queue_name
+from workloads.surface import SURFACE
+from workloads.surfaced import SurfacedWorkload
 from workloads.transaction_client import NONE_PREPARED, TransactionClient
 
 SEND_SHARE = 1 / 3
@@ -120,7 +121,7 @@ class Recovers(Generator):
         return lift(None) if done else self
 
 
-class TransactionWorkload(Workload):
+class TransactionWorkload(SurfacedWorkload):
     """Writers, consumers of their parts; producers, movers, consumers of what was moved; with XA a recoverer."""
 
     name = "transaction"
@@ -141,8 +142,10 @@ class TransactionWorkload(Workload):
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that each step of the drain may take"),
         Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
+        SURFACE,
     )
     guarantees = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
+    looked_at = ("content", "subscription", "refusal")
 
     def __init__(self) -> None:
         self._decisions = Decisions()
@@ -180,7 +183,7 @@ class TransactionWorkload(Workload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
-        return TransactionClient(cluster, host, thread, self._decisions)
+        return TransactionClient(cluster, host, thread, self._decisions, self.surface_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
         """Transactions and sends at their share of the test's rate; moves and takes as messages come."""

@@ -7,11 +7,14 @@ is given up with all that was begun on it.
 
 from __future__ import annotations
 
-from stormproof.operation import Op
-from workloads.client import StompCluster, decode_body
+from nodes.stomp import Frame
+from stormproof.operation import INVOKE, Op
+from workloads.client import StompCluster
 from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.decisions import Decisions, xid_of
 from workloads.queue_client import QueueClient
+from workloads.surface import ABORTS, Surface
+from workloads.taking import GIVEN_BACK, OBSERVE, value_of
 
 NONE_PREPARED = "none prepared"
 REFUSED_WHEN_PREPARED = "refused when prepared"
@@ -26,8 +29,9 @@ def queues_of(mask: int) -> list[int]:
 class TransactionClient(QueueClient):
     """One process; ``decisions`` is the coordinator's log, shared by all."""
 
-    def __init__(self, cluster: StompCluster, host: str, first: int, decisions: Decisions) -> None:
-        super().__init__(cluster, host, first)
+    def __init__(self, cluster: StompCluster, host: str, first: int, decisions: Decisions,
+                 surface: Surface | None = None) -> None:
+        super().__init__(cluster, host, first, surface)
         self._decisions = decisions
         self._xa = self._options["transactions"] == "xa"
 
@@ -56,7 +60,13 @@ class TransactionClient(QueueClient):
         message = await (self.await_drained(source) if op.f == "finish" else self.poll())
         if message is None:
             return op.fail("empty")
+        if self.surface is not None:
+            self._taker.compare(op, message)
         try:
+            if self._will(ABORTS, 0.15):
+                await self._move_in_vain(op, message)
+                if self._xa:
+                    return op.fail(GIVEN_BACK)
             name = await self._begin(op)
             await self.send(source + 1, op.value, transaction=name)
             await self.request("ACK", {"id": message.headers["ack"], "transaction": name})
@@ -64,7 +74,37 @@ class TransactionClient(QueueClient):
             return await self._give_up(op, error)
         done = await self._end(op, name)
         # What it took is told whether or not that is known to be final.
-        return done if done.type == "fail" else done._replace(value=decode_body(message.body))
+        return done if done.type == "fail" else done._replace(value=value_of(message))
+
+    def _will(self, feature: str, chance: float) -> bool:
+        return self.surface is not None and self.manner.will(feature, chance)
+
+    async def _move_in_vain(self, op: Op, message: Frame) -> None:
+        """A transaction that is aborted, with XA when it is prepared: then the message goes back to its queue."""
+        name = await self._begin(op) if self._xa else self.manner.transaction()
+        if not self._xa:
+            await self.request("BEGIN", {"transaction": name})
+        about = {"destination": self.target((op.key or 0) + 1), "transaction": name}
+        await self.request("SEND", about, b"aborted")
+        await self.request("ACK", {"id": message.headers["ack"], "transaction": name})
+        await self._end_in_vain(op, name)
+
+    async def _end_in_vain(self, op: Op, name: str) -> None:
+        """ABORT; with XA of the branch when it is prepared."""
+        assert self.surface is not None
+        if self._xa:
+            xid = xid_of(op.value)
+            await self.request("PREPARE", {"transaction": name})
+            try:
+                await self.request("ABORT", {"x-xid": xid})
+            except Rejected as error:
+                self._note_refusal(op, xid, error)
+                raise
+            self._decisions.leave(xid)
+            self.surface.use("xa-abort-prepared")
+        else:
+            await self.request("ABORT", {"transaction": name})
+            self.surface.use("abort-of-move")
 
     async def _begin(self, op: Op) -> str:
         """Begin the transaction; returns the name that its frames carry."""
@@ -98,7 +138,10 @@ class TransactionClient(QueueClient):
 
     async def _abort(self, op: Op, name: str) -> Op:
         try:
-            await self.request("ABORT", {"transaction": name})
+            if self._xa and self._will(ABORTS, 0.5):
+                await self._end_in_vain(op, name)
+            else:
+                await self.request("ABORT", {"transaction": name})
         except (NotSent, ConnectionBroken, TimeoutError) as error:
             return await self._give_up(op, error)
         if self._xa:
@@ -126,7 +169,25 @@ class TransactionClient(QueueClient):
         except _TROUBLE as error:  # whatever it was: the decision stands, and the recoverer carries it out
             return _unconfirmed(op, error)
         self._decisions.settled(xid)
+        if self.surface is not None and self._will(ABORTS, 0.2):
+            await self._commit_again(op, xid, self.surface)
         return op.ok()
+
+    async def _commit_again(self, op: Op, xid: str, surface: Surface) -> None:
+        """Who missed the receipt of COMMIT just asks again: it is confirmed again."""
+        try:
+            await self.request("COMMIT", {"x-xid": xid})
+            surface.use("xa-commit-again")
+        except Rejected as error:
+            self._note_refusal(op, xid, error)
+        except (NotSent, ConnectionBroken, TimeoutError):
+            pass  # the first confirmation stands
+
+    def _note_refusal(self, op: Op, xid: str, error: Rejected) -> None:
+        """A branch that was prepared could not be ended, if that is what the error is about."""
+        if xid in str(error):
+            begun = Op(INVOKE, OBSERVE, op.value, op.key, op.process)
+            self.note(begun, begun.info(f"{REFUSED_WHEN_PREPARED}: {error}"))
 
     def _crash(self, op: Op) -> str:
         """Whether to crash in this transaction, and when: depends on the seed and the transaction alone."""

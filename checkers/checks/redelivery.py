@@ -14,7 +14,7 @@ from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.schema import decode_pair
 from stormproof.text import amount
-from stormproof.vocabulary import DEQUEUE, DRAIN, INFO, MESSAGES, OK
+from stormproof.vocabulary import DEQUEUE, DRAIN, INFO, LISTEN, MESSAGES, OK, RECEIVE, TOPICS
 
 _SAID = re.compile(r"(given back, )?redeliveries ([0-9]+)")
 
@@ -27,19 +27,23 @@ class _Seen:
     last: dict[int, int] = field(default_factory=dict)
 
 
-def sightings(run: Run) -> dict[tuple[int, int], dict[int, int]]:
-    """(queue, value) -> row of a delivery, or of an observation of what was given back -> the number that it said.
+def sightings(run: Run) -> dict[tuple[int, int, int], dict[int, int]]:
+    """(queue or subscription, value, process of a transient subscription or -1) -> row of a delivery, or of an
+    observation of what was given back -> the number that it said.
 
     A delivery says 0 unless an observation of the same process, before its next delivery of that message, says more.
     """
     h = run.history
     observe = h.f.names.index(OBSERVE) if OBSERVE in h.f.names else -1
     said = [_SAID.fullmatch(error) for error in h.error.names]
-    deliveries = ((h.role == DEQUEUE) | (h.role == DRAIN)) & ((h.kind == OK) | (h.kind == INFO))
+    deliveries = ((h.role == DEQUEUE) | (h.role == RECEIVE) | (h.role == DRAIN)) & ((h.kind == OK) | (h.kind == INFO))
     rows = np.flatnonzero((deliveries | (h.f.codes == observe)) & (h.value >= 0) & (h.process >= 0) & (h.kind != 0))
-    found: dict[tuple[int, int], _Seen] = defaultdict(_Seen)
+    # A transient subscription is its process's own.
+    transient = {*h.key[h.role == LISTEN].tolist()}
+    found: dict[tuple[int, int, int], _Seen] = defaultdict(_Seen)
     for row in rows.tolist():
-        seen, who = found[int(h.key[row]), int(h.value[row])], int(h.process[row])
+        key, who = int(h.key[row]), int(h.process[row])
+        seen = found[key, int(h.value[row]), who if key in transient else -1]
         if h.f.codes[row] != observe:
             seen.said[row] = 0
             seen.last[who] = row
@@ -58,7 +62,7 @@ def check(run: Run) -> CheckOutcome:
     h = run.history
     anomalies: list[Anomaly] = []
     count, redelivered = 0, 0
-    for (key, value), said in sightings(run).items():
+    for (key, value, _), said in sightings(run).items():
         redelivered += max(said.values(), default=0) > 0
         by_number: dict[int, list[int]] = defaultdict(list)
         for row, number in said.items():
@@ -83,7 +87,7 @@ CHECK = RunCheck(
     name="redelivery",
     guarantee="a message that is delivered again says so, and how many deliveries there were before",
     anomaly="redelivered-untold",
-    subjects=(MESSAGES,),
+    subjects=(MESSAGES, TOPICS),
     one="redelivery did not say that it was one",
     more="redeliveries did not say that they were",
     function=check,

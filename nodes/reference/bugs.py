@@ -120,6 +120,7 @@ REDELIVERY_UNCOUNTED = "redelivery-uncounted"
 WINDOW_TOO_LARGE = "window-too-large"
 BODY_ENDS_AT_NUL = "body-ends-at-nul"
 CLIENT_ACK_OF_ONE = "client-ack-of-one"
+ACKED_TWICE_COMMITS = "acked-twice-commits"
 NACK_CONSUMES = "nack-consumes"
 REPOSITORY_FORGOTTEN = "repository-forgotten"
 
@@ -219,6 +220,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(BODY_ENDS_AT_NUL, "a body that is read back from the store ends at its first NUL",
             exercise=_SURFACE, also=_CORE),
         Bug(CLIENT_ACK_OF_ONE, "with ack:client an ACK is of one message, and not of those before it",
+            exercise=_SURFACE, also=_CORE),
+        Bug(ACKED_TWICE_COMMITS, "a transaction with an ACK that can't be is committed without it",
             exercise=_SURFACE, also=_CORE),
         Bug(NACK_CONSUMES, "a NACK is taken for an ACK", exercise=_SURFACE, also=_CORE),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),

@@ -34,6 +34,7 @@ def outcome(check: str, *parts: list[Row], looks: bool = True) -> CheckOutcome:
         ("content", "not as sent: bytes of the body", "bytes-of-the-body"),
         ("content", "not as sent: a header is missing", "a-header-is-missing"),
         ("subscription", "not as subscribed: more than the window", "more-than-the-window"),
+        ("refusal", "not refused: ACK with an id that awaits none", "ACK-with-an-id-that-awaits-none"),
     ],
 )
 def test_what_a_consumer_tells_is_an_anomaly(check: str, told: str, kind: str) -> None:
@@ -41,7 +42,7 @@ def test_what_a_consumer_tells_is_an_anomaly(check: str, told: str, kind: str) -
     found = outcome(check, rows)
     assert (found.verdict, found.count, [each.kind for each in found.anomalies]) == (INVALID, 1, [kind])
     assert found.figures == {kind: 1} and found.anomalies[0].value == "0/0"
-    other = {"content": "subscription", "subscription": "content"}[check]
+    other = {"content": "subscription", "subscription": "refusal", "refusal": "content"}[check]
     assert outcome(other, rows).verdict == VALID
     assert outcome(check, rows, looks=False).verdict == VALID, "nobody looked"
     assert outcome(check, taken(5, M), seen(5, M, "redeliveries 1")).verdict == VALID

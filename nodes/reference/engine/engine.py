@@ -72,7 +72,7 @@ class StoreEngine:
         self.security = Security(database, secured, config.login if config is not None else "", self._state.new_id)
         self._answer: dict[str, str] = {}
         self._reduced: str | None = None
-        transactions = self._transactions = Transactions(self._state, self._limits, self._destinations)
+        transactions = self._transactions = Transactions(self._state, self._limits, self._destinations, bugs)
         self._records: list[Records] = []
         self._effects: list[Effect] = []
         self._unfiltered: set[str] = set()

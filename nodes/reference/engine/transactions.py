@@ -7,6 +7,7 @@ the login, not to the connection: nothing but its COMMIT or ABORT ends it, on wh
 from __future__ import annotations
 
 from nodes.reference.api import Command
+from nodes.reference.bugs import ACKED_TWICE_COMMITS
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import PROXY, Context, Item, Message, Transaction, content_size
@@ -19,7 +20,9 @@ OUTCOMES_REMEMBERED = 1_000
 class Transactions:
     """The transactions' side of the engine."""
 
-    def __init__(self, state: State, limits: Limits, destinations: Destinations) -> None:
+    def __init__(self, state: State, limits: Limits, destinations: Destinations,
+                 bugs: frozenset[str] = frozenset()) -> None:
+        self._bugs = bugs
         self._state = state
         self._limits = limits
         self._destinations = destinations
@@ -186,6 +189,8 @@ class Transactions:
                 plan.append((item, []))
                 continue
             message = context.find(item.args["id"])
+            if message is not None and message.id in taken and ACKED_TWICE_COMMITS in self._bugs:
+                continue
             if message is None or message.id in taken:
                 raise CommandError(f"no message awaits an acknowledgement with id {item.args['id']}")
             messages = [m for m in context.covered(message) if m.id not in taken]

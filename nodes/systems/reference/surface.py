@@ -10,6 +10,7 @@ from stormproof.contracts.guarantee import PROMISED, Guarantee
 _LIKE: Mapping[str, tuple[str, str]] = {
     "content": ("phantom", "headers and body are stored, and replicated, as they came"),
     "subscription": ("phantom", "a window is the subscription's own, and ends with it"),
+    "refusal": ("phantom", "a command is checked when it is carried out, and refused as a whole"),
     "redelivery": ("duplicated", "that a message was delivered is a change like any other"),
 }
 """Guarantee -> the one that is broken where it may be, and why it is promised."""

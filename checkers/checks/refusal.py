@@ -1,0 +1,29 @@
+"""Commands that make no sense and were confirmed all the same."""
+
+from __future__ import annotations
+
+from checkers.api import RunCheck
+from checkers.observations import as_it_should_be
+from checkers.run import Run
+from stormproof.contracts.check import CheckOutcome
+from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
+
+NOT_REFUSED = "not refused"
+"""How the error of such an observation begins."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Clients send some on purpose: an ACK that nothing awaits, the end of a transaction that was never begun..."""
+    return as_it_should_be(run, NOT_REFUSED, "every command that makes no sense was refused",
+                           ("command that makes no sense was confirmed", "commands that make no sense were confirmed"))
+
+
+CHECK = RunCheck(
+    name="refusal",
+    guarantee="a command that can't be carried out is refused, has no effect, and ends its connection",
+    anomaly="not-refused",
+    subjects=(MESSAGES, TRANSACTIONS, TOPICS),
+    one="command that makes no sense was confirmed",
+    more="commands that make no sense were confirmed",
+    function=check,
+)
