@@ -33,6 +33,7 @@ from stormproof.store import make_store
 from stormproof.test import Test
 from stormproof.text import amount
 from workloads.catalog import WORKLOADS
+from workloads.surface import SURFACE
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
@@ -61,7 +62,7 @@ def cases_of(
     cases, left_out = [], []
     for system, workload, nemesis in itertools.product(systems, workloads, nemeses):
         families, aimed = with_aims(nemesis, settings)
-        case = Case(system, workload, families, nodes, time_limit, rate, dict(aimed))
+        case = Case(system, workload, families, nodes, time_limit, rate, with_surface(workload, aimed))
         try:
             case.families(0)
         except UsageError as error:
@@ -73,6 +74,12 @@ def cases_of(
     if not cases:
         raise UsageError(f"none of the combinations can be: {left_out[0]}")
     return cases, left_out
+
+
+def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with which clients use all that brokers offer, unless they say otherwise."""
+    declared = {option.name for option in WORKLOADS.load(workload).options}
+    return {**({SURFACE.name: "true"} if SURFACE.name in declared else {}), **settings}
 
 
 def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
