@@ -8,10 +8,12 @@ every check of it that the run is judged by came to a verdict.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stormproof.contracts.check import UNKNOWN
+from workloads.catalog import WORKLOADS
+from workloads.surface import SURFACE
 
 BROKERS = ("standalone", "joram", "qpid", "fiorano")
 """Designs that leave messages to the reference engine."""
@@ -170,6 +172,65 @@ def items_of(systems: Iterable[str], workloads: Iterable[str]) -> list[Item]:
     return [item for item in ITEMS if those & {*item.systems} and (not item.workloads or work & {*item.workloads})]
 
 
+def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with which clients use all that brokers offer, unless they say otherwise."""
+    declared = {option.name for option in WORKLOADS.load(workload).options}
+    return {**({SURFACE.name: "true"} if SURFACE.name in declared else {}), **settings}
+
+
+@dataclass
+class Used:
+    """In how many runs an item was used, in how many that was judged, how often it was used in all."""
+
+    runs: int = 0
+    judged: int = 0
+    times: int = 0
+
+
+@dataclass
+class SurfaceTable:
+    """What runs have used and judged of the surface of their systems, added up."""
+
+    items: dict[str, Used] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, systems: Iterable[str], workloads: Iterable[str]) -> SurfaceTable:
+        """Of campaigns with these systems and workloads, before the first run."""
+        return cls({item.name: Used() for item in items_of(systems, workloads)})
+
+    def add(self, used: Mapping[str, tuple[int, bool]]) -> None:
+        """One more run, as ``used_and_judged`` tells of it."""
+        for name, (times, judged) in used.items():
+            item = self.items.setdefault(name, Used())
+            item.runs += 1
+            item.judged += bool(judged)
+            item.times += times
+
+    def line(self) -> str:
+        """How much was used and judged, and what was not; empty where there is nothing to use."""
+        if not self.items:
+            return ""
+        judged = sum(item.judged > 0 for item in self.items.values())
+        missed = ", ".join(f"{name}{' (used)' if item.runs else ''}"
+                           for name, item in self.items.items() if not item.judged)  # fmt: skip
+        return f"surface: {judged} of {len(self.items)} items used and judged{'; not: ' if missed else ''}{missed}"
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """The table: what is not covered has zeros."""
+        return {name: dict(vars(item)) for name, item in self.items.items()}
+
+    def page(self) -> str:
+        """The table as Markdown, what was not judged first."""
+        told = {item.name: item for item in ITEMS}
+        lines = ["# The surface: what was used and judged", "", self.line(), "",
+                 "| item | what clients do | runs that judged it | runs that used it | times |",
+                 "| --- | --- | --- | --- | --- |"]  # fmt: skip
+        for name, item in sorted(self.items.items(), key=lambda each: each[1].judged > 0):
+            words = told[name].told if name in told else ""
+            lines.append(f"| `{name}` | {words} | {item.judged or '**none**'} | {item.runs} | {item.times} |")
+        return "\n".join(lines) + "\n"
+
+
 def surface_page() -> str:
     """docs/surface.md."""
     lines = ["# The surface", "", "Made by `make docs` from `harness/surface.py`.", ""]
@@ -191,7 +252,8 @@ of the features, each process its own way of taking, each message its content, f
 same seed without the setting is the same run as ever). What consumers see of it is judged by the checks `content`,
 `subscription` and `redelivery`, besides those of the workload ([checks.md](checks.md)).
 
-`stormproof simulate` says at its end which items its runs have *used and judged*, and which not; `--json` has the
-table. An item counts as judged in a run when it was used there, and every check of it that the run is judged by came to
-a verdict. *None*: no workload uses it yet.
+`stormproof simulate`, and the simulated runs of a night that are to be valid, have the setting on unless they say
+otherwise. Both tell at their end which items their runs have *used and judged*, and which not; `--json` has the table,
+and so has a night's folder (`surface.md`). An item counts as judged in a run when it was used there, and every check of
+it that the run is judged by came to a verdict. *None*: no workload uses it yet.
 """

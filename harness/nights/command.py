@@ -24,16 +24,19 @@ from harness.notify import Notify
 from harness.outcomes import ORDER, Outcome, Outcomes
 from harness.output import print_json
 from harness.progress import duration
+from harness.surface import SurfaceTable
 from reports.matrix_page import MATRIX
 from reports.run_page import write_report
 from reports.trend_page import TREND
 from reports.triage_page import TRIAGE
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import EXIT_INVALID, StormproofError, UsageError
-from stormproof.run_folder import REPORT
+from stormproof.run_folder import REPORT, write_text
 from stormproof.store import make_store
 from stormproof.text import amount
 
+SURFACE_FILE = "surface.md"
+"""In a night's folder: what it has used and judged of the surface."""
 _NO_NIGHTS = "the store {store} holds no nights; `stormproof nightly FILE` makes one"
 
 
@@ -88,6 +91,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
         outcomes.add(Outcome(f"night.{cell.case}", f"{cell.name.partition(': ')[2]}, all seeds", INVALID,
                              "none of its runs failed, and one should have"))
     _write_reports(store, judgement.kinds, knowns)
+    write_text(night.folder / SURFACE_FILE, surface_of(night).page())
     lines = outcomes.lines = lines_of(night, judgement, plan, store)
     if as_json:
         print_json(to_json(night, judgement))
@@ -167,6 +171,15 @@ def _write_reports(store: Path, kinds: Sequence[Kind], knowns: Mapping[str, Know
         print(f"stormproof: {error}", file=sys.stderr)
 
 
+def surface_of(night: Night) -> SurfaceTable:
+    """What a night has used and judged of the surface of its systems."""
+    cells = night.head.get("cells") or ()
+    table = SurfaceTable.of(*({str(cell.get(name)) for cell in cells} for name in ("system", "workload")))
+    for result in night.results:
+        table.add(result.surface)
+    return table
+
+
 def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> list[str]:
     """What a person is told in the morning."""
     counts = Counter(result.verdict for result in night.results)
@@ -179,6 +192,7 @@ def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> lis
     lines += [f"not run, no time was left: {cell.name}" for cell in judgement.missed]
     reasons = Counter(result.sentence for result in judgement.unknown)
     lines += [f"unknown, {amount(count, 'run')}: {sentence}" for sentence, count in reasons.most_common(5)]
+    lines += [f"{line}; {night.folder / SURFACE_FILE}"] if (line := surface_of(night).line()) else []
     new = sum(kind.status == NEW for kind in judgement.kinds)
     overdue = sum(kind.status == OVERDUE for kind in judgement.kinds)
     verdict = [amount(new, "new kind of failure", "new kinds of failure")] if new else []
@@ -214,4 +228,5 @@ def to_json(night: Night, judgement: Judgement) -> dict[str, Any]:
     return {"night": night.name, "status": judgement.status, "end": night.head.get("status"), "runs": dict(counts),
             "failures": [_kind(kind) for kind in judgement.kinds],
             "unfailing": [cell.name for cell in judgement.unfailing],
-            "missed": [cell.name for cell in judgement.missed], "left_out": night.head.get("left_out", [])}  # fmt: skip
+            "missed": [cell.name for cell in judgement.missed], "left_out": night.head.get("left_out", []),
+            "surface": surface_of(night).to_json()}  # fmt: skip

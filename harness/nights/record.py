@@ -44,6 +44,8 @@ class Result:
     at: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     guarantees: Mapping[str, str] = field(default_factory=dict)
+    surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
+    """Item of the surface -> how often it was used, and whether that was judged."""
 
 
 @dataclass

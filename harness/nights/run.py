@@ -24,6 +24,7 @@ from harness.run import RunResult, run_test
 from harness.sim.campaign import FAILED, Case, SeedResult, keep_run, run_seed
 from harness.sim.pool import Workers, worker_pool
 from harness.sim.spark import SparkSimulation
+from harness.surface import used_and_judged
 from reports.summaries import guarantees_shown
 from stormproof.contracts.check import INVALID
 from stormproof.errors import HistoryError, StormproofError
@@ -159,7 +160,7 @@ class Run:
 
     def _note_simulated(self, cells: Mapping[tuple[Any, ...], Cell], kept: SeedResult) -> None:
         self._note(cells[id_of(kept.case, kept.seed)], kept.seed, kept.verdict, kept.sentence, kept.seconds,
-                   kept.command, kept.run_dir, kept.figures, kept.guarantees)
+                   kept.command, kept.run_dir, kept.figures, kept.guarantees, kept.surface)
 
     def _warm(self) -> SparkWarmup:
         if self._spark is None:
@@ -176,9 +177,11 @@ class Run:
             if result is None:
                 self._note(cell, seed, BROKEN, reason, seconds, "", None)
             else:
-                verdict = failure_of(result)
+                verdict, info = failure_of(result), read_run(result.run_dir)
+                decided = {check["check"]: check["verdict"] for check in result.verdict["checks"] if check["decides"]}
                 self._note(cell, seed, verdict, result.verdict["sentence"], seconds, result.command, result.run_dir,
-                           result.verdict["figures"], guarantees_shown(read_run(result.run_dir), result.verdict))
+                           result.verdict["figures"], guarantees_shown(info, result.verdict),
+                           used_and_judged(info, decided))
 
     def _try(self, cell: Cell, seed: int) -> tuple[RunResult | None, str]:
         """A run on real nodes, or why it broke: which ends no night."""
@@ -190,7 +193,8 @@ class Run:
 
     def _note(self, cell: Cell, seed: int, verdict: str, sentence: str, seconds: float, command: str,
               run_dir: Path | None, figures: Mapping[str, Any] | None = None,
-              guarantees: Mapping[str, str] | None = None) -> None:
+              guarantees: Mapping[str, str] | None = None,
+              surface: Mapping[str, tuple[int, bool]] | None = None) -> None:
         if run_dir is not None:
             write_json(run_dir / NIGHT_FILE, {"night": self._night.name, "case": cell.case,
                                               "tag": str(self._night.head.get("tag") or "")})
@@ -203,6 +207,7 @@ class Run:
             cell.name, seed, verdict, sentence, round(seconds, 3), command, run_dir.name if run_dir else "",
             print_of.code if print_of else "", print_of.words if print_of else "",
             datetime.now(UTC).isoformat(timespec="seconds"), figures_of(figures or {}), guarantees or {},
+            surface or {},
         ))  # fmt: skip
         place = f"{len(self._night.results)} of {self._total}"
         wanted = " (as expected)" if verdict == INVALID == cell.expected else ""

@@ -23,6 +23,7 @@ from harness.sim.campaign import BROKEN, Case, SeedResult, campaign
 from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
+from harness.surface import with_surface
 from nemesis.families import split_aims, supported_families
 from nemesis.schedule import schedule
 from nodes.systems.catalog import SYSTEMS
@@ -33,7 +34,6 @@ from stormproof.store import make_store
 from stormproof.test import Test
 from stormproof.text import amount
 from workloads.catalog import WORKLOADS
-from workloads.surface import SURFACE
 
 _LOG_INTERVAL = 5.0
 _REPORTS = 20
@@ -74,12 +74,6 @@ def cases_of(
     if not cases:
         raise UsageError(f"none of the combinations can be: {left_out[0]}")
     return cases, left_out
-
-
-def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with which clients use all that brokers offer, unless they say otherwise."""
-    declared = {option.name for option in WORKLOADS.load(workload).options}
-    return {**({SURFACE.name: "true"} if SURFACE.name in declared else {}), **settings}
 
 
 def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
@@ -247,7 +241,7 @@ class _View:
             table = self.tally.coverage_table()
             if table.row_count:
                 self._console.print(table)
-            for line in (*self.tally.never(), self.tally.surface_line()):
+            for line in (*self.tally.never(), self.tally.surface.line()):
                 if line:
                     self.print(line)
         for line in self._kinds.lines() if self._kinds is not None else ():

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from harness.progress import duration
 from harness.sim.campaign import SeedResult
-from harness.surface import items_of
+from harness.surface import SurfaceTable
 from nodes.systems.catalog import SYSTEMS
 
 
@@ -20,15 +20,6 @@ class Reached:
     """In how many runs a state was reached, and how often in all."""
 
     runs: int = 0
-    times: int = 0
-
-
-@dataclass
-class Used:
-    """In how many runs an item of the surface was used, in how many that was judged, how often it was used in all."""
-
-    runs: int = 0
-    judged: int = 0
     times: int = 0
 
 
@@ -45,24 +36,20 @@ class Tally:
     failures: list[SeedResult] = field(default_factory=list)
     unknown: list[SeedResult] = field(default_factory=list)
     coverage: dict[str, dict[str, Reached]] = field(init=False)
-    surface: dict[str, Used] = field(init=False)
+    surface: SurfaceTable = field(init=False)
 
     def __post_init__(self) -> None:
         self.coverage = {
             system: {name: Reached() for name in SYSTEMS.load(system).states} for system in dict.fromkeys(self.systems)
         }
-        self.surface = {item.name: Used() for item in items_of(self.systems, self.workloads)}
+        self.surface = SurfaceTable.of(self.systems, self.workloads)
 
     def add(self, result: SeedResult) -> None:
         """One more."""
         self.verdicts[result.verdict] = self.verdicts.get(result.verdict, 0) + 1
         self.simulated += result.simulated
         self._cover(self.coverage.setdefault(result.case.system, {}), result.coverage)
-        for name, (times, judged) in result.surface.items():
-            item = self.surface.setdefault(name, Used())
-            item.runs += 1
-            item.judged += judged
-            item.times += times
+        self.surface.add(result.surface)
         if result.failed:
             self.failures.append(result)
         elif result.verdict == "unknown":
@@ -116,15 +103,6 @@ class Tally:
         }
         return [f"never reached, {system}: {names}" for system, names in missed.items() if names]
 
-    def surface_line(self) -> str:
-        """How much of the surface was used and judged, and what was not; empty where there is nothing to use."""
-        if not self.surface:
-            return ""
-        judged = sum(item.judged > 0 for item in self.surface.values())
-        missed = ", ".join(f"{name}{' (used)' if item.runs else ''}"
-                           for name, item in self.surface.items() if not item.judged)  # fmt: skip
-        return f"surface: {judged} of {len(self.surface)} items used and judged{'; not: ' if missed else ''}{missed}"
-
     def to_json(self, interrupted: bool = False) -> dict[str, Any]:
         """What ``--json`` prints."""
         return {
@@ -138,7 +116,7 @@ class Tally:
                 system: {name: {"runs": state.runs, "times": state.times} for name, state in states.items()}
                 for system, states in self.coverage.items()
             },
-            "surface": {name: vars(item) for name, item in self.surface.items()},
+            "surface": self.surface.to_json(),
             "failures": list(map(_told, self.failures)),
             "unknown": list(map(_told, self.unknown)),
         }

@@ -71,7 +71,8 @@ def test_a_file_is_a_matrix(tmp_path: Path) -> None:
         "other: standalone queue kill on sim with requeued-twice"]
     assert [line.partition(" on sim")[0] for line in plan.left_out] == ["other: icestorm queue kill"]
     first, _, last = plan.cells
-    assert (list(first.seeds), dict(first.settings), first.expected) == ([1, 2], {"min_ok": 20}, "valid")
+    assert (list(first.seeds), dict(first.settings), first.expected) == (
+        [1, 2], {"min_ok": 20, "surface": "true"}, "valid")
     assert dict(last.settings) == {"bug": "requeued-twice", "min_ok": 5}
     assert len(set(last.seeds)) == 3
     assert plan_of(tmp_path).cells[2].seeds == last.seeds

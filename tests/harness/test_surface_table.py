@@ -53,7 +53,7 @@ def test_a_campaign_says_what_it_has_not_judged() -> None:
     for judged in (False, True):
         used = {"qpid-objects": (4, judged)}
         tally.add(SeedResult(case, 1, "valid", "", {}, (), {}, {}, "", 1.0, 1.0, "", surface=used))
-        line = tally.surface_line()
+        line = tally.surface.line()
         assert line.startswith(f"surface: {int(judged)} of {len(names)} items used and judged; not: ")
         assert "qpid-exchanges" in line and ("qpid-objects (used)" in line) is not judged
     assert tally.to_json()["surface"]["qpid-objects"] == {"runs": 2, "judged": 1, "times": 8}
