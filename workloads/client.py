@@ -55,6 +55,7 @@ class StompCluster(Protocol):
     login: str
     passcode: str
     reliable_connections: bool
+    exchanges: bool
 
     @property
     def node_names(self) -> Sequence[str]:
@@ -87,6 +88,7 @@ class SubCluster:
         self.backend: Backend = cluster.backend
         self.login, self.passcode = cluster.login, cluster.passcode
         self.reliable_connections = cluster.reliable_connections
+        self.exchanges = cluster.exchanges
         self.node_names = tuple(nodes)
         self.servers = (self.node_names,)
         self._cluster = cluster

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from nodes.stomp import Frame
 from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
 from workloads.connection import ConnectionBroken, Rejected
-from workloads.surface import ABORTS, REFUSALS, SEND_TX, Surface
+from workloads.routes import DECLARE, Routes
+from workloads.surface import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
 from workloads.taking import Taker, expect_refusal, value_of
 
 _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
@@ -45,8 +48,11 @@ class QueueClient(StompClient):
         super().__init__(cluster, host, first)
         self._subscribed = False
         self.surface = surface
+        self._routes: Routes | None = None
         if surface is not None:
             self.manner = surface.manner(first)
+            if cluster.exchanges:
+                self._routes = Routes(self, self.manner, surface)
             self._taker = Taker(self, self.manner, surface, lambda key, _: self.source(key))
 
     def reset(self) -> None:
@@ -84,8 +90,24 @@ class QueueClient(StompClient):
             await self.request("SEND", about, encode_body(value))
             return
         content = self.surface.content(value)
+        if self._routes is not None:
+            about["destination"] = await self._way(self._routes, key) or about["destination"]
+            if self.manner.will(EXCHANGES, 0.2):
+                about[DECLARE] = json.dumps({"qpid.replicate": "messages"})
+                self.surface.use("qpid-declare")
         await self.request("SEND", {**about, **content.headers}, content.body)
         self.surface.use("send", *content.items)
+
+    async def _way(self, routes: Routes, key: int) -> str | None:
+        """Where to send by an exchange, if so.
+
+        Raises:
+            Rejected: nothing was sent, whatever became of the way.
+        """
+        try:
+            return await routes.target(queue_name(key), key)
+        except (ConnectionBroken, TimeoutError) as error:
+            raise Rejected(f"no way by an exchange: {error or 'no answer in time'}") from None
 
     async def _send_in_transaction(self, op: Op, surface: Surface) -> Op:
         """Send by a transaction of its own, perhaps after one with something else that is aborted."""

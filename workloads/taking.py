@@ -99,10 +99,15 @@ class Taker:
         self._look_at_window(op, len(taken))
         for each in taken:
             self._look(op, each)
-        if not final and self._may_give_back() and manner.will(NACK, 0.06):
-            return await self._give_back(op, taken)
-        if not final and self._may_give_back() and len(taken) == 1 and manner.will(REFUSALS, 0.015):
-            return await self._be_refused(op, message)
+        if not final and self._may_give_back():
+            try:
+                if manner.will(NACK, 0.06):
+                    return await self._give_back(op, taken)
+                if len(taken) == 1 and manner.will(REFUSALS, 0.015):
+                    return await self._be_refused(op, message)
+            except _TROUBLE as error:
+                # The process ends, and its connection: else nobody would ever give back what it has.
+                return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
         try:
             await self._acknowledge(taken)

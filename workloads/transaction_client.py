@@ -63,7 +63,7 @@ class TransactionClient(QueueClient):
         if self.surface is not None:
             self._taker.compare(op, message)
         try:
-            if self._will(ABORTS, 0.15):
+            if self._will(ABORTS, 0.08):
                 await self._move_in_vain(op, message)
                 if self._xa:
                     return op.fail(GIVEN_BACK)

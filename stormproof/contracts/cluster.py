@@ -83,6 +83,8 @@ class Cluster(ABC):
 
     login = "stormproof"
     reliable_connections = True
+    exchanges = False
+    """Whether clients may send to exchanges, and ask for them."""
     """Whether clients of the reference broker may ask for connections whose frames are numbered and sent again."""
 
     def __init__(self, deployment: Deployment) -> None:

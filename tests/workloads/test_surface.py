@@ -129,3 +129,51 @@ def test_without_the_setting_nothing_is_drawn(tmp_path: Path) -> None:
                      time_limit=1.0, rate=10.0, seed=1, settings={})  # fmt: skip
     info = read_run(create_run(test, "test", tmp_path))
     assert not {"content", "subscription", "redelivery"} & {*info["guarantees"]}
+
+
+def test_every_way_by_an_exchange_leads_to_its_queue_alone() -> None:
+    from nodes.reference.designs.qpid.configuration import EXCHANGE_TYPES
+    from nodes.reference.engine.topics import matches
+    from workloads.routes import route_to
+
+    for kind in EXCHANGE_TYPES:
+        for number in range(3):
+            for other in range(3):
+                sent, bound = route_to(kind, number), route_to(kind, other)
+                chosen = sent.exchange == bound.exchange and any(
+                    kind == "fanout" or (matches if kind == "topic" else str.__eq__)(each, sent.key)
+                    for each in bound.bindings)
+                assert chosen == (number == other), (kind, number, other)
+
+
+async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None:
+    """Else the message would stay with a connection that lives, and nobody would ever get it."""
+    from types import SimpleNamespace
+
+    from workloads.connection import NotSent
+    from workloads.taking import Taker
+
+    class Client:
+        node = None
+        noted: tuple[Any, ...] = ()
+        connection = SimpleNamespace(messages=[])
+
+        async def request(self, command: str, *_: Any) -> None:
+            if command == "NACK":
+                raise NotSent("no connection")
+
+        def note(self, *_: Any) -> None:
+            pass
+
+        def outdated(self, _: float) -> bool:
+            return False
+
+    async def message() -> Frame:
+        return Frame("MESSAGE", {"ack": "1", "subscription": "1", "destination": "/queue/q0"}, b"1/4")
+
+    found = surface(1, "nack")
+    client: Any = Client()
+    taker = Taker(client, found.manner(0), found, lambda *_: "/queue/q0")
+    ended = {op.type for op in [await taker.take(Op(INVOKE, "dequeue", None, 0, 3), message) for _ in range(80)]
+             if op.value is None}  # fmt: skip
+    assert ended == {INFO}

@@ -48,6 +48,7 @@ class QpidCluster(ReferenceCluster):
     """Brokers that their managers start, restart and promote; without managers the harness starts them."""
 
     reliable_connections = False
+    exchanges = True
 
     def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
         super().__init__(groups, deployment)
