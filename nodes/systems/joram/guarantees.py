@@ -243,4 +243,5 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 """The modes that are compared, by the settings that make them; a setting that is not named has its default (a reaction
 happens exactly once, and a transaction is not distributed)."""
 
-TRIAL = Trial(("queue", "topic", "transaction", "processing"), "partition,pause,kill,power")
+TRIAL = Trial(("queue", "topic", "transaction", "processing", "consume-last", "lock", "lease", "register"),
+              "partition,pause,kill,power")

@@ -45,7 +45,7 @@ AIMED: Mapping[str, Trial] = {
 """Limitation -> what shows it. Without it the same runs are valid."""
 
 _BY_HAND = "a person promotes"
-_SLOWLY = Trial(("queue", "transaction", "configuration"), "partition,pause,kill",
+_SLOWLY = Trial(("queue", "transaction", "configuration", "consume-last"), "partition,pause,kill",
                 {"fault_duration": "8", "fault_gap": "2"}, seconds=30)
 """Faults that last until a person has acted."""
 
@@ -58,7 +58,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 """The modes that are compared, by the settings that differ from the defaults."""
 
-TRIAL = Trial(("queue", "transaction", "configuration"), "partition,pause,kill",
+TRIAL = Trial(("queue", "transaction", "configuration", "consume-last", "lock", "lease", "register"),
+              "partition,pause,kill",
               {"settle_timeout": "40", "fault_gap": "1", "catchup_timeout": "1"}, seconds=30,
               of_mode={_BY_HAND: _SLOWLY,
                        **{f"{limitation} as documented": trial for limitation, trial in AIMED.items()}})
