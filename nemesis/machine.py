@@ -15,6 +15,7 @@ from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes, state_evidence, states_of
 from stormproof.contracts.backend import DEAD, POWER, REBOOT, RUNNING, PowerControl, ProcessState, Reboots
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import (
     ENDS_PROCESS,
     ClusterFacts,
@@ -39,6 +40,7 @@ class Power(Fault):
     effects = frozenset({ENDS_PROCESS})
     aims_at_roles = True
     kinds = POWER_KINDS
+    draws = (Draw("power_kind", ("all", "master"), 0.4),)
     options = (kind_option("power", POWER_KINDS, roles=True), MAX_DOWN)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

@@ -12,6 +12,7 @@ import random
 
 from nemesis.families import kind_option, wanted_kinds
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.system import System
 from stormproof.errors import StormproofError, UsageError
@@ -34,6 +35,7 @@ class Membership(Fault):
     undo = NETWORK
     kinds = KINDS
     aimed_kinds = (REMOVE,)
+    draws = (Draw("membership_kind", ("add", "remove", "add,remove"), 0.7),)
     options = (kind_option("membership", (*KINDS, REMOVE), several=True),)
 
     def __init__(self) -> None:

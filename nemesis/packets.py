@@ -14,6 +14,7 @@ from nemesis.families import ANY_KIND, kind_option, option_value
 from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
 from stormproof.contracts.backend import PACKETS, Link, LinkConditions, PacketFaults
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import DELAYS_MESSAGES, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
 from stormproof.history.undo import CONDITIONS
@@ -39,6 +40,7 @@ class Packets(Fault):
     needs = (PACKETS,)
     effects = frozenset({DELAYS_MESSAGES})
     kinds = KINDS
+    draws = (Draw("clients", ("outside",), 0.3),)
     options = (kind_option("packets", KINDS, several=True), WHERE, CLIENTS, NETWORK)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

@@ -17,6 +17,7 @@ from nemesis.families import ANY_KIND, kind_option, option_value
 from nemesis.shapes import DRAWN, SHAPES
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import CUTS_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import endpoint, machine_of
@@ -54,6 +55,8 @@ class Partition(Fault):
     aims_at_roles = True
     kinds = KINDS
     aimed_kinds = (LINK, PRIMARY_FROM_MAJORITY, *SHAPES)
+    draws = (Draw("partition_kind", ("master", "one-way", "link", "majority-ring", "bridge", "random"), 0.5),
+             Draw("clients", ("outside",), 0.3))
     options = (kind_option("partition", (*KINDS, *aimed_kinds), roles=True), CLIENTS, NETWORK)
 
     def __init__(self, owner: str = "") -> None:

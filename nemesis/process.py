@@ -16,6 +16,7 @@ from nemesis.facts import await_state, pick_node
 from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
 from stormproof.contracts.backend import DEAD, KILL, PAUSE, PAUSED, RUNNING, ProcessState
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import (
     ENDS_PROCESS,
     STOPS_TIME,
@@ -94,6 +95,7 @@ class Pause(Fault):
     effects = frozenset({STOPS_TIME})
     aims_at_roles = True
     kinds = KINDS
+    draws = (Draw("pause_kind", ("master", "random"), 0.4),)
     options = process_options("pause")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -135,6 +137,7 @@ class Kill(Fault):
     effects = frozenset({ENDS_PROCESS})
     aims_at_roles = True
     kinds = KINDS
+    draws = (Draw("kill_kind", ("master", "random"), 0.4),)
     options = process_options("kill")
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

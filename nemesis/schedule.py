@@ -23,11 +23,12 @@ from stormproof.operation import INFO, Op
 from stormproof.test import Test
 
 DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: what fits")
+LENGTHS = Option("fault_lengths", "", "seconds that a fault lasts, several joined by commas: each draws one of them")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share at its end without faults, but for what is late")
 EXPLICIT = Option("schedule", "", "the faults themselves instead of drawn ones: family:kind:start-end:seed, by spaces")
-SCHEDULE_OPTIONS = (DURATION, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT)
+SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT)
 
 LONGEST_FITTING = 6.0
 STRETCH = 0.5
@@ -117,13 +118,15 @@ def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
     the first fault of each family as long as it begins before.
     """
     shortest, gap = (float(option_value(test.options, option)) for option in (DURATION, GAP))
+    lengths = lengths_of(test)
     group_of = {family.name: family.conflict_group for family in families}
     planned: dict[str, list[_Planned]] = {}
     seen: set[str] = set()
     for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
         group = planned.setdefault(group_of[name], [])
         begin, over = round(start * SECOND), round(end * SECOND)
-        least = min(round((shortest or (end - start) / (1 + STRETCH)) * SECOND), over - begin)
+        stretch = 0.0 if lengths else STRETCH
+        least = min(round((shortest or (end - start) / (1 + stretch)) * SECOND), over - begin)
         pause = min(round(gap * SECOND) or least // 2, begin - group[-1].end) if group else 0
         op = Op(INFO, name, {"id": ident, "kind": kind, "seed": seed})
         group.append(_Planned(op, begin, over, least, pause, name not in seen))
@@ -225,6 +228,7 @@ def window_of(test: Test, count: int) -> Window:
     if length <= 0:
         raise UsageError("quiet_before and quiet_after leave no time for faults; their sum must be below 1")
     duration = float(option_value(test.options, DURATION)) or min(LONGEST_FITTING, length / (3 * count))
+    duration = max(lengths_of(test), default=duration)
     gap = float(option_value(test.options, GAP)) or duration / 2
     if duration < 0 or gap < 0:
         raise UsageError(f"{DURATION.name} and {GAP.name} must not be negative")
@@ -236,6 +240,26 @@ def window_of(test: Test, count: int) -> Window:
             f"{needed:.1f} s; raise --time-limit or lower {DURATION.name}"
         )
     return Window(start, end, duration, gap, min(STRETCH, length / needed - 1))
+
+
+def lengths_of(test: Test) -> tuple[float, ...]:
+    """The lengths that faults are drawn from, in seconds; empty where there is but the shortest one.
+
+    Raises:
+        UsageError: they are no numbers above 0, or the shortest one is given as well.
+    """
+    text = str(option_value(test.options, LENGTHS))
+    if not text:
+        return ()
+    try:
+        lengths = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        lengths = ()
+    if not lengths or not all(0 < length < 1e6 for length in lengths):
+        raise UsageError(f"{LENGTHS.name}={text}: seconds joined by commas, each more than 0")
+    if float(option_value(test.options, DURATION)):
+        raise UsageError(f"{LENGTHS.name} and {DURATION.name} say different things; leave one of them out")
+    return lengths
 
 
 def _share(test: Test, option: Option) -> float:
@@ -253,8 +277,9 @@ def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[fl
     order = _rounds([family.name for family in families], rng)
     first_round = (len(families) * window.duration + (len(families) - 1) * window.gap) * (1 + window.stretch)
     time = window.start + rng.uniform(0, min(window.gap, max(0.0, window.length - first_round)))
+    lengths = lengths_of(test)
     while True:
-        duration = window.duration * rng.uniform(1, 1 + window.stretch)
+        duration = rng.choice(lengths) if lengths else window.duration * rng.uniform(1, 1 + window.stretch)
         gap = window.gap * rng.uniform(1, 1 + window.stretch)
         end = time + duration
         if end > window.end * (1 + 1e-12):

@@ -33,6 +33,7 @@ class ClusteredWorkload(QueueWorkload):
     """The queue workload with every queue on ``ha_servers`` servers."""
 
     name = "clustered"
+    needs = ("queues", "servers")
     looked_at = ("content", "subscription", "refusal")  # a message that goes to another server is a new one there
     options = (SERVERS, *QueueWorkload.options)
 
@@ -61,6 +62,7 @@ class ClusteredTopicWorkload(TopicWorkload):
     """The topic workload with every topic on ``ha_servers`` servers."""
 
     name = "clustered-topic"
+    needs = ("topics", "servers")
     options = (SERVERS, *TopicWorkload.options)
 
     @classmethod

@@ -20,6 +20,7 @@ from stormproof.contracts.option import Option
 from stormproof.operation import Op
 from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER
 from workloads.connection import ConnectionBroken
+from workloads.draws import CONFIGURATION as DRAWS
 from workloads.subscriptions import (
     CREATE,
     DESTROY,
@@ -142,6 +143,7 @@ class ConfigurationWorkload(SubscriptionsWorkload):
 
     name = "configuration"
     needs = ("exchanges",)
+    draws = DRAWS
     options = (
         Option("changers", 4, "threads that create, destroy, bind and unbind", load=True),
         Option("lookers", 3, "threads that look", load=True),

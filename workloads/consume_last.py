@@ -14,6 +14,7 @@ from typing import Any
 from stormproof.contracts.option import Option
 from stormproof.generator import Generator, clients, on_threads, per_thread, rate, time_limit
 from stormproof.test import Test
+from workloads.draws import CONSUME_LAST as DRAWS
 from workloads.queue import Enqueues, QueueWorkload
 
 _CHANGED: Mapping[str, tuple[Any, str]] = {
@@ -33,6 +34,7 @@ class ConsumeLastWorkload(QueueWorkload):
     """Producers send with receipts at the test's rate; consumers take everything in the end, one at a time."""
 
     name = "consume-last"
+    draws = DRAWS
     options = (*(_changed(option) for option in QueueWorkload.options),
                Option("publish_for", 0.0, "seconds for which there are sends, so that later faults find the brokers "
                                           "idle; 0: the whole time"))  # fmt: skip

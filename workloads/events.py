@@ -31,6 +31,7 @@ from stormproof.generator import (
 from stormproof.test import Test
 from stormproof.vocabulary import EVENTS
 from workloads.client import CLIENT_HEARTBEAT
+from workloads.draws import EVENTS as DRAWS
 from workloads.events_client import KINDS, Listener, Publisher, links, topic_name
 from workloads.neutral_events import NeutralListener, NeutralPublisher
 from workloads.topic import Publishes, Subscriber
@@ -50,6 +51,7 @@ class EventsWorkload(Workload):
     name = "events"
     subject = EVENTS
     needs = ("events",)
+    draws = DRAWS
     options = (
         Option("producers", 3, "threads that publish", load=True),
         Option("subscribers", 3, "threads that subscribe", load=True),

@@ -39,6 +39,7 @@ from stormproof.operation import FAIL, INVOKE, OK, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOCKS
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.draws import LEASE, LOCK
 from workloads.guarded import Guarded
 from workloads.lease_client import LeaseClient, LockServiceClient, NeutralLeaseClient
 from workloads.lock_client import NeutralLockClient, QueueLockClient, Updates
@@ -108,6 +109,7 @@ class LockWorkload(Workload):
     name = "lock"
     subject = LOCKS
     needs: tuple[str, ...] = ("queues",)
+    draws = LOCK
     options: tuple[Option, ...] = (
         Option("guard", "queue", "what the lock is: a message in a queue", ("queue",)),
         Option("refuse_older", False, "what the lock guards refuses deliveries older than one that it has seen; for "
@@ -185,6 +187,7 @@ class LeaseWorkload(LockWorkload):
 
     name = "lease"
     needs = ("registers",)
+    draws = LEASE
     options = (
         Option("guard", "lease", "what the lock is: a register with a time limit, or the system's own lock",
                ("lease", "service")),

@@ -36,6 +36,7 @@ from stormproof.made import OwnFolder
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_ORDER, PRIMARY_FIRST, ROUND_PAUSE, SAME_REPLICA
+from workloads.draws import OFFLINE_SEND as DRAWS
 from workloads.durable.connection import STEPS
 from workloads.offline_client import (
     Disks,
@@ -86,6 +87,7 @@ class OfflineSendWorkload(QueueWorkload):
     """Producers that never wait for a broker, and are killed; consumers only at the end."""
 
     name = "offline-send"
+    draws = DRAWS
     options = (
         Option("producers", 3, "threads that send, each with a repository of its own", load=True),
         Option("queues", 2, "number of queues; each is drained by one consumer", load=True),

@@ -19,6 +19,7 @@ from stormproof.contracts.demands import Demands, Reaction
 from stormproof.contracts.option import Option
 from stormproof.operation import Op
 from workloads.client import StompCluster, SubCluster, acknowledge, decode_body
+from workloads.draws import PROCESSING as DRAWS
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient
 from workloads.surface import SURFACE
@@ -102,6 +103,8 @@ class ProcessingWorkload(QueueWorkload):
     """The queue workload with a client inside the broker between producers and consumers."""
 
     name = "processing"
+    needs = ("queues", "processing")
+    draws = DRAWS
     options = (
         Option("quality", EXACTLY_ONCE, "when the client inside the broker acknowledges: before it reacts, after, or "
                "in the same transaction (XA)", QUALITIES),

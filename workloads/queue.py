@@ -34,6 +34,7 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.draws import QUEUE as DRAWS
 from workloads.neutral_client import NeutralQueueClient
 from workloads.queue_client import QueueClient, queue_name
 from workloads.surface import SURFACE
@@ -75,6 +76,7 @@ class QueueWorkload(SurfacedWorkload):
 
     name = "queue"
     needs = ("queues",)
+    draws = DRAWS
     options: tuple[Option, ...] = (
         Option("producers", 3, "threads that send", load=True),
         Option("consumers", 3, "threads that take", load=True),

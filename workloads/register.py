@@ -36,6 +36,7 @@ from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from stormproof.vocabulary import REGISTERS
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.draws import REGISTER as DRAWS
 from workloads.register_client import NeutralRegisterClient, RegisterClient
 
 
@@ -72,6 +73,7 @@ class RegisterWorkload(Workload):
     name = "register"
     subject = REGISTERS
     needs = ("registers",)
+    draws = DRAWS
     options: tuple[Option, ...] = (
         Option("threads", 5, "threads that read, write, and compare and set", load=True),
         Option("keys", 3, "number of registers", load=True),

@@ -22,6 +22,7 @@ from stormproof.contracts.option import Option
 from stormproof.operation import Op
 from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.connection import ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.draws import SECURITY as DRAWS
 from workloads.subscriptions import (
     CREATE,
     DESTROY,
@@ -216,6 +217,7 @@ class SecurityWorkload(SubscriptionsWorkload):
 
     name = "security"
     needs = ("security",)
+    draws = DRAWS
     options = (
         Option("changers", 3, "threads that grant, revoke, create and delete", load=True),
         Option("lookers", 4, "threads that try rights, and look for principals and objects", load=True),

@@ -17,6 +17,7 @@ from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.errors import UsageError
 from workloads.client import SubCluster
+from workloads.draws import STORE_AND_FORWARD as DRAWS
 from workloads.queue import QueueWorkload
 from workloads.queue_client import QueueClient, destination
 
@@ -42,6 +43,8 @@ class StoreAndForwardWorkload(QueueWorkload):
     """The queue workload with servers between producers, or all clients, and the HA server that has the queues."""
 
     name = "store-and-forward"
+    needs = ("queues", "servers")
+    draws = DRAWS
     options = (
         Option("local_servers", 2, "servers, not replicated, that the producers send to; each is one node more"),
         Option(

@@ -40,6 +40,7 @@ from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.connection import ConnectionBroken, NotSent, Settings, StompConnection
+from workloads.draws import SUBSCRIPTIONS as DRAWS
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
 LINK, UNLINK, LOOK = "link", "unlink", "look"
@@ -258,6 +259,7 @@ class SubscriptionsWorkload(Workload):
 
     name = "subscriptions"
     needs = ("topic manager",)
+    draws = DRAWS
     options: tuple[Option, ...] = (
         Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink", load=True),
         Option("lookers", 3, "threads that look", load=True),

@@ -36,6 +36,7 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECTING
+from workloads.draws import TOPIC as DRAWS
 from workloads.surface import SURFACE, UNSUBSCRIBE
 from workloads.surfaced import SurfacedWorkload
 from workloads.taking import GIVEN_BACK
@@ -126,6 +127,7 @@ class TopicWorkload(SurfacedWorkload):
 
     name = "topic"
     needs = ("topics",)
+    draws = DRAWS
     options: tuple[Option, ...] = (
         Option("producers", 2, "threads that publish", load=True),
         Option("durables", 2, "durable subscriptions, a thread each", load=True),

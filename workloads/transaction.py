@@ -41,6 +41,7 @@ from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.client import CLIENT_HEARTBEAT, CONNECTING
 from workloads.decisions import Decisions
+from workloads.draws import TRANSACTION as DRAWS
 from workloads.queue import Drain
 from workloads.queue_client import queue_name
 from workloads.surface import SURFACE
@@ -126,6 +127,7 @@ class TransactionWorkload(SurfacedWorkload):
 
     name = "transaction"
     needs = ("queues", "transactions")
+    draws = DRAWS
     options = (
         Option("transactions", "plain", "one phase (plain) or prepare and commit (xa)", ("plain", "xa")),
         Option("writers", 2, "threads that send to several queues in one transaction", load=True),

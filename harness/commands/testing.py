@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -37,6 +38,9 @@ from stormproof.errors import UsageError
 from workloads.catalog import ALIASES as WORKLOAD_ALIASES
 from workloads.catalog import WORKLOADS
 
+if TYPE_CHECKING:
+    from harness.sim.campaign import Seeded
+
 SYSTEM_HELP = f"system under test: {choices(SYSTEMS)}, {FILE_HELP}  [default: joram]"
 WORKLOAD_HELP = f"what clients do: {choices(WORKLOADS)}, {FILE_HELP}  [default: queue]"
 NEMESIS_HELP = f"faults, joined by commas, or none: {choices(FAULTS)}, {FILE_HELP}  [default: partition]"
@@ -48,6 +52,8 @@ DESCRIPTOR_HELP = "XML descriptor of clusters (a3servers.xml) that says how many
 CHECK_HELP = "a further check to judge by, FILE.py:CLASS or the name of an installed one; may be repeated"
 BUG_HELP = "a bug of the broker to switch on; may be repeated; `stormproof list bugs` names them"
 SYSTEM_NAMES = ("--system", "--design")
+TIME_LIMIT, RATE = 30.0, 17.0
+"""Of a simulated run, where they are not drawn."""
 
 
 def test(
@@ -179,12 +185,21 @@ def simulate(
     nemesis: Annotated[list[str] | None, typer.Option(help=SIMULATED_NEMESIS_HELP)] = None,
     check: Annotated[list[str] | None, typer.Option(help=CHECK_HELP)] = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
-    time_limit: Annotated[float, typer.Option(help="simulated seconds of load and faults")] = 30.0,
-    rate: Annotated[float, typer.Option(help="operations a simulated second, all clients")] = 17.0,
+    time_limit: Annotated[
+        float | None, typer.Option(help=f"simulated seconds of load and faults  [default: {TIME_LIMIT:g}]")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help=f"operations a simulated second, all clients  [default: {RATE:g}]")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     settings: SettingsOption = None,
     bug: Annotated[list[str] | None, typer.Option(help=BUG_HELP)] = None,
     config: ConfigOption = None,
+    draw: Annotated[
+        bool | None,
+        typer.Option("--draw/--no-draw", help="each seed draws a test of its own: whatever is not given, settings of "
+                     "system and clients too  [default: where no workload, fault, number or setting is given]"),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
     spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
     master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, with --spark  [default: local[*]]")] = None,
@@ -198,25 +213,35 @@ def simulate(
     """Run a test in simulation with many seeds; stop at the first failure and tell the command that repeats it.
 
     Of several systems, workloads and nemeses every combination is run; those that can't be are listed and left out.
+    Without any of these, or with --draw, it is the default campaign: workload, faults, number of nodes and settings are
+    drawn anew for each seed.
     """
     from checkers.spark import ship_environment
     from harness import plugins
     from harness.outcomes import Outcomes
     from harness.settings import parse_assignments
-    from harness.sim.command import cases_of, run_campaign
+    from harness.sim.command import cases_of, drawn_cases, run_campaign
+    from harness.sim.draw import Given
 
     outcomes = Outcomes(junit, markdown)
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
-    cases, left_out = cases_of(
-        [plugins.resolve(plugins.SYSTEM, name) for name in _each(system or ["joram"])],
-        [_workload(name) for name in _each(workload or ["queue"])],
-        [plugins.resolve_all(plugins.NEMESIS, names) for names in nemesis or ["partition,pause,kill"]],
-        nodes=nodes,
-        time_limit=time_limit,
-        rate=rate,
-        settings=parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {}),
-    )
+    systems = [plugins.resolve(plugins.SYSTEM, name) for name in _each(system or ["joram"])]
+    workloads = [_workload(name) for name in _each(workload or [])]
+    nemeses = [plugins.resolve_all(plugins.NEMESIS, names) for names in nemesis or []]
+    assigned = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
+    if draw is None:
+        draw = not (workloads or nemeses or settings or nodes is not None or time_limit is not None or rate is not None)
+    cases: Sequence[Seeded]
+    left_out: list[str] = []
+    if draw:
+        cases = drawn_cases(systems, Given(tuple(workloads), tuple(nemeses), nodes, time_limit, rate, assigned))
+    else:
+        cases, left_out = cases_of(
+            systems, workloads or ["queue"], nemeses or ["partition,pause,kill"], nodes=nodes,
+            time_limit=TIME_LIMIT if time_limit is None else time_limit, rate=RATE if rate is None else rate,
+            settings=assigned,
+        )
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
     if (master or spark_env) and not spark:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.sim.pool import worker_pool
 from stormproof.errors import StormproofError
@@ -66,9 +66,30 @@ class Case:
         test = self.test(seed)
         return supported_families(SimBackend, test, topology_of(test))
 
+    def of(self, seed: int) -> Case:
+        """What is run with that seed: always this."""
+        return self
+
     def label(self) -> str:
         """For a person."""
         return f"{self.system} {self.workload} {self.nemesis}"
+
+
+class Seeded(Protocol):
+    """What is run may depend on the seed."""
+
+    @property
+    def system(self) -> str:
+        """The system under test."""
+        ...
+
+    def of(self, seed: int) -> Case:
+        """What is run with that seed; raises UsageError when nothing can be."""
+        ...
+
+    def label(self) -> str:
+        """For a person."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -107,7 +128,7 @@ FAILED, NONE, ALL = "failed", "none", "all"
 """Which runs ``run_seed`` keeps."""
 
 
-def run_seed(case: Case, seed: int, store: Path, scratch: Path, keep: str = FAILED) -> SeedResult:
+def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FAILED) -> SeedResult:
     """Simulate and check one seed.
 
     Its folder is in ``scratch``, its command names ``store``. ``keep`` says whose folder is left: that of a run that
@@ -116,7 +137,7 @@ def run_seed(case: Case, seed: int, store: Path, scratch: Path, keep: str = FAIL
     return run_and_judge(case, seed, store, scratch, keep)[0]
 
 
-def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
+def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
     """As ``run_seed``, with the whole verdict; a run that broke has none."""
     from checkers.judged import note_for
     from checkers.run_check import check_run
@@ -129,6 +150,7 @@ def run_and_judge(case: Case, seed: int, store: Path, scratch: Path, keep: str) 
     from stormproof.run_folder import read_run, update_run
 
     start = time.perf_counter()
+    case = drawn.of(seed)
     command = repeating(case, seed, store)
     run_dir = create_run(case.test(seed), WHY, store, scratch)
     kept: Path | None = None
@@ -197,7 +219,7 @@ def keep_run(result: SeedResult, store: Path) -> SeedResult:
 
 
 def campaign(
-    cases: Sequence[Case], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
+    cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
     report: Callable[[SeedResult], None],
 ) -> None:
     """Run every case with every seed; ``report`` is called for each result, in the order in which they come.

@@ -19,7 +19,8 @@ from harness.outcomes import Outcomes, outcome_of
 from harness.output import print_json
 from harness.progress import console
 from harness.settings import SEEDS, parse_nemesis, with_aims
-from harness.sim.campaign import BROKEN, Case, SeedResult, campaign
+from harness.sim.campaign import BROKEN, Case, Seeded, SeedResult, campaign
+from harness.sim.draw import DrawnCase, Given
 from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
@@ -76,7 +77,22 @@ def cases_of(
     return cases, left_out
 
 
-def run_campaign(cases: Sequence[Case], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
+def drawn_cases(systems: Sequence[str], given: Given) -> list[DrawnCase]:
+    """The default campaign of each system, with what is given.
+
+    Raises:
+        UsageError: a name is given twice or is not known, or nothing can be drawn.
+    """
+    twice = next((name for name in systems if systems.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--system {twice} is given twice")
+    cases = [DrawnCase(name, given) for name in systems]
+    for case in cases:
+        case.of(0)
+    return cases
+
+
+def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
                  collect: bool, shrinking: bool, as_json: bool, left_out: Sequence[str] = (),
                  outcomes: Outcomes | None = None) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
@@ -218,7 +234,7 @@ class _View:
     """Progress: a live line on a terminal, a line now and then in a log; failures as they come, of each kind the first
     where they are many, and then all kinds at the end."""
 
-    def __init__(self, to: Console, cases: Sequence[Case], seeds: int, left_out: Sequence[str],
+    def __init__(self, to: Console, cases: Sequence[Seeded], seeds: int, left_out: Sequence[str],
                  outcomes: Outcomes | None, kinds: FailureKinds | None) -> None:
         self._outcomes = outcomes
         self._kinds = kinds

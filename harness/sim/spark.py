@@ -31,7 +31,7 @@ from checkers.judged import digest_of_all, other_version
 from checkers.lake import append
 from checkers.spark import SparkWarmup
 from harness import plugins
-from harness.sim.campaign import ALL, Case, SeedResult, run_and_judge
+from harness.sim.campaign import ALL, Seeded, SeedResult, run_and_judge
 from stormproof.errors import StormproofError
 
 RUNS_A_CORE = 16
@@ -42,7 +42,7 @@ _ROWS = pa.schema([*VERDICT_ROWS, _RESULT])
 
 
 def spark_campaign(
-    cases: Sequence[Case], seeds: Sequence[int], store: Path, *, master: str, collect: bool,
+    cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, master: str, collect: bool,
     report: Callable[[SeedResult], None], progress: Progress,
 ) -> None:
     """Run every case with every seed; all runs are stored, with their verdicts.
@@ -96,7 +96,7 @@ class SparkSimulation:
         """Runs to give to ``results`` at a time; raises SparkFailed when Spark did not start."""
         return int(self._warm.session().sparkContext.defaultParallelism) * RUNS_A_CORE
 
-    def results(self, tasks: Sequence[tuple[Case, int]], progress: Progress | None = None) -> list[SeedResult]:
+    def results(self, tasks: Sequence[tuple[Seeded, int]], progress: Progress | None = None) -> list[SeedResult]:
         """What became of cases with their seeds, in this order, by one Spark job.
 
         Raises:
@@ -111,7 +111,7 @@ class SparkSimulation:
         return results
 
 
-def _frame(spark: Any, tasks: Sequence[tuple[Case, int]], store: Path, staging: Path, parts: int, keep: str) -> Any:
+def _frame(spark: Any, tasks: Sequence[tuple[Seeded, int]], store: Path, staging: Path, parts: int, keep: str) -> Any:
     """The data frame of results; nothing is computed yet."""
 
     prepare = plugins.preparation()
@@ -131,7 +131,7 @@ def _frame(spark: Any, tasks: Sequence[tuple[Case, int]], store: Path, staging: 
     return spark.range(0, len(tasks), 1, min(parts, len(tasks))).mapInArrow(simulate_batches, ddl)
 
 
-def _simulated(case: Case, seed: int, store: Path, staging: Path, keep: str) -> pa.RecordBatch:
+def _simulated(case: Seeded, seed: int, store: Path, staging: Path, keep: str) -> pa.RecordBatch:
     """One run's row, with its result."""
     demand_mounted(store)
     if not staging.is_dir():

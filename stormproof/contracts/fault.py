@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions
 from stormproof.contracts.cluster import Cluster, Lock
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import Topology
@@ -110,7 +111,8 @@ class Fault(ABC):
     (``stormproof.history.undo``) that reverses the fault. ``needs`` are the abilities that a backend must have, whole
     or for the kind; where kinds differ, ``kind_undo`` and ``kind_needs`` tell. ``aims_at_roles``: roles of helper
     machines are kinds, too. ``aimed_kinds`` come only where they are asked for, and are none of ``any``. ``effects``
-    (``kind_effects`` where kinds differ) are what judging depends on.
+    (``kind_effects`` where kinds differ) are what judging depends on. ``draws`` is what the default campaign draws of
+    its settings.
     """
 
     name: ClassVar[str] = ""
@@ -124,6 +126,7 @@ class Fault(ABC):
     aims_at_roles: ClassVar[bool] = False
     aimed_kinds: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
+    draws: ClassVar[tuple[Draw, ...]] = ()
     kinds: tuple[str, ...] = ()
 
     @abstractmethod

@@ -9,6 +9,7 @@ from typing import Any
 
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
+from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.option import Option
@@ -114,6 +115,7 @@ class System(ABC):
 
     ``invariants`` are what must hold of simulated nodes at every instant. Recorded for what judges and steers runs:
     ``bounds`` (name -> seconds or bytes within which it does something), ``fault_points`` (name -> what happens there).
+    ``drawing`` is what the default campaign draws of its settings.
     """
 
     name: str = ""
@@ -131,6 +133,7 @@ class System(ABC):
     invariants: tuple[Invariant, ...] = ()
     bounds: Mapping[str, float] = {}
     fault_points: Mapping[str, str] = {}
+    drawing: Drawing = Drawing()
 
     @abstractmethod
     def cluster(self, deployment: Deployment) -> Cluster:

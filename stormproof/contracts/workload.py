@@ -10,6 +10,7 @@ from typing import Any
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.option import Option
 from stormproof.generator import Generator, lift
 from stormproof.test import Test
@@ -19,9 +20,10 @@ class Workload(ABC):
     """Clients and the operations that they carry out; a new instance for each run.
 
     A subclass declares ``options``, the ``guarantees`` (checks) that make a run invalid when they are violated, and
-    what it ``needs`` of a system; it makes clients and generators. ``subject`` is what its histories are about, where
-    their functions alone don't tell (``stormproof.vocabulary``). ``run_dir`` is where its run is recorded, once it has
-    one: whatever it makes elsewhere on this machine is noted there (``stormproof.made``).
+    what it ``needs`` of a system; it makes clients and generators. ``subject`` is what its histories are about,
+    where their functions alone don't tell (``stormproof.vocabulary``). ``draws`` is what the default campaign draws
+    of its settings. ``run_dir`` is where its run is recorded, once it has one: whatever it makes elsewhere on this
+    machine is noted there (``stormproof.made``).
     """
 
     name: str = ""
@@ -29,6 +31,7 @@ class Workload(ABC):
     options: tuple[Option, ...] = ()
     guarantees: tuple[str, ...] = ()
     subject: str = ""
+    draws: tuple[Draw, ...] = ()
     run_dir: Path | None = None
 
     @classmethod

@@ -41,6 +41,6 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 """The modes that are compared, by the settings that differ from the defaults."""
 
-TRIAL = Trial(("queue", "topic", "transaction", "offline-send", "security", "consume-last", "lock", "lease", "register"),
-              "partition,pause,kill",
+TRIAL = Trial(("queue", "topic", "transaction", "offline-send", "security", "consume-last", "lock", "lease",
+               "register"), "partition,pause,kill",
               {"settle_timeout": "40"}, of_mode=AIMED)

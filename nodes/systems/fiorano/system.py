@@ -13,6 +13,7 @@ from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
+from nodes.systems.fiorano.draws import DRAWING
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.invariants import INVARIANTS
 from nodes.systems.fiorano.modes import MODES as COMPARED
@@ -84,6 +85,7 @@ FIORANO = Fiorano(
     events=Events(role_change, state_transfer, disk_writes),
     commands=COMMANDS,
     invariants=INVARIANTS,
+    drawing=DRAWING,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
         Option("lease", 1.0, "seconds for which the lock is held after its holder has last asked for it"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
+from nodes.systems.joram.draws import DRAWING
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
 from nodes.systems.joram.states import STATES
@@ -61,6 +62,7 @@ JORAM = Joram(
     commands=COMMANDS,
     local=STANDALONE,
     invariants=INVARIANTS,
+    drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
                ("primary-partition", "unspecified")),

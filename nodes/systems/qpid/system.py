@@ -23,6 +23,7 @@ from nodes.reference.designs.qpid.options import (
 )
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
+from nodes.systems.qpid.draws import DRAWING
 from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.qpid.invariants import INVARIANTS
 from nodes.systems.qpid.managers import OUTSIDE
@@ -114,6 +115,7 @@ QPID = Qpid(
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
     invariants=INVARIANTS,
+    drawing=DRAWING,
     options=(
         Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "
                "person, or a manager that is not ours", MANAGERS),

@@ -13,6 +13,7 @@ from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
+from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.option import Option
@@ -61,6 +62,7 @@ class ReferenceSystem(System):
         commands: Sequence[AdminCommand] = (),
         local: ReferenceSystem | None = None,
         invariants: tuple[Invariant, ...] = (),
+        drawing: Drawing | None = None,
     ) -> None:
         self.name = name
         self.replicated = replicated
@@ -69,6 +71,7 @@ class ReferenceSystem(System):
         self.states = {state.name: state.summary for state in reported}
         self.guarantees = guarantees
         self.invariants = invariants
+        self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()
         self.min_nodes, self.max_nodes = min_nodes, max_nodes

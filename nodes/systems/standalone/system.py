@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
+from nodes.systems.standalone.draws import DRAWING
 from nodes.systems.standalone.guarantees import GUARANTEES
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
@@ -22,6 +23,7 @@ STANDALONE = ReferenceSystem(
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),
+    drawing=DRAWING,
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         BUG,

@@ -1,0 +1,155 @@
+"""The default campaign: each seed draws a test of its own.
+
+Workload, faults, number of nodes, and settings of system and clients come from the seed alone, as the system and its
+workloads declare (``stormproof.contracts.draw``). So a campaign meets combinations that nobody has thought of (swarm
+testing; FoundationDB and TigerBeetle's VOPR do the same). Faults last a little less and a little more than the
+time-outs that they are to trip.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from harness.settings import NO_FAULTS, declared_options, with_aims
+from harness.sim.campaign import Case
+from nemesis.catalog import FAULTS
+from nemesis.schedule import DURATION, GAP, LENGTHS
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.draw import Draw
+from stormproof.errors import StormproofError, UsageError
+from workloads.catalog import WORKLOADS
+
+FAMILIES = (1, 2, 2, 3, 3, 4, 5)
+"""How many families of faults a run has."""
+AROUND = (0.6, 0.95, 1.05, 1.3, 2.2, 4.0)
+"""Lengths of faults, as multiples of a time-out."""
+SHORTEST, LONGEST = 0.15, 6.0
+"""What such a length is at least and at most, in seconds."""
+GAPS = (0.1, 0.3, 1.0, 2.0)
+RATES = (17.0, 17.0, 17.0, 40.0)
+LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
+LEAST_OK = 3
+"""Confirmed operations of each kind below which a drawn run is unknown: many have slow brokers and long faults."""
+ATTEMPTS = 200
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a person has fixed; the rest is drawn."""
+
+    workloads: tuple[str, ...] = ()
+    nemeses: tuple[str, ...] = ()
+    nodes: int | None = None
+    time_limit: float | None = None
+    rate: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DrawnCase:
+    """A case whose test depends on the seed."""
+
+    system: str
+    given: Given = field(default_factory=Given)
+
+    def of(self, seed: int) -> Case:
+        """What is run with that seed.
+
+        Raises:
+            UsageError: what is given leaves nothing that can be.
+        """
+        why = ""
+        for attempt in range(ATTEMPTS):
+            rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
+            try:
+                case = _drawn(self.system, self.given, rng)
+                case.families(seed)
+            except UsageError as error:
+                why = str(error)
+            else:
+                return case
+        raise UsageError(f"no test of {self.system} can be drawn with what is given: {why}")
+
+    def label(self) -> str:
+        """For a person."""
+        return f"{self.system}, drawn"
+
+
+def _drawn(system: str, given: Given, rng: random.Random) -> Case:
+    tested = SYSTEMS.load(system)
+    drawing = tested.drawing
+    workload = rng.choice(given.workloads or _workloads(system))
+    settings = _settings(drawing.draws, rng, given.settings)
+    settings |= _settings(WORKLOADS.load(workload).draws, rng, given.settings)
+    nodes = given.nodes if given.nodes is not None else rng.choice(drawing.nodes or (None,))
+    if given.nemeses:
+        families, fixed = with_aims(rng.choice(given.nemeses), given.settings)
+    else:
+        families, fixed = _faults(system, workload, nodes, {**settings, **given.settings}, rng), given.settings
+    names = [name for name in families.split(",") if name != NO_FAULTS]
+    for name in names:
+        settings |= _settings(FAULTS.load(name).draws, rng, fixed)
+    declared = {option.name: option.default for option in declared_options(system, workload, names)}
+    if "min_ok" in declared:
+        settings["min_ok"] = min(LEAST_OK, declared["min_ok"])
+    if names and not {DURATION.name, LENGTHS.name, "schedule"} & set(given.settings):
+        settings |= _lengths(drawing.timeouts, {**declared, **settings, **given.settings}, rng)
+    settings = {name: value for name, value in settings.items() if name in declared} | dict(fixed)
+    seconds = LEAST_SECONDS + SECONDS_A_FAMILY * max(1, len(names))
+    rate = rng.choice(RATES)
+    case = Case(system, workload, families, nodes, given.time_limit if given.time_limit is not None else seconds,
+                given.rate if given.rate is not None else rate, settings)
+    for never in drawing.never:
+        if never.covers(workload, names, {"nodes": nodes, **declared, **settings}):
+            raise UsageError(never.why)
+    return case
+
+
+def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are drawn, in the order in which they are declared; what is given is not."""
+    found: dict[str, Any] = {}
+    for draw in draws:
+        drawn, value = rng.random() < draw.share, rng.choice(draw.values)
+        if drawn and draw.name not in given and all(found.get(name) == wanted for name, wanted in draw.where.items()):
+            found[draw.name] = value
+    return found
+
+
+def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str, Any], rng: random.Random) -> str:
+    """Families of faults that can strike this test, joined by commas."""
+    wanted, found = rng.choice(FAMILIES), list[str]()
+    for name in rng.sample(FAULTS.names(), len(FAULTS.names())):
+        if len(found) < wanted and _can_be(system, workload, name, nodes, settings):
+            found.append(name)
+    return ",".join(found) or NO_FAULTS
+
+
+def _lengths(timeouts: Sequence[str], settings: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """How long faults last and how far apart they are: three lengths around time-outs."""
+    around = [float(settings[name]) for name in timeouts if float(settings.get(name, 0))] or [1.0]
+    lengths = sorted({round(min(LONGEST, max(SHORTEST, rng.choice(around) * rng.choice(AROUND))), 2) for _ in range(3)})
+    return {LENGTHS.name: ",".join(f"{length:g}" for length in lengths), GAP.name: rng.choice(GAPS)}
+
+
+@cache
+def _workloads(system: str) -> tuple[str, ...]:
+    """Workloads that a system has what they need for."""
+    provides = SYSTEMS.load(system).provides
+    return tuple(entry.name for entry in WORKLOADS if set(WORKLOADS.load(entry.name).needs) <= provides
+                 and _can_be(system, entry.name, NO_FAULTS, None, {}))
+
+
+def _can_be(system: str, workload: str, nemesis: str, nodes: int | None, settings: Mapping[str, Any]) -> bool:
+    """Whether there is such a test; settings that it does not declare are left out."""
+    families = [] if nemesis == NO_FAULTS else [nemesis]
+    declared = {option.name for option in declared_options(system, workload, families)}
+    fitting = {name: value for name, value in settings.items() if name in declared}
+    try:
+        Case(system, workload, nemesis, nodes, LEAST_SECONDS + SECONDS_A_FAMILY, 17.0, fitting).families(0)
+    except StormproofError:
+        return False
+    return True

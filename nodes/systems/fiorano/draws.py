@@ -1,0 +1,20 @@
+"""How the default campaign draws tests of fiorano."""
+
+from __future__ import annotations
+
+from stormproof.contracts.draw import Draw, Drawing, Never
+
+DRAWING = Drawing(
+    draws=(
+        Draw("mode", ("shared",), 0.5),
+        Draw("lease", (0.5, 2.0), 0.5),
+        Draw("heartbeat", (0.1, 0.5), 0.4),
+        Draw("idle_timeout", (1.0, 2.0), 0.4),
+        Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
+    ),
+    nodes=(2,),
+    timeouts=("lease", "heartbeat", "database_timeout"),
+    never=(
+        Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
+    ),
+)

@@ -1,0 +1,17 @@
+"""How the default campaign draws tests of icestorm."""
+
+from __future__ import annotations
+
+from stormproof.contracts.draw import Draw, Drawing
+
+DRAWING = Drawing(
+    draws=(
+        Draw("election_timeout", (0.3, 0.5, 2.0), 0.5),
+        Draw("master_timeout", (0.3, 0.5, 2.0), 0.5),
+        Draw("response_timeout", (0.2, 1.0), 0.4),
+        Draw("publisher_endpoints", ("one",), 0.2),
+        Draw("acm_timeout", (1.0, 5.0), 0.2),
+    ),
+    nodes=(3, 3, 3, 4, 5, 5),
+    timeouts=("election_timeout", "master_timeout", "response_timeout"),
+)

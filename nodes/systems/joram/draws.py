@@ -1,0 +1,25 @@
+"""How the default campaign draws tests of joram."""
+
+from __future__ import annotations
+
+from stormproof.contracts.draw import Draw, Drawing, Never
+
+DRAWING = Drawing(
+    draws=(
+        Draw("ack", ("majority",), 0.4),
+        Draw("propagation", ("asynchronous",), 0.15),
+        Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
+        Draw("idle_timeout", (1.0, 2.0), 0.4),
+        Draw("log_keep", (5, 20, 100), 0.4),
+        Draw("transfer_chunk", (24, 1000), 0.4),
+        Draw("transfer", ("held-back",), 0.3),
+        Draw("spares", (1, 2), 0.3),
+    ),
+    nodes=(2, 3, 3, 3, 4, 4, 5, 5),
+    timeouts=("detection_timeout", "detection_timeout", "idle_timeout"),
+    never=(
+        Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
+        Never("a client that does not reconnect loses what was confirmed early",
+              {"propagation": ("asynchronous",), "reliable": (False,)}),
+    ),
+)

@@ -1,0 +1,22 @@
+"""How the default campaign draws tests of qpid."""
+
+from __future__ import annotations
+
+from stormproof.contracts.draw import Draw, Drawing, Never
+
+DRAWING = Drawing(
+    draws=(
+        Draw("detection_timeout", (0.5, 0.5, 2.0), 0.6),
+        Draw("manager_lease", (0.5, 2.0), 0.5),
+        Draw("catchup_timeout", (1.0, 2.0), 0.6),
+        Draw("catchup_chunk", (100, 2000), 0.4),
+        Draw("sequence_bits", (4, 8), 0.2),
+        Draw("broker_network", ("own",), 0.25),
+    ),
+    nodes=(3, 3, 3, 4, 5),
+    timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),
+    never=(
+        Never("brokers refuse prepared transactions", {"transactions": ("xa",)}),
+        Never("hardly a client would be beside the primary", {"connect": ("home",)}, ("consume-last", "offline-send")),
+    ),
+)

@@ -1,0 +1,11 @@
+"""How the default campaign draws tests of standalone."""
+
+from __future__ import annotations
+
+from stormproof.contracts.draw import Draw, Drawing, Never
+
+DRAWING = Drawing(
+    draws=(Draw("idle_timeout", (1.0, 2.0), 0.4),),
+    timeouts=("idle_timeout",),
+    never=(Never("one broker has no link to another", {"clients": ("beside",)}, faults=("partition", "packets")),),
+)

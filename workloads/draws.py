@@ -1,0 +1,99 @@
+"""What the default campaign draws of workloads' settings: how many clients, whom they connect to, what they do."""
+
+from __future__ import annotations
+
+from stormproof.contracts.draw import Draw
+
+_CLIENTS = (
+    Draw("connect", ("home",), 0.15),
+    Draw("client_order", ("primary-first",), 0.25),
+    Draw("same_replica", (0.0, 0.0, 2.0), 0.3),
+    Draw("round_pause", (0.3,), 0.15),
+    Draw("client_heartbeat", (0.1, 1.0), 0.3),
+    Draw("op_timeout", (1.0, 6.0), 0.3),
+    Draw("poll", (0.05, 1.0), 0.3),
+)
+"""Of all that speak to brokers; a workload that lacks one of these leaves it out."""
+
+QUEUE = (
+    *_CLIENTS,
+    Draw("queues", (2,), 0.3),
+    Draw("producers", (1, 6, 10), 0.4),
+    Draw("consumers", (1, 2, 6), 0.4),
+    Draw("reliable", (False,), 0.1),
+)
+CONSUME_LAST = (*_CLIENTS, Draw("producers", (1, 8), 0.4))
+TOPIC = (
+    *_CLIENTS,
+    Draw("topics", (1, 2), 0.4),
+    Draw("durables", (1, 4), 0.4),
+    Draw("transients", (1, 4), 0.3),
+    Draw("window", (1, 2, 32), 0.4),
+    Draw("stay", (3, 10), 0.4),
+    Draw("away", (0.1, 3.0), 0.4),
+)
+TRANSACTION = (
+    *_CLIENTS,
+    Draw("transactions", ("xa",), 0.5),
+    Draw("parts", (1, 2, 6), 0.4),
+    Draw("aborts", (0, 50), 0.3),
+    Draw("crash_share", (0.0, 0.2), 0.4),
+    Draw("writers", (1, 4), 0.3),
+    Draw("movers", (1, 4), 0.3),
+)
+PROCESSING = (
+    *QUEUE,
+    Draw("quality", ("at-most-once", "duplicate-okay"), 0.5),
+    Draw("source", ("topic",), 0.3),
+    Draw("taking", ("pulled",), 0.3),
+)
+STORE_AND_FORWARD = (
+    *QUEUE,
+    Draw("local_servers", (1, 3), 0.4),
+    Draw("own_servers", ("ha",), 0.3),
+    Draw("consume_at", ("own-server",), 0.5),
+)
+EVENTS = (
+    *_CLIENTS,
+    Draw("producers", (1, 6), 0.3),
+    Draw("subscribers", (1, 6), 0.3),
+    Draw("topics", (1, 3), 0.3),
+    Draw("links", (0, 2, 3), 0.4),
+    Draw("publisher", ("replicated", "non-replicated", "single-endpoint"), 0.4),
+    Draw("reliability", ("unordered",), 0.3),
+    Draw("work", (0.05,), 0.2),
+)
+SUBSCRIPTIONS = (
+    *_CLIENTS,
+    Draw("changers", (2, 8), 0.3),
+    Draw("topics", (1, 4), 0.3),
+    Draw("subscribers", (1, 6), 0.3),
+    Draw("loose_topics", (0, 4), 0.3),
+    Draw("links", (0, 4), 0.3),
+)
+CONFIGURATION = (
+    *_CLIENTS,
+    Draw("queues", (2, 20), 0.3),
+    Draw("exchanges", (1, 6), 0.3),
+    Draw("bindings", (1, 6), 0.3),
+)
+SECURITY = (
+    *_CLIENTS,
+    Draw("principals", (1, 4), 0.3),
+    Draw("loose_principals", (1, 4), 0.3),
+    Draw("objects", (1, 4), 0.3),
+)
+LOCK = (*_CLIENTS, Draw("workers", (2, 8), 0.4))
+LEASE = (*LOCK, Draw("holders", ("stalling",), 0.4))
+REGISTER = (
+    *_CLIENTS,
+    Draw("keys", (1, 6), 0.4),
+    Draw("threads", (3, 10), 0.3),
+    Draw("reads", (20, 70), 0.3),
+)
+OFFLINE_SEND = (
+    *_CLIENTS,
+    Draw("offline", (50,), 0.3),
+    Draw("kills", (0, 80), 0.3),
+    Draw("window", (1, 4), 0.3),
+)
