@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 from nemesis.cuts import set_cut
 from nemesis.facts import LINK, PRIMARY, PRIMARY_FROM_MAJORITY, pick_node
@@ -18,7 +19,7 @@ from nemesis.shapes import DRAWN, SHAPES
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
-from stormproof.contracts.fault import CUTS_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.fault import CUTS_LINKS, LEAVES_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import endpoint, machine_of
 from stormproof.history.undo import NETWORK as UNDO_NETWORK
@@ -52,6 +53,8 @@ class Partition(Fault):
     undo = UNDO_NETWORK
     needs = (LINKS,)
     effects = frozenset({CUTS_LINKS})
+    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(
+        (LINK, *SHAPES), frozenset({CUTS_LINKS, LEAVES_LINKS}))  # fmt: skip
     aims_at_roles = True
     kinds = KINDS
     aimed_kinds = (LINK, PRIMARY_FROM_MAJORITY, *SHAPES)

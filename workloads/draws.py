@@ -14,6 +14,7 @@ _CLIENTS = (
     Draw("poll", (0.05, 1.0), 0.3),
 )
 """Of all that speak to brokers; a workload that lacks one of these leaves it out."""
+_SURFACE = Draw("surface", (True,), 0.6)
 
 QUEUE = (
     *_CLIENTS,
@@ -21,10 +22,12 @@ QUEUE = (
     Draw("producers", (1, 6, 10), 0.4),
     Draw("consumers", (1, 2, 6), 0.4),
     Draw("reliable", (False,), 0.1),
+    _SURFACE,
 )
 CONSUME_LAST = (*_CLIENTS, Draw("producers", (1, 8), 0.4))
 TOPIC = (
     *_CLIENTS,
+    _SURFACE,
     Draw("topics", (1, 2), 0.4),
     Draw("durables", (1, 4), 0.4),
     Draw("transients", (1, 4), 0.3),
@@ -34,6 +37,7 @@ TOPIC = (
 )
 TRANSACTION = (
     *_CLIENTS,
+    _SURFACE,
     Draw("transactions", ("xa",), 0.5),
     Draw("parts", (1, 2, 6), 0.4),
     Draw("aborts", (0, 50), 0.3),

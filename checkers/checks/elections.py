@@ -14,6 +14,7 @@ from nodes.systems.reference.log_events import Line, events
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import (
     CUTS_LINKS,
+    LEAVES_LINKS,
     DELAYS_MESSAGES,
     ENDS_PROCESS,
     LOSES_DATA,
@@ -220,6 +221,8 @@ def _minorities(run: Run, account: Account, margin: float) -> Iterator[Anomaly]:
     once = pause + float(options.get("response_timeout", 0.5))
     for fault in run.faults:
         if CUTS_LINKS not in fault.effects or not fault.confirmed or 2 * len(fault.targets) > len(account.names):
+            continue
+        if LEAVES_LINKS in fault.effects:  # each of the two ends of a link that is cut hears the others
             continue
         # Alone, a replica asks in vain; a slave beside its coordinator learns from it, when that has found out.
         bound = once * min(len(fault.targets), 2) + margin

@@ -259,8 +259,13 @@ def simulate(
 
 def mutants(
     bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
-    seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 100,
+    seeds: Annotated[int, typer.Option(help="most seeds to try for each")] = 300,
     start: Annotated[int, typer.Option(help="the first seed")] = 1,
+    exercise: Annotated[
+        bool,
+        typer.Option("--exercise", help="hunt by the test that exercises each bug (`stormproof list bugs`), and by the "
+                     "checks of histories alone, rather than by the default campaign"),
+    ] = False,
     rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]", min=1)] = None,
     as_json: JsonOption = False,
@@ -268,7 +273,9 @@ def mutants(
     """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
     from harness.sim.mutants import run_mutants
 
-    raise typer.Exit(run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json))
+    status = run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json,
+                         exercise=exercise)  # fmt: skip
+    raise typer.Exit(status)
 
 
 def guarantees(

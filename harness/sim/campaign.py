@@ -70,6 +70,10 @@ class Case:
         """What is run with that seed: always this."""
         return self
 
+    def workloads(self) -> tuple[str, ...]:
+        """What its clients may do."""
+        return (self.workload,)
+
     def label(self) -> str:
         """For a person."""
         return f"{self.system} {self.workload} {self.nemesis}"
@@ -85,6 +89,10 @@ class Seeded(Protocol):
 
     def of(self, seed: int) -> Case:
         """What is run with that seed; raises UsageError when nothing can be."""
+        ...
+
+    def workloads(self) -> tuple[str, ...]:
+        """What its clients may do."""
         ...
 
     def label(self) -> str:

@@ -238,7 +238,7 @@ class _View:
                  outcomes: Outcomes | None, kinds: FailureKinds | None) -> None:
         self._outcomes = outcomes
         self._kinds = kinds
-        self.tally = Tally([case.system for case in cases], [case.workload for case in cases], left_out)
+        self.tally = Tally([case.system for case in cases], [name for case in cases for name in case.workloads()], left_out)
         self._console = to
         self._several = len(cases) > 1
         self._total = seeds * len(cases)

@@ -74,6 +74,10 @@ class DrawnCase:
                 return case
         raise UsageError(f"no test of {self.system} can be drawn with what is given: {why}")
 
+    def workloads(self) -> tuple[str, ...]:
+        """What its clients may do."""
+        return self.given.workloads or _workloads(self.system)
+
     def label(self) -> str:
         """For a person."""
         return f"{self.system}, drawn"

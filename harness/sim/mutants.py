@@ -1,4 +1,4 @@
-"""``stormproof mutants``: each switchable bug is simulated until a check catches it."""
+"""``stormproof mutants``: each switchable bug is simulated until a check, or an invariant, catches it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rich.table import Table
 from harness.output import print_json
 from harness.progress import console, duration
 from harness.settings import declared_options
-from harness.sim.campaign import BROKEN, NONE, Case, run_seed
+from harness.sim.campaign import BROKEN, NONE, Case, Seeded, run_seed
+from harness.sim.draw import DrawnCase, Given
 from harness.sim.pool import worker_pool
 from nodes.reference.bugs import BUGS, Bug
 from stormproof.contracts.invariant import INVARIANTS
@@ -26,8 +27,8 @@ BASE = Case(
     {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
      "settle_timeout": "20", "drain_limit": "30", INVARIANTS: "false"},
 )  # fmt: skip
-"""The campaign that every bug meets, with the bug's own settings on top. What is measured are the checks of histories:
-invariants would end most runs before clients could notice."""
+"""The campaign that exercises every bug, with the bug's own settings on top. What is measured are the checks of
+histories: invariants would end most runs before clients could notice."""
 
 ROUND_SEEDS = 10_000
 """Distance of the first seeds of two rounds."""
@@ -62,10 +63,16 @@ def case_of(bug: str) -> Case:
     return replace(case, settings={**common, **about.exercise, "bug": bug})
 
 
-def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch:
-    """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most."""
+def drawn_case_of(bug: str) -> DrawnCase:
+    """The default campaign of the bug's design, with the bug."""
+    return DrawnCase(BUGS[bug].design, Given(settings={"bug": bug}))
+
+
+def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, exercise: bool = True) -> Catch:
+    """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most: of the test that exercises the bug, or
+    of the default campaign."""
     began = time.perf_counter()
-    case = case_of(bug)
+    case: Seeded = case_of(bug) if exercise else drawn_case_of(bug)
     first = start + number * ROUND_SEEDS
     for seed in range(first, first + budget):
         result = run_seed(case, seed, Path("runs"), scratch, NONE)
@@ -78,8 +85,11 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path) -> Catch
     return Catch(bug, number, budget, time.perf_counter() - began, (), "", "")
 
 
-def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, jobs: int | None, as_json: bool) -> int:
+def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, jobs: int | None, as_json: bool,
+                exercise: bool = True) -> int:
     """Hunt for the named bugs, or for all; returns the exit status: 1 when one escaped in every round.
+
+    ``exercise``: by the test that exercises each; otherwise by the default campaign, which draws its tests.
 
     Raises:
         UsageError: there is no such bug, or a number makes no sense.
@@ -93,7 +103,7 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     bugs = list(names or BUGS)
     catches: dict[str, list[Catch]] = {bug: [] for bug in bugs}
     total, began = rounds * len(bugs), time.monotonic()
-    hunts = _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1)
+    hunts = _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1, exercise)
     try:
         for number, catch in enumerate(hunts, 1):
             catches[catch.bug].append(catch)
@@ -113,9 +123,9 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     return EXIT_INVALID if escaped else EXIT_VALID
 
 
-def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int) -> Iterator[Catch]:
+def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int, exercise: bool) -> Iterator[Catch]:
     with worker_pool(min(jobs, rounds * len(bugs))) as (workers, scratch):
-        tasks = [(bug, number, start, budget, scratch) for number in range(rounds) for bug in bugs]
+        tasks = [(bug, number, start, budget, scratch, exercise) for number in range(rounds) for bug in bugs]
         yield from workers.each(hunt, tasks)
 
 

@@ -16,7 +16,7 @@ from stormproof.contracts.system import System
 from stormproof.contracts.topology import Topology
 from stormproof.test import Test
 
-CUTS_LINKS, DELAYS_MESSAGES = "cuts links", "delays messages"
+CUTS_LINKS, LEAVES_LINKS, DELAYS_MESSAGES = "cuts links", "leaves links", "delays messages"
 ENDS_PROCESS, MAY_END_PROCESS, STOPS_TIME = "ends process", "may end process", "stops time"
 MOVES_CLOCK, LOSES_DATA = "moves clock", "loses data"
 """What a fault does to those that it hits, as far as judging a run depends on it; noted in the ledger."""

@@ -18,6 +18,8 @@ DRAWING = Drawing(
     nodes=(2, 3, 3, 3, 4, 4, 5, 5),
     timeouts=("detection_timeout", "detection_timeout", "idle_timeout"),
     never=(
+        Never("a client that finds nobody beside it does not go elsewhere, so what is there is never taken",
+              {"connect": ("home",)}, ("consume-last", "clustered")),
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
         Never("a client that does not reconnect loses what was confirmed early",
               {"propagation": ("asynchronous",), "reliable": (False,)}),

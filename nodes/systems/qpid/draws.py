@@ -16,7 +16,6 @@ DRAWING = Drawing(
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),
     never=(
-        Never("brokers refuse prepared transactions", {"transactions": ("xa",)}),
         Never("hardly a client would be beside the primary", {"connect": ("home",)}, ("consume-last", "offline-send")),
     ),
 )

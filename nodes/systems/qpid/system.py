@@ -46,6 +46,9 @@ class Qpid(ReferenceSystem):
     def check(self, test: Test, demands: Demands) -> None:
         """What the brokers refuse, and a virtual address that nobody moves, or that nobody can find."""
         super().check(test, demands)
+        if test.options.get("transactions") == "xa":
+            raise UsageError("--set transactions=xa: prepared transactions are not replicated here, and the brokers "
+                             "refuse them; use transactions=plain")
         address, way = test.options["virtual_address"], test.options["clients_find"]
         if way != LIST and not address:
             raise UsageError(f"--set clients_find={way} needs a virtual address: --set virtual_address={AUTO}")
