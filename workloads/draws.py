@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stormproof.contracts.draw import Draw
 
-_CLIENTS = (
+_CLIENTS: tuple[Draw, ...] = (
     Draw("connect", ("home",), 0.15),
     Draw("client_order", ("primary-first",), 0.25),
     Draw("same_replica", (0.0, 0.0, 2.0), 0.3),
@@ -16,7 +16,7 @@ _CLIENTS = (
 """Of all that speak to brokers; a workload that lacks one of these leaves it out."""
 _SURFACE = Draw("surface", (True,), 0.6)
 
-QUEUE = (
+QUEUE: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("queues", (2,), 0.3),
     Draw("producers", (1, 6, 10), 0.4),
@@ -24,8 +24,8 @@ QUEUE = (
     Draw("reliable", (False,), 0.1),
     _SURFACE,
 )
-CONSUME_LAST = (*_CLIENTS, Draw("producers", (1, 8), 0.4))
-TOPIC = (
+CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, Draw("producers", (1, 8), 0.4))
+TOPIC: tuple[Draw, ...] = (
     *_CLIENTS,
     _SURFACE,
     Draw("topics", (1, 2), 0.4),
@@ -35,7 +35,7 @@ TOPIC = (
     Draw("stay", (3, 10), 0.4),
     Draw("away", (0.1, 3.0), 0.4),
 )
-TRANSACTION = (
+TRANSACTION: tuple[Draw, ...] = (
     *_CLIENTS,
     _SURFACE,
     Draw("transactions", ("xa",), 0.5),
@@ -45,19 +45,19 @@ TRANSACTION = (
     Draw("writers", (1, 4), 0.3),
     Draw("movers", (1, 4), 0.3),
 )
-PROCESSING = (
+PROCESSING: tuple[Draw, ...] = (
     *QUEUE,
     Draw("quality", ("at-most-once", "duplicate-okay"), 0.5),
     Draw("source", ("topic",), 0.3),
     Draw("taking", ("pulled",), 0.3),
 )
-STORE_AND_FORWARD = (
+STORE_AND_FORWARD: tuple[Draw, ...] = (
     *QUEUE,
     Draw("local_servers", (1, 3), 0.4),
     Draw("own_servers", ("ha",), 0.3),
     Draw("consume_at", ("own-server",), 0.5),
 )
-EVENTS = (
+EVENTS: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("producers", (1, 6), 0.3),
     Draw("subscribers", (1, 6), 0.3),
@@ -67,7 +67,7 @@ EVENTS = (
     Draw("reliability", ("unordered",), 0.3),
     Draw("work", (0.05,), 0.2),
 )
-SUBSCRIPTIONS = (
+SUBSCRIPTIONS: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("changers", (2, 8), 0.3),
     Draw("topics", (1, 4), 0.3),
@@ -75,27 +75,27 @@ SUBSCRIPTIONS = (
     Draw("loose_topics", (0, 4), 0.3),
     Draw("links", (0, 4), 0.3),
 )
-CONFIGURATION = (
+CONFIGURATION: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("queues", (2, 20), 0.3),
     Draw("exchanges", (1, 6), 0.3),
     Draw("bindings", (1, 6), 0.3),
 )
-SECURITY = (
+SECURITY: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("principals", (1, 4), 0.3),
     Draw("loose_principals", (1, 4), 0.3),
     Draw("objects", (1, 4), 0.3),
 )
-LOCK = (*_CLIENTS, Draw("workers", (2, 8), 0.4))
-LEASE = (*LOCK, Draw("holders", ("stalling",), 0.4))
-REGISTER = (
+LOCK: tuple[Draw, ...] = (*_CLIENTS, Draw("workers", (2, 8), 0.4))
+LEASE: tuple[Draw, ...] = (*LOCK, Draw("holders", ("stalling",), 0.4))
+REGISTER: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("keys", (1, 6), 0.4),
     Draw("threads", (3, 10), 0.3),
     Draw("reads", (20, 70), 0.3),
 )
-OFFLINE_SEND = (
+OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("offline", (50,), 0.3),
     Draw("kills", (0, 80), 0.3),

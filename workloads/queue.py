@@ -75,7 +75,7 @@ class QueueWorkload(SurfacedWorkload):
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
-    needs = ("queues",)
+    needs: tuple[str, ...] = ("queues",)
     draws = DRAWS
     options: tuple[Option, ...] = (
         Option("producers", 3, "threads that send", load=True),

@@ -126,7 +126,7 @@ class TopicWorkload(SurfacedWorkload):
     """Producers send with receipts; each subscriber holds one subscription and acknowledges each message."""
 
     name = "topic"
-    needs = ("topics",)
+    needs: tuple[str, ...] = ("topics",)
     draws = DRAWS
     options: tuple[Option, ...] = (
         Option("producers", 2, "threads that publish", load=True),

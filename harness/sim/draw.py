@@ -29,6 +29,8 @@ AROUND = (0.6, 0.95, 1.05, 1.3, 2.2, 4.0)
 """Lengths of faults, as multiples of a time-out."""
 SHORTEST, LONGEST = 0.15, 6.0
 """What such a length is at least and at most, in seconds."""
+NODES_SHARE = 0.6
+"""Share of runs that draw how many nodes there are; others have as many as usual."""
 GAPS = (0.1, 0.3, 1.0, 2.0)
 RATES = (17.0, 17.0, 17.0, 40.0)
 LEAST_SECONDS, SECONDS_A_FAMILY = 10.0, 6.0
@@ -63,10 +65,11 @@ class DrawnCase:
             UsageError: what is given leaves nothing that can be.
         """
         why = ""
+        workload = random.Random(f"default campaign/{self.system}/{seed}").choice(self.workloads())
         for attempt in range(ATTEMPTS):
             rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
             try:
-                case = _drawn(self.system, self.given, rng)
+                case = _drawn(self.system, workload, self.given, rng)
                 case.families(seed)
             except UsageError as error:
                 why = str(error)
@@ -83,13 +86,12 @@ class DrawnCase:
         return f"{self.system}, drawn"
 
 
-def _drawn(system: str, given: Given, rng: random.Random) -> Case:
-    tested = SYSTEMS.load(system)
-    drawing = tested.drawing
-    workload = rng.choice(given.workloads or _workloads(system))
+def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case:
+    drawing = SYSTEMS.load(system).drawing
     settings = _settings(drawing.draws, rng, given.settings)
     settings |= _settings(WORKLOADS.load(workload).draws, rng, given.settings)
-    nodes = given.nodes if given.nodes is not None else rng.choice(drawing.nodes or (None,))
+    nodes = rng.choice(drawing.nodes) if drawing.nodes and rng.random() < NODES_SHARE else None
+    nodes = given.nodes if given.nodes is not None else nodes
     if given.nemeses:
         families, fixed = with_aims(rng.choice(given.nemeses), given.settings)
     else:

@@ -1,0 +1,110 @@
+"""The default campaign: what a seed draws, and that it can be repeated from the command that is told."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli import app
+from harness.sim.campaign import ALL, repeating, run_seed
+from harness.sim.command import drawn_cases
+from harness.sim.draw import LONGEST, SHORTEST, DrawnCase, Given, _settings
+from harness.sim.mutants import drawn_case_of
+from nemesis.schedule import lengths_of
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.draw import Draw, Never
+from stormproof.errors import UsageError
+from workloads.catalog import WORKLOADS
+
+DESIGNS = ("standalone", "joram", "icestorm", "qpid", "fiorano")
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("system", DESIGNS)
+def test_each_seed_draws_a_test_that_can_be(system: str) -> None:
+    cases = [DrawnCase(system).of(seed) for seed in SEEDS]
+    assert cases == [DrawnCase(system).of(seed) for seed in SEEDS]
+    assert {case.system for case in cases} == {system}
+    assert {case.workload for case in cases} == set(DrawnCase(system).workloads())
+    assert len({case.nemesis for case in cases}) > 20
+    for case, seed in zip(cases, SEEDS, strict=True):
+        lengths = lengths_of(case.test(seed))
+        assert all(SHORTEST <= length <= LONGEST for length in lengths)
+        assert lengths or case.nemesis == "none"
+
+
+def test_what_is_drawn_is_declared() -> None:
+    for system in DESIGNS:
+        tested = SYSTEMS.load(system)
+        known = {option.name for option in tested.options}
+        assert {draw.name for draw in tested.drawing.draws} <= known
+        assert set(tested.drawing.timeouts) <= known
+    declared = {option.name for entry in WORKLOADS for option in WORKLOADS.load(entry.name).options}
+    assert {draw.name for entry in WORKLOADS for draw in WORKLOADS.load(entry.name).draws} <= declared
+
+
+def test_what_is_given_stays() -> None:
+    given = Given(("topic",), ("kill,pause",), 3, 12.0, 20.0, {"ack": "majority", "fault_duration": "1"})
+    for seed in SEEDS:
+        case = DrawnCase("joram", given).of(seed)
+        assert (case.workload, case.nemesis, case.nodes, case.time_limit, case.rate) == (
+            "topic", "kill,pause", 3, 12.0, 20.0)
+        assert (case.settings["ack"], case.settings["fault_duration"]) == ("majority", "1")
+        assert "fault_lengths" not in case.settings
+    assert drawn_case_of("own-log-wins").of(3).settings["bug"] == "own-log-wins"
+
+
+def test_what_leaves_nothing_is_told() -> None:
+    with pytest.raises(UsageError, match="no test of standalone can be drawn with what is given: one broker has no link"):
+        DrawnCase("standalone", Given(nemeses=("partition",))).of(1)
+    with pytest.raises(UsageError, match="joram is given twice"):
+        drawn_cases(["joram", "joram"], Given())
+
+
+def test_a_share_of_runs_draws_a_setting_where_it_makes_sense() -> None:
+    draws = (Draw("a", (1, 2), 0.5), Draw("b", (3,), 1.0, {"a": 2}), Draw("c", (4,), 1.0))
+    found = [_settings(draws, random.Random(seed), {"c": 5}) for seed in range(400)]
+    assert all("c" not in each for each in found)
+    assert 150 < sum("a" in each for each in found) < 250
+    assert all(("b" in each) == (each.get("a") == 2) for each in found)
+
+
+@pytest.mark.parametrize(("never", "covered"), [
+    (Never("x", {"a": (1,)}), True), (Never("x", {"a": (2,)}), False), (Never("x", {"missing": (1,)}), False),
+    (Never("x", workloads=("queue",)), True), (Never("x", workloads=("topic",)), False),
+    (Never("x", {"a": (1,)}, faults=("kill",)), True), (Never("x", {"a": (1,)}, faults=("power",)), False),
+])  # fmt: skip
+def test_combinations_that_are_never_drawn(never: Never, covered: bool) -> None:
+    assert never.covers("queue", ["pause", "kill"], {"a": 1}) is covered
+
+
+def output(words: Sequence[str]) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.stdout
+
+
+def test_simulate_draws_where_nothing_is_given_and_tells_what_repeats_a_run(tmp_path: Path) -> None:
+    case = DrawnCase("fiorano")
+    result = run_seed(case, 4, tmp_path, tmp_path, ALL)
+    assert result.case == case.of(4) and result.command == repeating(case.of(4), 4, tmp_path)
+    words = shlex.split(result.command)
+    assert "--no-draw" not in words and words[:2] == ["stormproof", "test"]
+    status, told = output(["simulate", "--system", "fiorano", "--seeds", "1", "--start", "4", "--jobs", "1", "--json",
+                           "--store", str(tmp_path / "s")])
+    assert status == 0 and json.loads(told)["verdicts"] == {"valid": 1}
+    assert result.run_dir is not None
+    tested = json.loads((result.run_dir / "run.json").read_text())["test"]
+    assert (tested["workload"], tested["seed"]) == (result.case.workload, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("system", DESIGNS)
+def test_drawn_runs_break_nothing(system: str, tmp_path: Path) -> None:
+    results = [run_seed(DrawnCase(system), seed, tmp_path, tmp_path) for seed in range(1000, 1100)]
+    assert [(result.seed, result.sentence) for result in results if result.failed] == []
