@@ -14,9 +14,9 @@ from nodes.systems.reference.log_events import Line, events
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import (
     CUTS_LINKS,
-    LEAVES_LINKS,
     DELAYS_MESSAGES,
     ENDS_PROCESS,
+    LEAVES_LINKS,
     LOSES_DATA,
     MAY_END_PROCESS,
     MOVES_CLOCK,

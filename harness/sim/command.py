@@ -238,7 +238,8 @@ class _View:
                  outcomes: Outcomes | None, kinds: FailureKinds | None) -> None:
         self._outcomes = outcomes
         self._kinds = kinds
-        self.tally = Tally([case.system for case in cases], [name for case in cases for name in case.workloads()], left_out)
+        workloads = [name for case in cases for name in case.workloads()]
+        self.tally = Tally([case.system for case in cases], workloads, left_out)
         self._console = to
         self._several = len(cases) > 1
         self._total = seeds * len(cases)

@@ -61,7 +61,7 @@ def test_what_is_given_stays() -> None:
 
 
 def test_what_leaves_nothing_is_told() -> None:
-    with pytest.raises(UsageError, match="no test of standalone can be drawn with what is given: one broker has no link"):
+    with pytest.raises(UsageError, match=r"no test of standalone can be drawn .*: one broker has no link"):
         DrawnCase("standalone", Given(nemeses=("partition",))).of(1)
     with pytest.raises(UsageError, match="joram is given twice"):
         drawn_cases(["joram", "joram"], Given())
