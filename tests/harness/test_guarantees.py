@@ -156,8 +156,9 @@ def test_each_mode_is_tried_with_the_workloads_that_have_its_settings():
     assert [case.workload for case in cases["unordered subscribers"]] == ["events"]
     assert all(found for found in cases.values())
     of_joram = {mode: {case.workload for case in cases_of("joram", told)} for mode, told in modes_of("joram").items()}
-    assert of_joram["ack majority"] == {"queue", "topic", "transaction", "processing"}
-    assert of_joram["asynchronous, plain clients"] == {"queue", "processing"}
+    tokens = {"lock", "lease", "register", "consume-last"}
+    assert of_joram["ack majority"] == {"queue", "topic", "transaction", "processing", *tokens}
+    assert of_joram["asynchronous, plain clients"] == {"queue", "processing", *tokens}
     assert of_joram["reaction, at most once"] == {"processing"}
     assert "detection_timeout" not in cases["local reads"][0].settings
     assert of_joram["unspecified partitions, distributed transactions"] == {"transaction"}
@@ -168,7 +169,8 @@ def test_each_mode_is_tried_with_the_workloads_that_have_its_settings():
 
 def test_a_mode_may_be_tried_with_something_else():
     usual = cases_of("qpid", modes_of("qpid")["managers"])
-    assert [case.workload for case in usual] == ["queue", "transaction", "configuration"]
+    assert [case.workload for case in usual] == [
+        "queue", "transaction", "configuration", "consume-last", "lock", "lease", "register"]
     assert {(case.nemesis, case.rate, case.time_limit) for case in usual} == {
         ("partition,pause,kill", CASE.rate, 30)}  # fmt: skip
     (case,) = cases_of("qpid", modes_of("qpid")["LM5 as documented"])
