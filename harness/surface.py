@@ -150,7 +150,12 @@ ITEMS: tuple[Item, ...] = (
         "create destroy subscribe unsubscribe link unlink look", ("metadata",), ("icestorm",), "designs/icestorm.md"),
     _by("events", "icestorm-publish", "events by replicated, non-replicated and single-endpoint publishers", "publish",
         ("event-lost", "event-order"), ("icestorm",), "designs/icestorm.md"),
-    _nobody("icestorm-cost", "links with a cost, events with x-cost", "designs/icestorm.md", ("icestorm",)),
+    Item("icestorm-cost", "links with a cost, events with x-cost", "designs/icestorm.md", ("icestorm",), ("events",),
+         ("event-lost", "topic-phantom")),
+    *(Item(f"event-{kind}", told, "designs/icestorm.md", ("icestorm",), ("events",), ("content",), shown)
+      for kind, told, shown in (
+          ("bodies", "events with bodies of all kinds", ("body-empty", "body-binary", "body-text", "body-large")),
+          ("headers", "events with headers of all kinds", ("headers-escaped", "headers-many")))),
     _nobody("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",)),
     _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
         ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),

@@ -90,7 +90,7 @@ class ClusteredTopicWorkload(TopicWorkload):
             place -= options[part]
         pattern = self.pattern(cluster.test, thread)
         return ElementClient(SubCluster(cluster, servers[place % len(servers)]), host, thread, pattern,
-                             self.surface_of(cluster.test))
+                             self.surface_of(cluster.test), self._latest)
 
 
 class ElementClient(TopicClient):

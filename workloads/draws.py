@@ -14,7 +14,7 @@ _CLIENTS: tuple[Draw, ...] = (
     Draw("poll", (0.05, 1.0), 0.3),
 )
 """Of all that speak to brokers; a workload that lacks one of these leaves it out."""
-_SURFACE = Draw("surface", (True,), 0.6)
+_SURFACE = Draw("surface", (True,), 0.85)
 
 QUEUE: tuple[Draw, ...] = (
     *_CLIENTS,
@@ -24,7 +24,7 @@ QUEUE: tuple[Draw, ...] = (
     Draw("reliable", (False,), 0.1),
     _SURFACE,
 )
-CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, Draw("producers", (1, 8), 0.4))
+CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, _SURFACE, Draw("producers", (1, 8), 0.4))
 TOPIC: tuple[Draw, ...] = (
     *_CLIENTS,
     _SURFACE,
@@ -59,6 +59,7 @@ STORE_AND_FORWARD: tuple[Draw, ...] = (
 )
 EVENTS: tuple[Draw, ...] = (
     *_CLIENTS,
+    _SURFACE,
     Draw("producers", (1, 6), 0.3),
     Draw("subscribers", (1, 6), 0.3),
     Draw("topics", (1, 3), 0.3),

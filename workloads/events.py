@@ -7,14 +7,13 @@ subscription's number is its key, and the topic's number is the key of what is p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from nodes.reference.designs.icestorm.topics import ORDERED, UNORDERED
 from stormproof.contracts.client import Client, EventConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
-from stormproof.contracts.workload import Workload
 from stormproof.errors import UsageError
 from stormproof.generator import (
     Generator,
@@ -32,9 +31,24 @@ from stormproof.test import Test
 from stormproof.vocabulary import EVENTS
 from workloads.client import CLIENT_HEARTBEAT
 from workloads.draws import EVENTS as DRAWS
-from workloads.events_client import KINDS, Listener, Publisher, links, topic_name
+from workloads.events_client import (
+    COSTS,
+    KINDS,
+    EventClient,
+    Listener,
+    Publisher,
+    classes,
+    follows,
+    link_cost,
+    links,
+    topic_name,
+)
 from workloads.neutral_events import NeutralListener, NeutralPublisher
+from workloads.surface import SURFACE
+from workloads.surfaced import SurfacedWorkload
 from workloads.topic import Publishes, Subscriber
+
+ClientOfEvents = TypeVar("ClientOfEvents", bound=EventClient)
 
 MIXED = "mixed"
 ENDLESS = 1_000
@@ -45,7 +59,7 @@ SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event comes to several."""
 
 
-class EventsWorkload(Workload):
+class EventsWorkload(SurfacedWorkload):
     """Publishers get a receipt when a replica has queued their event; subscribers acknowledge what they are pushed."""
 
     name = "events"
@@ -72,7 +86,9 @@ class EventsWorkload(Workload):
         Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed publishes, and events received, below which the verdict is unknown"),
+        SURFACE,
     )
+    looked_at = ("content",)
     guarantees = ("topic-phantom", "event-lost", "event-order", "elections")
 
     @classmethod
@@ -107,22 +123,29 @@ class EventsWorkload(Workload):
         options, connection = cluster.test.options, cluster.queue_connection()
         if connection is not None and not isinstance(connection, EventConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack publish or subscribe; see docs/systems.md")
+        if connection is not None and options[SURFACE.name]:
+            raise UsageError(f"--set {SURFACE.name}: clients of {cluster.test.system} know of no more than events")
         if thread >= options["producers"]:
             key = thread - options["producers"]
             if connection is not None:
                 return NeutralListener(cluster, connection, host, thread, key)
-            return Listener(cluster, host, thread, key)
+            return self._using(Listener(cluster, host, thread, key))
         kind = KINDS[thread % len(KINDS)] if options["publisher"] == MIXED else options["publisher"]
         if connection is not None:
             return NeutralPublisher(cluster, connection, host, thread, kind)
-        return Publisher(cluster, host, thread, kind)
+        return self._using(Publisher(cluster, host, thread, kind))
+
+    def _using(self, client: ClientOfEvents) -> ClientOfEvents:
+        client.surface = self.surface_of(client.cluster.test)
+        return client
 
     def main(self, test: Test) -> Generator:
         """Publishes at their share of the test's rate; takes as events come."""
         producers = test.options["producers"]
         each = test.rate * SEND_SHARE / producers
+        keys = test.options["topics"] * classes(test.options)
         publishers = per_thread(
-            lambda thread: rate(each, Publishes(test.options["topics"]), test.rng(f"rate/{thread}"))
+            lambda thread: rate(each, Publishes(keys), test.rng(f"rate/{thread}"))
         )
         takers = per_thread(lambda thread: self._subscriber(test, thread - producers, "receive"))
         load = any_of(
@@ -143,5 +166,9 @@ class EventsWorkload(Workload):
     @staticmethod
     def _subscriber(test: Test, key: int, take: str) -> Subscriber:
         topics = int(test.options["topics"])
-        sources = [source for source, target in links(test.options) if target == key % topics]
-        return Subscriber(key, sum(1 << topic for topic in (key % topics, *sources)), "attach", take, Seed(0))
+        mask = 0
+        for number in range(classes(test.options)):
+            linked = [source for source, target in links(test.options)
+                      if target == key % topics and follows(COSTS[number], link_cost(test, source))]
+            mask |= sum(1 << topic + number * topics for topic in (key % topics, *linked))
+        return Subscriber(key, mask, "attach", take, Seed(0))

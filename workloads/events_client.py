@@ -6,15 +6,19 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.timeouts import within
 from stormproof.contracts.cluster import NodeStatus
-from stormproof.operation import Op
-from workloads.client import StompCluster, decode_body, encode_body
+from stormproof.operation import INVOKE, Op
+from stormproof.test import Test
+from workloads.client import StompCluster, encode_body
 from workloads.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.surface import SURFACE, Surface, difference
+from workloads.taking import NOT_AS_SENT, OBSERVE, value_of
 
 FIRST_PORT = 7400
 REPLICATED, NON_REPLICATED, SINGLE = "replicated", "non-replicated", "single-endpoint"
@@ -44,6 +48,26 @@ def links(options: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [(topic, (topic + 1) % topics) for topic in range(min(int(options["links"]), topics)) if topics > 1]
 
 
+COSTS = (0, 3, 5)
+"""Of events, where the surface is used: a key of the history then stands for a topic and a cost."""
+_LINK_COSTS = (0, 2, 3, 4, 9)
+
+
+def classes(options: Mapping[str, Any]) -> int:
+    """How many costs events have: producers take turns over topics and costs."""
+    return len(COSTS) if options.get(SURFACE.name) else 1
+
+
+def link_cost(test: Test, source: int) -> int:
+    """The cost of the link from a topic."""
+    return test.rng(f"surface/link/{source}").choice(_LINK_COSTS) if test.options.get(SURFACE.name) else 0
+
+
+def follows(cost: int, limit: int) -> bool:
+    """Whether an event of that cost goes over a link of that one: a link of cost 0 takes any."""
+    return limit == 0 or cost <= limit
+
+
 class EventClient:
     """What publishers and subscribers share: requests to the topic manager, at whichever replica answers."""
 
@@ -58,6 +82,18 @@ class EventClient:
         self.host = cluster.backend.address(host)
         self.names = dict(zip(addresses, cluster.node_names, strict=True))
         self.op_timeout = float(options["op_timeout"])
+        self.surface: Surface | None = None
+        self._noted: list[tuple[Op, Op]] = []
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """As ``stormproof.contracts.client.Noting`` has it."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def address(self, key: int) -> tuple[str, str]:
+        """The topic, and the cost, that a key of what is published stands for."""
+        topics = int(self.options["topics"])
+        return f"/topic/{topic_name(key % topics)}", str(COSTS[key // topics])
 
     async def open(self) -> None:
         """Have the topics made.
@@ -149,8 +185,14 @@ class Publisher(EventClient):
 
     async def _publish(self, op: Op, left: float) -> Op:
         proxy = await self._bound(left)
-        headers = {"destination": f"/topic/{topic_name(op.key or 0)}", "content-type": "text/plain"}
-        answer = await proxy.request("SEND", headers, encode_body(op.value), max(left, 0.05))
+        headers, body = {"destination": f"/topic/{topic_name(op.key or 0)}"}, encode_body(op.value)
+        headers["content-type"] = "text/plain"
+        if self.surface is not None:
+            content = self.surface.content(op.value)
+            headers["destination"], headers["x-cost"] = self.address(op.key or 0)
+            headers, body = {**headers, **content.headers}, content.body
+            self.surface.use("icestorm-cost", *content.items)
+        answer = await proxy.request("SEND", headers, body, max(left, 0.05))
         return op.fail(answer["x-error"]) if "x-error" in answer else op.ok()
 
     async def _bound(self, left: float) -> StompConnection:
@@ -205,7 +247,8 @@ class Listener(EventClient):
             raise ConnectionBroken(f"can't listen on {self.host}:{self._port}: {error.strerror}") from None
         await super().open()
         for source, target in links(self.options):
-            await self.manage("link", {"topic": topic_name(source), "target": topic_name(target)})
+            cost = link_cost(self.cluster.test, source)
+            await self.manage("link", {"topic": topic_name(source), "target": topic_name(target), "cost": cost})
 
     async def close(self) -> None:
         """Stop listening."""
@@ -221,7 +264,20 @@ class Listener(EventClient):
         event = await self._next() if op.f == "receive" else await self._drained()
         if event is None:
             return op.fail("empty")
-        return op.ok(decode_body(event.body), node=event.headers.get("x-replica"))
+        value = value_of(event)
+        if self.surface is not None and isinstance(value, tuple):
+            self._compare(op, value, event, self.surface)
+        return op.ok(value, node=event.headers.get("x-replica"))
+
+    def _compare(self, op: Op, value: tuple[int, int], event: Frame, surface: Surface) -> None:
+        """Note what of an event is not as it was published."""
+        keys = int(self.options["topics"]) * classes(self.options)
+        topic, cost = self.address(value[1] % keys)
+        content = surface.content(value)
+        if found := difference(replace(content, headers={**content.headers, "x-cost": cost}), topic, event):
+            begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
+            done = begun.info(f"{NOT_AS_SENT}: {found}", node=event.headers.get("x-replica"))
+            self._noted.append((begun, done))
 
     async def _attach(self, op: Op) -> Op:
         options = self.options

@@ -37,7 +37,7 @@ INDIVIDUAL, CLIENT, AUTO = "client-individual", "client", "auto"
 VALUE_HEADER = "x-value"
 """Header of a message whose body does not say which one it is."""
 _BROKERS_OWN = frozenset({"subscription", "message-id", "destination", "ack", "x-seq", "redelivered", "x-redeliveries",
-                          "content-length"})  # fmt: skip
+                          "content-length", "x-replica"})  # fmt: skip
 _ODD_TEXTS = ("a:b", "back\\slash", "two\nlines", "re\rturn", "\\n", " blanks ", "", "ünïcödé ☃", "x" * 300, "\t", "::")
 _LARGE_SIZES = (5_000, 20_000, 70_000, 140_000)
 """Bytes: beyond what is *large work* for a broker, beyond a read, and beyond a piece of a state transfer."""

@@ -40,7 +40,7 @@ from workloads.draws import TOPIC as DRAWS
 from workloads.surface import SURFACE, UNSUBSCRIBE
 from workloads.surfaced import SurfacedWorkload
 from workloads.taking import GIVEN_BACK
-from workloads.topic_client import TopicClient, selects, topic_name
+from workloads.topic_client import TopicClient, selects, subscriptions, topic_name
 
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is sent; what is sent is taken as it comes, by several."""
@@ -114,7 +114,9 @@ class Subscriber(Generator):
         if event.f == self.ask:
             return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
         if event.f in ("detach", "delete") and event.type == OK:
-            return replace(self, subscribed=False, due=ctx.time + self.away)
+            # What is made after a deletion is another subscription, though its name is the same.
+            key = self.key + subscriptions(test.options) * (event.f == "delete")
+            return replace(self, key=key, subscribed=False, due=ctx.time + self.away)
         if event.f == "drain" and event.type == FAIL and event.error == "empty":
             return lift(None)
         if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # a new connection, perhaps
@@ -149,6 +151,10 @@ class TopicWorkload(SurfacedWorkload):
     )
     guarantees = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")
 
+    def __init__(self) -> None:
+        self._latest: dict[int, int] = {}
+        """Number of a durable subscription at the beginning -> that of the one that has its name now."""
+
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
         """Number of client threads.
@@ -182,7 +188,8 @@ class TopicWorkload(SurfacedWorkload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """A client for one process of a thread; it tries the replica beside its host first."""
-        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.surface_of(cluster.test))
+        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.surface_of(cluster.test),
+                           self._latest)
 
     @staticmethod
     def pattern(test: Test, thread: int) -> str:
@@ -214,18 +221,22 @@ class TopicWorkload(SurfacedWorkload):
         """Each durable subscriber comes back and takes until nothing is left."""
         first = test.options["producers"]
         threads = range(first, first + test.options["durables"])
-        drains = per_thread(lambda thread: self._subscriber(test, thread - first, "drain", Seed(0)))
+        drains = per_thread(lambda thread: self._subscriber(test, self._now(thread - first), "drain", Seed(0)))
         return clients(time_limit(test.options["drain_limit"], on_threads(threads, drains)))
 
     def depth(self, test: Test) -> Generator:
         """Reads how many messages each durable subscription holds, once the subscribers are gone."""
-        reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["durables"])))
+        reads = sequence(*(Op(INVOKE, "depth", key=self._now(key)) for key in range(test.options["durables"])))
         return on_threads([0], reads)
+
+    def _now(self, key: int) -> int:
+        return self._latest.get(key, key)
 
     @staticmethod
     def _subscriber(test: Test, key: int, take: str, seed: Seed) -> Subscriber:
-        mask = _mask(_pattern(test, key), test.options["topics"])
-        return Subscriber(key, mask, "attach" if key < test.options["durables"] else "listen", take, seed)
+        place = key % subscriptions(test.options)
+        mask = _mask(_pattern(test, place), test.options["topics"])
+        return Subscriber(key, mask, "attach" if place < test.options["durables"] else "listen", take, seed)
 
 
 def _patterns(options: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,9 @@ process's completions is the order in which the broker pushed the messages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nodes.stomp import Frame
 from stormproof.operation import INVOKE, Op
 from workloads.client import StompClient, StompCluster, acknowledge, encode_body
@@ -34,13 +37,21 @@ def selects(pattern: str, name: str) -> bool:
     return selects(pattern_rest, name_rest)
 
 
+def subscriptions(options: Mapping[str, Any]) -> int:
+    """How many subscriptions there are at a time: each that is made when another of its name was deleted has a number
+    that is larger by so many."""
+    return max(1, int(options.get("durables", 0)) + int(options.get("transients", 0)))
+
+
 class TopicClient(StompClient):
     """One producer or one subscriber. ``pattern`` is what its subscription selects, ``window`` how many messages the
     broker may push ahead of the acknowledgements."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str,
-                 surface: Surface | None = None) -> None:
+                 surface: Surface | None = None, latest: dict[int, int] | None = None) -> None:
+        """``latest`` is told which number the next subscription of a name has that was deleted."""
         super().__init__(cluster, host, first)
+        self._latest = latest if latest is not None else {}
         self.surface = surface
         if surface is not None:
             self.manner = surface.manner(first)
@@ -74,7 +85,10 @@ class TopicClient(StompClient):
 
     def place(self, key: int) -> str:
         """The durable subscription's name in the broker's status."""
-        return f"durable:{self._cluster.login}:s{key}"
+        return f"durable:{self._cluster.login}:{self._name(key)}"
+
+    def _name(self, key: int) -> str:
+        return f"s{key % subscriptions(self._options)}"
 
     async def carry_out(self, op: Op) -> Op:
         """``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach``, ``delete``."""
@@ -88,11 +102,15 @@ class TopicClient(StompClient):
             self._transient = True
             await self._subscribe({})
         elif op.f == "attach":
-            await self._subscribe({"x-durable": f"s{key}"})
+            await self._subscribe({"x-durable": self._name(key)})
         elif op.f == "detach":
             await self._unsubscribe({})
         elif op.f == "delete":
-            await self._unsubscribe({"x-durable": f"s{key}"})
+            if self._subscription is None:  # of a connection that is gone: the name alone says which
+                await self.request("UNSUBSCRIBE", {"x-durable": self._name(key)})
+            await self._unsubscribe({"x-durable": self._name(key)})
+            number = subscriptions(self._options)
+            self._latest[key % number] = key + number
         else:
             return await self._take(op)
         return op.ok()

@@ -6,7 +6,7 @@ from checkers.api import RunCheck
 from checkers.observations import as_it_should_be
 from checkers.run import Run
 from stormproof.contracts.check import CheckOutcome
-from stormproof.vocabulary import MESSAGES, TOPICS, TRANSACTIONS
+from stormproof.vocabulary import EVENTS, MESSAGES, TOPICS, TRANSACTIONS
 
 NOT_AS_SENT = "not as sent"
 """How the error of such an observation begins."""
@@ -22,7 +22,7 @@ CHECK = RunCheck(
     name="content",
     guarantee="a message comes as it was sent: the sender's headers and every byte of the body, and nothing else",
     anomaly="not-as-sent",
-    subjects=(MESSAGES, TRANSACTIONS, TOPICS),
+    subjects=(MESSAGES, TRANSACTIONS, TOPICS, EVENTS),
     one="message came otherwise than it was sent",
     more="messages came otherwise than they were sent",
     function=check,

@@ -120,6 +120,9 @@ REDELIVERY_UNCOUNTED = "redelivery-uncounted"
 WINDOW_TOO_LARGE = "window-too-large"
 BODY_ENDS_AT_NUL = "body-ends-at-nul"
 CLIENT_ACK_OF_ONE = "client-ack-of-one"
+LINK_COST_IGNORED = "link-cost-ignored"
+ABORTED_BRANCH_CONSUMES = "aborted-branch-consumes"
+DELETED_DURABLE_KEPT = "deleted-durable-kept"
 ACKED_TWICE_COMMITS = "acked-twice-commits"
 NACK_CONSUMES = "nack-consumes"
 REPOSITORY_FORGOTTEN = "repository-forgotten"
@@ -223,6 +226,11 @@ BUGS: Mapping[str, Bug] = {
             exercise=_SURFACE, also=_CORE),
         Bug(ACKED_TWICE_COMMITS, "a transaction with an ACK that can't be is committed without it",
             exercise=_SURFACE, also=_CORE),
+        Bug(ABORTED_BRANCH_CONSUMES, "what a prepared branch acknowledged is gone when the branch is aborted",
+            workload="transaction", exercise={**_SURFACE, "transactions": "xa"}, also=_CORE),
+        Bug(DELETED_DURABLE_KEPT, "a durable subscription that is deleted is there for the next one of its name",
+            workload="topic", exercise=_SURFACE, also=_CORE),
+        _icestorm(LINK_COST_IGNORED, "events go over links whose cost is below theirs", "events", exercise=_SURFACE),
         Bug(NACK_CONSUMES, "a NACK is taken for an ACK", exercise=_SURFACE, also=_CORE),
         _icestorm(MINORITY_CONFIRMS, "a group of one replica fewer than a majority replicates", nodes=5),
         _icestorm(STAMP_LOST_AT_START, "a replica forgets the stamp of its database when it is started",

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from nodes.reference.api import Deliver, Effect
 from nodes.reference.bugs import (
     CLOSE_DROPS_UNACKED,
+    DELETED_DURABLE_KEPT,
     NACK_CONSUMES,
     REDELIVERY_UNCOUNTED,
     REQUEUED_TWICE,
@@ -393,7 +394,8 @@ class Destinations:
             raise CommandError(f"subscription {name} is not that of durable subscription {durable}")
         if consumer is not None:
             self.end_subscription(consumer)
-        self._drop(queue)
+        if DELETED_DURABLE_KEPT not in self._bugs:
+            self._drop(queue)
 
     def leave(self, agent: Context, durable: str | None) -> None:
         """The agent of a proxy on another server goes; ``durable``: so does its durable subscription of that name."""

@@ -7,7 +7,7 @@ the login, not to the connection: nothing but its COMMIT or ABORT ends it, on wh
 from __future__ import annotations
 
 from nodes.reference.api import Command
-from nodes.reference.bugs import ACKED_TWICE_COMMITS
+from nodes.reference.bugs import ABORTED_BRANCH_CONSUMES, ACKED_TWICE_COMMITS
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import PROXY, Context, Item, Message, Transaction, content_size
@@ -161,7 +161,7 @@ class Transactions:
         items = branch.items
         self._end(branch, outcome)
         for message in list(branch.taken.values()):
-            if outcome == COMMITTED:
+            if outcome == COMMITTED or ABORTED_BRANCH_CONSUMES in self._bugs:
                 self._destinations.consume(message)
             else:
                 self._destinations.give_back(message)

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 from nodes import stomp
 from nodes.reference.api import Config, Runtime
-from nodes.reference.bugs import FAILED_EVENT_LAST, OFFLINE_EVENTS_DISCARDED, RETRIES_IGNORED, switched_on
+from nodes.reference.bugs import (
+    FAILED_EVENT_LAST,
+    LINK_COST_IGNORED,
+    OFFLINE_EVENTS_DISCARDED,
+    RETRIES_IGNORED,
+    switched_on,
+)
 from nodes.reference.designs.icestorm.options import DISCARDED, Options
 from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber
 from nodes.stomp import Frame, ProtocolError
@@ -71,7 +77,7 @@ class Delivery:
         event = Event(self._events, self._node, topic, headers, body)
         cost = int(headers.get(COST, "0"))
         targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
-                            if limit == 0 or cost <= limit)]
+                            if limit == 0 or cost <= limit or LINK_COST_IGNORED in self._bugs)]
         for name in targets:
             for subscriber in self._database.topics[name].subscribers.values():
                 self._outbox(name, subscriber).add(event)
