@@ -56,6 +56,7 @@ _OF_TOPICS = {"lost": "topic-lost", "duplicated": "topic-duplicated", "phantom":
 def _queue(name: str, told: str, *checks: str, systems: tuple[str, ...] = BROKERS, shown: tuple[str, ...] = (),
            topics: bool = True) -> Item:
     """Of queues, and of topics too unless the latter have it otherwise."""
+    checks += ("atomic",) if "lost" in checks else ()  # which judges that of the parts of transactions
     judged = (*checks, *(_OF_TOPICS[check] for check in checks if topics and check in _OF_TOPICS))
     return Item(name, told, _PAGE, systems, (*_QUEUES, *(_TOPICS if topics else ())), judged, shown)
 
