@@ -28,8 +28,10 @@ def observed(run: Run, beginning: str) -> list[int]:
 
 
 def looked(run: Run) -> bool:
-    """Whether the run's consumers looked at what came to them."""
-    return bool((run.test.get("options") or {}).get(SURFACE))
+    """Whether the run's consumers looked at what came to them: clients of some systems know of no more than messages,
+    whatever the setting."""
+    used = run.info.get(SURFACE) or {}
+    return bool((run.test.get("options") or {}).get(SURFACE)) and any(not name.startswith("f:") for name in used)
 
 
 def as_it_should_be(run: Run, beginning: str, good: str, bad: tuple[str, str]) -> CheckOutcome:

@@ -123,9 +123,12 @@ ITEMS: tuple[Item, ...] = (
          ("transaction",), ("atomic", "exactly-once", "prepared")),
     Item("xa-commit-again", "COMMIT of a branch that was committed: it is confirmed again", _PAGE, RELIABLE,
          ("transaction",), ("prepared",)),
-    _nobody("xa-one-phase", "COMMIT of a branch that is not prepared", systems=RELIABLE),
+    Item("xa-one-phase", "COMMIT of a branch that is not prepared", _PAGE, RELIABLE, ("transaction",), _TX),
     _by("register", "last-value", "SEND to /last-value/NAME, READ", "read write", ("register",), BROKERS),
     _by("register", "last-value-expected", "SEND with x-expected", "cas", ("register",), BROKERS),
+    *(Item(f"value-{kind}", told, _PAGE, BROKERS, ("register",), ("register",)) for kind, told in (
+        ("large", "values of 4 to 16 KB"), ("binary", "values with NUL and all other bytes"),
+        ("key-odd", "keys with colons, backslashes, blanks"))),
     _by("clustered", "clustered-queue", "a queue spread over servers", "enqueue dequeue", _TAKEN, ("joram",),
         "designs/joram.md"),
     _by("clustered-topic", "clustered-topic", "a topic spread over servers", "publish receive", _TOPIC, ("joram",),

@@ -92,6 +92,7 @@ LOCK: tuple[Draw, ...] = (*_CLIENTS, Draw("workers", (2, 8), 0.4))
 LEASE: tuple[Draw, ...] = (*LOCK, Draw("holders", ("stalling",), 0.4))
 REGISTER: tuple[Draw, ...] = (
     *_CLIENTS,
+    _SURFACE,
     Draw("keys", (1, 6), 0.4),
     Draw("threads", (3, 10), 0.3),
     Draw("reads", (20, 70), 0.3),

@@ -13,7 +13,6 @@ from typing import Any
 from stormproof.contracts.client import Client, RegisterConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
-from stormproof.contracts.workload import Workload
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -38,6 +37,8 @@ from stormproof.vocabulary import REGISTERS
 from workloads.client import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.draws import REGISTER as DRAWS
 from workloads.register_client import NeutralRegisterClient, RegisterClient
+from workloads.surface import SURFACE
+from workloads.surfaced import SurfacedWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Accesses(Generator):
         return ctx.fill(Op(INVOKE, f, value, key)), replace(self, seed=seed, written=self.written + 1)
 
 
-class RegisterWorkload(Workload):
+class RegisterWorkload(SurfacedWorkload):
     """Clients that each do everything; each register is linearizable, or it is not."""
 
     name = "register"
@@ -87,8 +88,10 @@ class RegisterWorkload(Workload):
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_limit", 30.0, "seconds that the last reads may take in all"),
         Option("min_ok", 20, "confirmed reads, and writes, below which the verdict is unknown"),
+        SURFACE,
     )
     guarantees = ("register",)
+    looked_at = ()
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
@@ -121,7 +124,7 @@ class RegisterWorkload(Workload):
         """
         connection = cluster.queue_connection()
         if connection is None:
-            return RegisterClient(cluster, host, thread)
+            return RegisterClient(cluster, host, thread, self.surface_of(cluster.test))
         if not isinstance(connection, RegisterConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack read, write or cas; see docs/systems.md")
         return NeutralRegisterClient(cluster, connection, host, thread)

@@ -17,6 +17,7 @@ from stormproof.operation import Op
 from workloads.client import StompClient, StompCluster
 from workloads.connection import ConnectionBroken
 from workloads.neutral_client import NeutralQueueClient
+from workloads.surface import Surface
 
 DESTINATION = f"{LAST_VALUE_PREFIX}registers"
 NOTHING = 0
@@ -37,9 +38,23 @@ class Seen:
 class RegisterClient(StompClient):
     """Registers as keys of a last-value queue; a version is what compare-and-set compares."""
 
-    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
+    _surface: Surface | None = None
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface | None = None) -> None:
         super().__init__(cluster, host, first)
         self._seen: dict[int, Seen] = {}
+        self._surface = surface
+
+    def _address(self, key: int) -> dict[str, str]:
+        """The headers that say which register it is."""
+        return {"destination": DESTINATION, KEY: str(key) if self._surface is None else self._surface.key(key)}
+
+    def _read_value(self, key: int, body: bytes) -> int:
+        """A value that was read; ``FOREIGN`` where it is not, byte for byte, what was written."""
+        if self._surface is None:
+            return decode_value(body)
+        value = decode_value(body.partition(b"\n")[0])
+        return value if value == NOTHING or body == self._surface.single_value(key, value)[0] else FOREIGN
 
     async def carry_out(self, op: Op) -> Op:
         """``read``, ``write`` or ``cas``."""
@@ -67,18 +82,22 @@ class RegisterClient(StompClient):
 
     async def read(self, key: int) -> Seen:
         """What a register holds."""
-        answer = await self.request("READ", {"destination": DESTINATION, KEY: str(key)})
-        seen = self._seen[key] = Seen(decode_value(base64.b64decode(answer.get(VALUE, ""))), answer[VERSION])
+        answer = await self.request("READ", self._address(key))
+        value = self._read_value(key, base64.b64decode(answer.get(VALUE, "")))
+        seen = self._seen[key] = Seen(value, answer[VERSION])
         return seen
 
     async def put(self, key: int, value: int, version: str | None = None) -> bool | None:
         """Write a value, if the register has that version; False when it has not, None when the broker only says that
         it has done what was asked before."""
-        headers = {"destination": DESTINATION, KEY: str(key), "content-type": "text/plain"}
+        headers, body = {**self._address(key), "content-type": "text/plain"}, encode_value(value)
+        if self._surface is not None:
+            body, items = self._surface.single_value(key, value)
+            self._surface.use("write", *items, *(["value-key-odd"] if headers[KEY] != str(key) else []))
         if version is not None:
             headers[EXPECTED] = version
         self._seen.pop(key, None)
-        answer: Mapping[str, str] = await self.request("SEND", headers, encode_value(value))
+        answer: Mapping[str, str] = await self.request("SEND", headers, body)
         if VERSION not in answer:
             return None
         if REFUSED in answer:

@@ -96,6 +96,24 @@ class Surface:
         return Content(headers, body, items)
 
 
+    def single_value(self, key: int, value: int) -> tuple[bytes, tuple[str, ...]]:
+        """The bytes of a value of a register, 16 KiB at most, and its items; its first line is the value."""
+        plain, features = b"%d" % value, self.features
+        if not features & {BODIES, LARGE}:
+            return plain, ()
+        rng = self._test.rng(f"surface/value/{key}/{value}")
+        kind = rng.random()
+        if LARGE in features and kind < 0.1:
+            return b"%b\n%b" % (plain, rng.randbytes(rng.choice((4_000, 9_000, 16_000)))), ("value-large",)
+        if BODIES not in features or kind < 0.4:
+            return plain, ()
+        return b"%b\n%b\0%b" % (plain, rng.randbytes(rng.randint(0, 40)), rng.randbytes(9)), ("value-binary",)
+
+    def key(self, key: int) -> str:
+        """The name of a key."""
+        return f"k:{key}\\ é" if HEADERS in self.features else str(key)
+
+
 def _body(rng: random.Random, features: frozenset[str], plain: bytes) -> tuple[dict[str, str], bytes, tuple[str, ...]]:
     """Headers that go with a body, the body, and its items. A body names its message in its first line, or a header
     does."""

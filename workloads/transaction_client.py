@@ -13,7 +13,7 @@ from workloads.client import StompCluster
 from workloads.connection import ConnectionBroken, NotSent, Rejected
 from workloads.decisions import Decisions, xid_of
 from workloads.queue_client import QueueClient
-from workloads.surface import ABORTS, Surface
+from workloads.surface import ABORTS, NACK_TX, SEND_TX, Surface
 from workloads.taking import GIVEN_BACK, OBSERVE, value_of
 
 NONE_PREPARED = "none prepared"
@@ -86,7 +86,8 @@ class TransactionClient(QueueClient):
             await self.request("BEGIN", {"transaction": name})
         about = {"destination": self.target((op.key or 0) + 1), "transaction": name}
         await self.request("SEND", about, b"aborted")
-        await self.request("ACK", {"id": message.headers["ack"], "transaction": name})
+        settles = "NACK" if self._will(NACK_TX, 0.3) else "ACK"
+        await self.request(settles, {"id": message.headers["ack"], "transaction": name})
         await self._end_in_vain(op, name)
 
     async def _end_in_vain(self, op: Op, name: str) -> None:
@@ -126,8 +127,11 @@ class TransactionClient(QueueClient):
         """Commit, or abort where that is what the operation is for."""
         if op.f == "abort":
             return await self._abort(op, name)
-        if self._xa:
+        if self._xa and not self._will(SEND_TX, 0.15):
             return await self._two_phases(op, name)
+        if self._xa and self.surface is not None:
+            self._decisions.leave(xid_of(op.value))  # a branch that is not prepared is nobody else's affair
+            self.surface.use("xa-one-phase")
         try:
             await self.request("COMMIT", {"transaction": name})
         except NotSent as error:

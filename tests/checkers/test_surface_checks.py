@@ -24,7 +24,7 @@ def seen(process: int, value: object, error: str, key: int = 0) -> list[Row]:
 
 def outcome(check: str, *parts: list[Row], looks: bool = True) -> CheckOutcome:
     rows = [*sent(0, M), *(row for part in parts for row in part), *drained(), *depth()]
-    run = run_of(rows, test=LOOKS if looks else {**LOOKS, "options": {}})
+    run = run_of(rows, test=LOOKS, surface={"send": 1} if looks else {"f:enqueue": 1})
     return next(result.outcome for result in judge(run).checks if result.check == check)
 
 
@@ -96,6 +96,7 @@ def test_redeliveries_by_the_plain_definition(deliveries: list[tuple[int, int, i
             rows += taken(5 + process, value, "info")
             rows += seen(5 + process, value, f"redeliveries {number}") if number else []
     numbers = Counter((message, number) for _, message, number, _ in deliveries)
-    found = next(result.outcome for result in judge(run_of(rows, test=LOOKS)).checks if result.check == "redelivery")
+    run = run_of(rows, test=LOOKS, surface={"send": 1})
+    found = next(result.outcome for result in judge(run).checks if result.check == "redelivery")
     assert found.count == sum(count - 1 for count in numbers.values())
     assert found.verdict == (INVALID if found.count else VALID)

@@ -177,3 +177,18 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
     ended = {op.type for op in [await taker.take(Op(INVOKE, "dequeue", None, 0, 3), message) for _ in range(80)]
              if op.value is None}  # fmt: skip
     assert ended == {INFO}
+
+
+def test_a_value_that_came_otherwise_is_nobodys(tmp_path: Path) -> None:
+    from workloads.register_client import FOREIGN, RegisterClient
+
+    client = RegisterClient.__new__(RegisterClient)
+    client._surface = drawn = surface(1)
+    written = {value: drawn.single_value(2, value)[0] for value in range(1, 200)}
+    assert {len(body) > 3_000 for body in written.values()} == {True, False}
+    assert max(map(len, written.values())) <= 16 << 10
+    for value, body in written.items():
+        assert client._read_value(2, body) == value
+        if b"\n" in body:
+            assert client._read_value(2, body[:-1]) == client._read_value(3, body) == FOREIGN
+    assert client._read_value(2, b"") == 0
