@@ -26,10 +26,10 @@ LOOKED_AT = ("content", "subscription", "redelivery", "refusal")
 
 BODIES, LARGE, HEADERS = "bodies", "large", "headers"
 CLIENT_ACK, AUTO_ACK, WINDOWS = "client-ack", "auto-ack", "windows"
-NACK, UNSUBSCRIBE, REFUSALS, EXCHANGES = "nack", "unsubscribe", "refusals", "exchanges"
+NACK, UNSUBSCRIBE, REFUSALS, EXCHANGES, SECOND = "nack", "unsubscribe", "refusals", "exchanges", "second"
 SEND_TX, ACK_TX, NACK_TX, ABORTS = "send-in-transaction", "ack-in-transaction", "nack-in-transaction", "aborts"
 FEATURES = (BODIES, LARGE, HEADERS, CLIENT_ACK, AUTO_ACK, WINDOWS, NACK, UNSUBSCRIBE, SEND_TX, ACK_TX, NACK_TX, ABORTS,
-            REFUSALS, EXCHANGES)
+            REFUSALS, EXCHANGES, SECOND)
 """What a run uses or leaves out."""
 
 INDIVIDUAL, CLIENT, AUTO = "client-individual", "client", "auto"

@@ -28,6 +28,7 @@ from workloads.surface import (
     NACK,
     NACK_TX,
     REFUSALS,
+    SECOND,
     UNSUBSCRIBE,
     Manner,
     Surface,
@@ -56,6 +57,8 @@ class Taker:
     def __init__(self, client: StompClient, manner: Manner, surface: Surface,
                  destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
         self.subscription: str | None = None
+        self._second: str | None = None
+        """Another subscription of the same connection, of the same mode and window."""
         self._destination = destination
         self._delivery = delivery
         self._client = client
@@ -66,7 +69,7 @@ class Taker:
     def reset(self) -> None:
         """The subscription went with its connection, with what had come on it."""
         self._tell_automatic(self._last)
-        self.subscription = None
+        self.subscription = self._second = None
 
     def leave(self) -> None:
         """Nobody takes any more: what counts as acknowledged because it had come is told, and nothing more comes."""
@@ -81,6 +84,8 @@ class Taker:
             await self.unsubscribe(op, {})
         if self.subscription is None:
             await self.subscribe(headers, automatic=automatic)
+            if self._manner.ack != AUTO and self._manner.will(SECOND, 0.3):
+                await self._subscribe_again(headers)
 
     async def take(self, op: Op, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
         """Take one message (``wait`` gives it, or None), or several that are told as further operations, and
@@ -94,9 +99,9 @@ class Taker:
             return op.fail("empty")
         taken = [message]
         if manner.ack != AUTO and (manner.ack == CLIENT or manner.will(ACK_TX, 0.3)):
-            while client.connection.messages and len(taken) < _MOST_AT_ONCE and manner.rng.random() < 0.7:
+            while self._more_like(message) and len(taken) < _MOST_AT_ONCE and manner.rng.random() < 0.7:
                 taken.append(client.connection.messages.popleft())
-        self._look_at_window(op, len(taken))
+        self._look_at_window(op, taken)
         for each in taken:
             self._look(op, each)
         if not final and self._may_give_back():
@@ -129,14 +134,32 @@ class Taker:
         self.subscription = name
         self._surface.use(f"ack-{manner.ack}", "window" if manner.window > 1 else "window-of-one")
 
+    async def _subscribe_again(self, headers: dict[str, str]) -> None:
+        name = f"{self.subscription}, too"
+        manner = self._manner
+        asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        await self._client.request("SUBSCRIBE", asked)
+        self._second = name
+        self._surface.use("several-subscriptions")
+
+    def _more_like(self, message: Frame) -> bool:
+        """Whether the next message that has come is of the same subscription: an ACK may cover both."""
+        messages = self._client.connection.messages
+        return bool(messages) and messages[0].headers.get("subscription") == message.headers.get("subscription")
+
     async def unsubscribe(self, op: Op, headers: dict[str, str]) -> None:
-        """End the subscription; what came on it and was not taken goes back to its queue."""
+        """End a subscription, of two the second; what came on it and was not taken goes back to its queue."""
         assert self.subscription is not None
-        held = len(self._client.connection.messages)
-        await self._client.request("UNSUBSCRIBE", {"id": self.subscription, **headers})
+        ended, messages = self._second or self.subscription, self._client.connection.messages
+        await self._client.request("UNSUBSCRIBE", {"id": ended, **headers})
         self._tell_automatic(op)
-        self._client.connection.messages.clear()
-        self.subscription = None
+        left = [message for message in messages if message.headers.get("subscription") != ended]
+        held = len(messages) - len(left)
+        messages.clear()
+        messages.extend(left)
+        if self._second is None:
+            self.subscription = None
+        self._second = None
         self._surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
 
     async def _acknowledge(self, taken: Sequence[Frame]) -> None:
@@ -223,8 +246,9 @@ class Taker:
             if count := _redeliveries(message):
                 self._note(op, value_of(message), f"redeliveries {count}")
 
-    def _look_at_window(self, op: Op, taken: int) -> None:
-        held = taken + len(self._client.connection.messages)
+    def _look_at_window(self, op: Op, taken: Sequence[Frame]) -> None:
+        its = taken[0].headers.get("subscription")
+        held = len(taken) + sum(each.headers.get("subscription") == its for each in self._client.connection.messages)
         # With ack:auto all that has come counts as acknowledged with the next frame, taken or not.
         if self._manner.ack != AUTO and held > self._manner.window:
             self._note(op, None, f"{NOT_AS_SUBSCRIBED}: more than the window")
@@ -240,7 +264,7 @@ class Taker:
     def _look(self, op: Op, message: Frame) -> None:
         """Note what of a message is not as it should be."""
         value = value_of(message)
-        if message.headers.get("subscription") != self.subscription:
+        if message.headers.get("subscription", "") not in (self.subscription, self._second):
             self._note(op, value, f"{NOT_AS_SUBSCRIBED}: of another subscription, or after its end")
         self.compare(op, message)
 
