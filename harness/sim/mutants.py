@@ -8,19 +8,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from harness.output import print_json
 from harness.progress import console, duration
 from harness.settings import declared_options
-from harness.sim.campaign import BROKEN, NONE, Case, Seeded, run_seed
+from harness.sim.campaign import BROKEN, NONE, Case, Seeded, SeedResult, run_and_judge, run_seed
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.pool import worker_pool
 from nodes.reference.bugs import BUGS, Bug
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from stormproof.text import amount
+
+if TYPE_CHECKING:
+    from checkers.verdict import Verdict
 
 BASE = Case(
     "joram", "queue", Bug.nemesis, None, 20.0, 40.0,
@@ -37,7 +41,8 @@ ROUND_SEEDS = 10_000
 @dataclass(frozen=True)
 class Catch:
     """One hunt: how many seeds it took, and what the check that caught the bug said; ``anomalies`` is empty when the
-    budget of seeds was used up."""
+    budget of seeds was used up. ``without`` are commands of runs that failed, and fail without the bug as well: they
+    say nothing about the bug, but something about the broker or a check."""
 
     bug: str
     round: int
@@ -46,6 +51,7 @@ class Catch:
     anomalies: tuple[str, ...]
     sentence: str
     command: str
+    without: tuple[str, ...] = ()
 
     @property
     def caught(self) -> bool:
@@ -70,19 +76,42 @@ def drawn_case_of(bug: str) -> DrawnCase:
 
 def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, exercise: bool = True) -> Catch:
     """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most: of the test that exercises the bug, or
-    of the default campaign."""
+    of the default campaign. What a drawn test finds counts only if it finds nothing without the bug."""
     began = time.perf_counter()
     case: Seeded = case_of(bug) if exercise else drawn_case_of(bug)
     first = start + number * ROUND_SEEDS
+    without: list[str] = []
+    sentence = command = ""
     for seed in range(first, first + budget):
-        result = run_seed(case, seed, Path("runs"), scratch, NONE)
-        if result.verdict == "invalid":
-            found = tuple(result.broken)
-            seconds = time.perf_counter() - began
-            return Catch(bug, number, seed - first + 1, seconds, found, result.sentence, result.command)
-        if result.verdict == BROKEN and seed == first + budget - 1:
-            return Catch(bug, number, budget, time.perf_counter() - began, (), result.sentence, result.command)
-    return Catch(bug, number, budget, time.perf_counter() - began, (), "", "")
+        result, verdict = run_and_judge(case, seed, Path("runs"), scratch, NONE)
+        sentence, command = (result.sentence, result.command) if result.verdict == BROKEN else ("", "")
+        if result.verdict != "invalid" or verdict is None:
+            continue
+        if not exercise:
+            innocent = _without_bug(result, scratch)
+            if innocent.failed:
+                without.append(innocent.command)
+                continue
+        return Catch(bug, number, seed - first + 1, time.perf_counter() - began, _caught_by(verdict), result.sentence,
+                     result.command, tuple(without))
+    return Catch(bug, number, budget, time.perf_counter() - began, (), sentence, command, tuple(without))
+
+
+def _without_bug(result: SeedResult, scratch: Path) -> SeedResult:
+    """The same run of the unchanged broker: what fails there as well is not the bug's doing."""
+    settings = {name: value for name, value in result.case.settings.items() if name != "bug"}
+    return run_seed(replace(result.case, settings=settings), result.seed, Path("runs"), scratch, NONE)
+
+
+def _caught_by(verdict: Verdict) -> tuple[str, ...]:
+    """The checks that decided for invalid; invariants by their own names."""
+    found: dict[str, None] = {}
+    for ran in verdict.checks:
+        if ran.decides and ran.outcome.verdict == "invalid":
+            broken = [f"invariant {anomaly.detail['name']}" for anomaly in ran.outcome.anomalies
+                      if anomaly.kind == "invariant-broken"]
+            found |= dict.fromkeys(broken or [ran.check])
+    return tuple(found)
 
 
 def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, jobs: int | None, as_json: bool,
@@ -117,6 +146,8 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
                         for bug, found in catches.items()})
         elif any(catches.values()):
             to.print(_table(catches))
+    for command in dict.fromkeys(line for found in catches.values() for catch in found for line in catch.without):
+        to.print(f"fails without any bug, not counted: {command}", markup=False, soft_wrap=True)
     escaped = [bug for bug, found in catches.items() if not any(catch.caught for catch in found)]
     for bug in escaped:
         to.print(f"gap: nothing caught {bug} ({BUGS[bug].summary}) within {amount(budget, 'seed')}", markup=False)

@@ -13,7 +13,7 @@ import nodes.reference.bugs
 import workloads
 from harness.settings import make_test
 from harness.sim import mutants
-from harness.sim.campaign import run_seed
+from harness.sim.campaign import SeedResult, run_seed
 from harness.sim.mutants import BASE, Catch, case_of, hunt, run_mutants
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, Bug, switched_on
@@ -74,6 +74,31 @@ def test_a_bug_that_nothing_catches_is_a_gap(
     monkeypatch.setattr("nodes.reference.designs.joram.leader.RECEIPT_BEFORE_SYNC", "another")
     assert run_mutants(["receipt-before-sync"], start=1, budget=2, rounds=1, jobs=1, as_json=True) == 1
     assert "gap: nothing caught receipt-before-sync" in capsys.readouterr().err
+
+
+@pytest.mark.requirement("H17", part=True)
+def test_the_default_campaign_tells_the_invariant_that_caught_a_bug(tmp_path: Path) -> None:
+    catch = hunt("view-without-agreement", 0, 1, 5, tmp_path, exercise=False)
+    assert catch.caught and catch.without == ()
+    assert any(name.startswith("invariant ") for name in catch.anomalies), catch.anomalies
+
+
+def test_what_fails_without_the_bug_as_well_does_not_catch_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls: list[SeedResult] = []
+
+    def still_there(result: SeedResult, _: Path) -> SeedResult:
+        controls.append(result)
+        return result
+
+    monkeypatch.setattr(mutants, "_without_bug", still_there)
+    status = run_mutants(["view-without-agreement"], start=1, budget=2, rounds=1, jobs=1, as_json=True, exercise=False)
+    told = capsys.readouterr()
+    (catch,) = json.loads(told.out)["view-without-agreement"]
+    assert status == 1 and not catch["caught"] and catch["seeds"] == 2
+    assert controls and catch["without"] == [result.command for result in controls]
+    assert f"fails without any bug, not counted: {controls[0].command}" in told.err
 
 
 def test_bugs_are_off_by_default_and_unknown_ones_are_refused() -> None:
