@@ -78,6 +78,7 @@ CHECKS: Registry[Check] = Registry(
     Entry("depth", "messages left in a queue after it was drained", "checkers.checks.depth:CHECK"),
     Entry("availability", "the longest time without a success; recovery time after each fault",
           "checkers.checks.availability:CHECK"),
+    Entry("stability", "changes of role for which there was no reason", "checkers.checks.stability:CHECK"),
     Entry("recovery", "not healthy again in time after the last heal", "checkers.checks.recovery:CHECK"),
     Entry("livelock", "simulated nodes that are never done", "checkers.checks.livelock:CHECK"),
     Entry("invariants", "what must hold of simulated nodes at every instant", "checkers.checks.invariants:CHECK"),

@@ -120,6 +120,22 @@ def _is_broken_invariant(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_text(value.get(name)) for name in ("name", "rule", "source", "wrong"))
 
 
+def _are_bounds(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, dict) and _is_time(each.get("seconds")) and isinstance(each.get("formula"), str)
+        and isinstance(each.get("source"), str) for each in value.values())  # fmt: skip
+
+
+def _are_role_changes(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and isinstance(each.get("node"), str) and isinstance(each.get("role"), str)
+        and _is_time(each.get("time"), least=-1e9) for each in value)  # fmt: skip
+
+
+def _is_time(value: Any, least: float = 0.0) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= 1e9
+
+
 def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
@@ -147,6 +163,8 @@ _RUN: Mapping[str, Kind] = {
     "recovery": ("an object or null", _or_null(_is_object)),
     "livelock": _TEXT,
     "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
+    "bounds": ("bounds by name, each with seconds, formula and source", _are_bounds),
+    "role_changes": ("changes of role", _are_role_changes),
     "clock_zero": ("a text or null", _or_null(_is_text)),
     "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
     **dict.fromkeys((*DIGESTS, LEDGER_DIGEST), _DIGEST),
@@ -164,7 +182,7 @@ _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or 
 _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
-             "clock_zero", "faults_planned", "failure")  # fmt: skip
+             "clock_zero", "faults_planned", "failure", "bounds", "role_changes")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")

@@ -29,6 +29,25 @@ def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
         return {}
 
 
+def read_role_changes(system: System, run_dir: Path, zero: str | None) -> list[dict[str, Any]]:
+    """All changes of role that a run's logs announce, in order of time; ``zero`` is the run's beginning as text.
+
+    Of each the node, the time in seconds of the run, and what ``RoleChange`` has.
+    """
+    found: list[dict[str, Any]] = []
+    try:
+        began = datetime.fromisoformat(str(zero)).timestamp()
+        for path in node_logs(run_dir):
+            for line in read_log(path, began, system.parse_line)[0]:
+                role = system.role_change(line.text)
+                if role is not None and line.time is not None:
+                    found.append({"node": path.stem, "time": line.time, **asdict(role)})
+    except Exception as error:  # of a plug-in, say: that must not cost the run its history
+        _complain(system, error)
+        return []
+    return sorted(found, key=lambda each: float(each["time"]))
+
+
 def note_log_events(run_dir: Path, *, over: bool = False) -> None:
     """Write down what the nodes' logs of a run say of roles and transfers of state, unless that was done.
 

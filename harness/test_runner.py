@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.clock_machines import ClockBackend
-from harness.coverage import read_coverage
+from harness.coverage import read_coverage, read_role_changes
 from harness.deployment import cluster_of, topology_of
 from harness.interpreter import Interpreter, Progress, RunClock
 from harness.kept import KeptNodes
@@ -37,6 +37,7 @@ from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD
+from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import Client
 from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.generator import any_of
@@ -370,6 +371,10 @@ class TestRunner:
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
                    "ledger_sha256": ledger_sha256(self.run_dir / LEDGER)}  # fmt: skip
         coverage = read_coverage(self.system, self.run_dir)
+        info = read_run(self.run_dir)
+        if KEEPS_ROLES in (info.get("bounds") or {}):
+            roles = read_role_changes(self.system, self.run_dir, info.get("clock_zero"))
+            update_run(self.run_dir, role_changes=roles)
         update_run(
             self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage,
             surface=self._used(), **digests

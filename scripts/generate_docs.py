@@ -1,5 +1,6 @@
 """Write what of docs/ is made from the code: all names with their settings, the transitions of design fiorano,
-the invariants of all systems, what was reproduced of real ones, and which faults were seen on which backend."""
+the invariants and bounds of all systems, what was reproduced of real ones, and which faults were seen on which
+backend."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from nodes.systems.fiorano.diagram import with_transitions
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "names.md"
 INVARIANTS = DOCS / "invariants.md"
+BOUNDS = DOCS / "bounds.md"
 SURFACE = DOCS / "surface.md"
 REPRODUCTIONS = DOCS / "reproductions.md"
 FIORANO = DOCS / "designs" / "fiorano.md"
@@ -59,10 +61,46 @@ def invariants_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+_OF_BOUNDS = """# Bounds of time
+
+Made by `make docs` from what the systems declare (`nodes/systems/*/bounds.py`, `stormproof/contracts/bounds.py`).
+
+A system claims bounds as multiples of its own settings. `run.json` has those that are claimed of the run, with their
+values (`bounds`); the checks `availability` and `stability` decide where one of theirs is there.
+
+| bound | seconds | judged by |
+| --- | --- | --- |
+| `healthy` | from the last heal until the system says that it is well | `availability` |
+| `serves` | in which nothing that clients send or write may succeed while no fault is in force | `availability` |
+| `serves-with-majority` | the same while processes of a minority of the nodes are down, or stand still | `availability` |
+| `keeps-roles` | after which, with no fault in force, no node changes its role any more | `stability` |
+
+Time counts from the last step of any fault, when that was complete. Nothing is concluded from times in which another
+fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one was not shown to have taken effect, or
+failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
+simulated runs only: what a busy machine adds to the times of real nodes nobody knows.
+"""
+
+
+def bounds_page() -> str:
+    """Within which times systems serve again and are at rest."""
+    lines = [_OF_BOUNDS.rstrip()]
+    for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
+        if not system.bounds:
+            continue
+        lines += ["", f"## {system.name}", "", "| bound | at most | source | claimed |", "| --- | --- | --- | --- |"]
+        for each in system.bounds:
+            where = [f"with {name}={' or '.join(map(str, values))}" for name, values in each.where.items()]
+            where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
+            lines.append(f"| `{each.name}` | {each.formula} | {each.source} | {', '.join(where) or 'always'} |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(names_page(), encoding="utf-8")
     BACKENDS_PAGE.write_text(with_table(BACKENDS_PAGE.read_text(encoding="utf-8"), faults_seen()), encoding="utf-8")
     FIORANO.write_text(with_transitions(FIORANO.read_text(encoding="utf-8")), encoding="utf-8")
+    BOUNDS.write_text(bounds_page(), encoding="utf-8")
     INVARIANTS.write_text(invariants_page(), encoding="utf-8")
     REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")
     SURFACE.write_text(surface_page(), encoding="utf-8")

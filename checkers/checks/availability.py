@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from checkers import kernels_rows
 from checkers.api import RunCheck
+from checkers.bounds import bounds_claimed, late_by, silences
 from checkers.run import SECOND, Run
-from stormproof.contracts.check import INVALID, VALID, Anomaly, CheckOutcome
+from stormproof.contracts.bounds import HEALTHY
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int32s
 from stormproof.history.ledger import FaultWindow
 from stormproof.vocabulary import ANY, shown_service
@@ -20,7 +22,8 @@ def check(run: Run) -> CheckOutcome:
     """The longest time without a success in the main phase, over all functions and by function; and for each healed
     fault the seconds until each function that was tried again had succeeded.
 
-    Violated when a function was tried after a fault was healed and never succeeded again.
+    Where the system claims bounds (``stormproof.contracts.bounds``), violated when one of them was exceeded; elsewhere,
+    when a function was tried after a fault was healed and never succeeded again.
     """
     names, service = _services(run)
     *each, overall = _longest_gaps(run, service, len(names))
@@ -41,10 +44,49 @@ def check(run: Run) -> CheckOutcome:
     took = [recovery["seconds"] for recovery in recoveries if recovery["seconds"] is not None]
     if took:
         text += f"; service was back at most {max(took):.3g} s after a fault was healed"
-    if never:
+    if never and not bounds_claimed(run):
         text += f"; after {len(never)} faults it never came back"
-        return CheckOutcome(INVALID, len(never), text, never, figures)
+    late, waits = _beyond_bounds(run)
+    figures |= waits
+    if late:
+        text += f"; {late[0].detail['reason']}"
+    # Where bounds are claimed they decide how long may be waited for: a load may end soon after a heal.
+    found = late if bounds_claimed(run) else never
+    if found:
+        return CheckOutcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]), figures)
     return CheckOutcome(VALID, 0, text, (), figures)
+
+
+def _beyond_bounds(run: Run) -> tuple[list[Anomaly], dict[str, Any]]:
+    """What took longer than the system claims, and by bound the longest that it took, in seconds."""
+    claimed, late = bounds_claimed(run), late_by(run)
+    if late is None:
+        return [], {}
+    waits: dict[str, float] = {}
+    anomalies = []
+    recovery = run.info.get("recovery")
+    if HEALTHY in claimed and recovery:
+        waits[HEALTHY] = round(float(recovery["seconds"]), 6)
+        if waits[HEALTHY] > float(claimed[HEALTHY]["seconds"]) + late:
+            what = f"it took {waits[HEALTHY]:.3g} s after the last heal until the cluster was healthy"
+            anomalies.append(_late(HEALTHY, what, claimed, ()))
+    for silence in silences(run):
+        seconds = (silence.end - silence.start) / SECOND
+        waits[silence.bound] = max(waits.get(silence.bound, 0.0), round(seconds, 6))
+        if silence.bound in claimed and seconds > float(claimed[silence.bound]["seconds"]) + late:
+            down = sorted(silence.stretch.down or ())
+            what = (f"for {seconds:.3g} s from {silence.start / SECOND:.3f} s on nothing succeeded, "
+                    + (f"with only {', '.join(down)} down" if down else "with no fault in force"))  # fmt: skip
+            after = silence.stretch.after.id if silence.stretch.after is not None else None
+            anomalies.append(_late(silence.bound, what, claimed, run.rows_of(*silence.rows), down=down, after=after))
+    return anomalies, {"longest_waits": waits} if waits else {}
+
+
+def _late(name: str, what: str, claimed: Mapping[str, Mapping[str, Any]], rows: tuple[int, ...],
+          **more: Any) -> Anomaly:  # fmt: skip
+    bound = claimed[name]
+    reason = f"{what}; {name} is to take {bound['seconds']:.3g} s at most ({bound['formula']})"
+    return Anomaly("too-late", rows, detail={"reason": reason, "bound": name, **bound, **more})
 
 
 def _services(run: Run) -> tuple[list[str], Int32s]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stormproof.contracts.bounds import Bound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
@@ -113,8 +114,8 @@ class System(ABC):
     run in this process, under simulated time. ``guarantees`` and ``modes`` say what it guarantees in which mode,
     ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
 
-    ``invariants`` are what must hold of simulated nodes at every instant. Recorded for what judges and steers runs:
-    ``bounds`` (name -> seconds or bytes within which it does something), ``fault_points`` (name -> what happens there).
+    ``invariants`` are what must hold of simulated nodes at every instant, ``bounds`` within which times it serves again
+    and is at rest. Recorded for what steers runs: ``fault_points`` (name -> what happens there).
     ``drawing`` is what the default campaign draws of its settings.
     """
 
@@ -131,7 +132,7 @@ class System(ABC):
     states: Mapping[str, str] = {}
     bugs: tuple[KnownBug, ...] = ()
     invariants: tuple[Invariant, ...] = ()
-    bounds: Mapping[str, float] = {}
+    bounds: tuple[Bound, ...] = ()
     fault_points: Mapping[str, str] = {}
     drawing: Drawing = Drawing()
 

@@ -114,6 +114,8 @@ class FaultWindow:
     in_force: int | None = None
     """From here to ``end`` the fault was in force for certain; None where the ledger does not say."""
     effects: frozenset[str] = frozenset()
+    healed: int | None = None
+    """When healing it was complete; None where it never was, or the ledger does not say."""
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:
@@ -241,5 +243,6 @@ def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultW
         heal_evidence=heal["evidence"] if heal else {},
         error=inject["error"] or (heal["error"] if heal else None),
         in_force=inject.get("done"),
+        healed=heal.get("done") if heal else None,
         effects=frozenset(inject.get("effects", _EFFECTS.get(inject["fault"], ()))),
     )

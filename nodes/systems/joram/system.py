@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
+from nodes.systems.joram.bounds import BOUNDS
 from nodes.systems.joram.draws import DRAWING
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
@@ -62,6 +63,7 @@ JORAM = Joram(
     commands=COMMANDS,
     local=STANDALONE,
     invariants=INVARIANTS,
+    bounds=BOUNDS,
     drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",

@@ -11,6 +11,7 @@ from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
+from stormproof.contracts.bounds import Bound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
@@ -62,6 +63,7 @@ class ReferenceSystem(System):
         commands: Sequence[AdminCommand] = (),
         local: ReferenceSystem | None = None,
         invariants: tuple[Invariant, ...] = (),
+        bounds: tuple[Bound, ...] = (),
         drawing: Drawing | None = None,
     ) -> None:
         self.name = name
@@ -71,6 +73,7 @@ class ReferenceSystem(System):
         self.states = {state.name: state.summary for state in reported}
         self.guarantees = guarantees
         self.invariants = invariants
+        self.bounds = bounds
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()

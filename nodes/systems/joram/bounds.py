@@ -1,0 +1,19 @@
+"""Within which time HA Joram serves again and is at rest, as multiples of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stormproof.contracts.bounds import HEALTHY, KEEPS_ROLES, SERVES, SERVES_WITH_MAJORITY, Bound
+
+_ELECTION: Mapping[str, float] = {"detection_timeout": 4}
+_WHY = ("4.5, and Raft paper 5.2: one detection_timeout until silence is noticed, one for the master's lease, one for "
+        "an election, one more where votes are split; what is fixed is for clients that come back, and disks")
+_GROUP = {"partitions": ("primary-partition",)}
+
+BOUNDS = (
+    Bound(HEALTHY, _ELECTION, 1, _WHY, unless=("disk",), where=_GROUP),
+    Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",), where=_GROUP),
+    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",), where=_GROUP),
+    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",), where=_GROUP),
+)

@@ -1,0 +1,61 @@
+"""Simulated groups that are late, or restless, are caught; a group that is neither is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated import simulated, small_test
+
+from checkers.checks import availability, stability
+from checkers.run import load_run
+from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.election import Election
+from stormproof.contracts.check import INVALID, VALID
+from stormproof.run_folder import read_run
+
+pytestmark = pytest.mark.requirement("H25", part=True)
+
+TEST: dict[str, Any] = {"nemesis": "kill", "time_limit": 20.0,
+                        "settings": {"kill_kind": "master", "fault_duration": 6.0, "fault_gap": 4.0}}  # fmt: skip
+
+
+def judged(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    run_dir = simulated(small_test(5, **TEST), folder)
+    info = read_run(run_dir)
+    run = load_run(run_dir, info)
+    return availability.check(run), stability.check(run), info
+
+
+def test_a_group_that_keeps_its_bounds(tmp_path: Path) -> None:
+    available, stable, info = judged(tmp_path)
+    assert {"availability", "stability"} <= set(info["guarantees"])
+    assert info["bounds"]["serves"]["seconds"] == 4 * 0.5 + 1
+    assert (available.verdict, stable.verdict) == (VALID, VALID)
+    assert available.figures["longest_waits"].keys() == {"healthy", "serves", "serves-with-majority"}
+    assert stable.figures["role_changes"] > 0
+
+
+def test_an_election_that_takes_twenty_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = Election._turn
+    monkeypatch.setattr(Election, "_turn", lambda self: turn(self) + (20.0 if self._node.started else 0.0))
+    available, _, _ = judged(tmp_path)
+    assert available.verdict == INVALID
+    assert {each.detail["bound"] for each in available.anomalies} >= {"serves-with-majority"}
+
+
+def test_a_master_that_steps_down_every_three_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tick, since = Joram._tick, dict[int, float]()
+
+    def restless(self: Joram, beat: bool) -> None:
+        tick(self, beat)
+        if self._leader is None:
+            since.pop(id(self), None)
+        elif self._replica.now() - since.setdefault(id(self), self._replica.now()) > 3.0:
+            self._step_down("bored")
+
+    monkeypatch.setattr(Joram, "_tick", restless)
+    _, stable, _ = judged(tmp_path)
+    assert stable.verdict == INVALID
+    assert "with no fault in force" in stable.summary
