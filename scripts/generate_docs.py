@@ -71,8 +71,8 @@ values (`bounds`); the checks `availability` and `stability` decide where one of
 | bound | seconds | judged by |
 | --- | --- | --- |
 | `healthy` | from the last heal until the system says that it is well | `availability` |
-| `serves` | in which nothing that clients send or write may succeed while no fault is in force | `availability` |
-| `serves-with-majority` | the same while processes of a minority of the nodes are down, or stand still | `availability` |
+| `serves` | in which nothing succeeds that clients ask for, with no fault in force | `availability` |
+| `serves-with-majority` | the same with a minority of the nodes down or standing still | `availability` |
 | `keeps-roles` | after which, with no fault in force, no node changes its role any more | `stability` |
 
 Time counts from the last step of any fault, when that was complete. Nothing is concluded from times in which another
