@@ -267,10 +267,13 @@ What the pages of the designs offer a client, which workload uses it, and which 
 surface=true` the clients of the workloads that have this setting use more than the plain things: each run draws a part
 of the features, each process its own way of taking, each message its content, from random streams of their own (the
 same seed without the setting is the same run as ever). What consumers see of it is judged by the checks `content`,
-`subscription` and `redelivery`, besides those of the workload ([checks.md](checks.md)).
+`subscription`, `redelivery` and `refusal`, besides those of the workload ([checks.md](checks.md)).
 
 `stormproof simulate`, and the simulated runs of a night that are to be valid, have the setting on unless they say
 otherwise. Both tell at their end which items their runs have *used and judged*, and which not; `--json` has the table,
 and so has a night's folder (`surface.md`). An item counts as judged in a run when it was used there, and every check of
 it that the run is judged by came to a verdict. *None*: no workload uses it yet.
+
+A new item is a line in `ITEMS` there, a name under which clients count it (`Surface.use`), and something that draws it
+(`workloads/surface.py`, `workloads/taking.py`); then a bug in `nodes/reference/bugs.py` that only its check can catch.
 """
