@@ -121,6 +121,7 @@ class QueueClient(StompClient):
             name = self.manner.transaction()
             await self.request("BEGIN", {"transaction": name})
             await self.send(op.key or 0, op.value, transaction=name)
+            await self.manner.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
             # Nobody will commit it. The connection stays: what was confirmed early may have to be sent again on it.
             return op.fail(f"not committed: {error or 'no receipt in time'}")

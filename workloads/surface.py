@@ -7,6 +7,7 @@ from random streams of their own, so that nothing else in a run depends on them.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,9 +28,10 @@ LOOKED_AT = ("content", "subscription", "redelivery", "refusal")
 BODIES, LARGE, HEADERS = "bodies", "large", "headers"
 CLIENT_ACK, AUTO_ACK, WINDOWS = "client-ack", "auto-ack", "windows"
 NACK, UNSUBSCRIBE, REFUSALS, EXCHANGES, SECOND = "nack", "unsubscribe", "refusals", "exchanges", "second"
+LINGER = "linger"
 SEND_TX, ACK_TX, NACK_TX, ABORTS = "send-in-transaction", "ack-in-transaction", "nack-in-transaction", "aborts"
 FEATURES = (BODIES, LARGE, HEADERS, CLIENT_ACK, AUTO_ACK, WINDOWS, NACK, UNSUBSCRIBE, SEND_TX, ACK_TX, NACK_TX, ABORTS,
-            REFUSALS, EXCHANGES, SECOND)
+            REFUSALS, EXCHANGES, SECOND, LINGER)
 """What a run uses or leaves out."""
 
 INDIVIDUAL, CLIENT, AUTO = "client-individual", "client", "auto"
@@ -182,6 +184,12 @@ class Manner:
         self.subscriptions += 1
         odd = HEADERS in self.features and self.rng.random() < 0.5
         return f"s:{self.subscriptions}\\" if odd else str(self.subscriptions)
+
+    async def linger(self, chance: float) -> None:
+        """Take some time, now and then, as applications do between two frames: so that faults find messages that were
+        delivered and not acknowledged, transactions that are open, branches that are prepared."""
+        if self.will(LINGER, chance):
+            await asyncio.sleep(self.rng.uniform(0.05, 1.2))
 
     def transaction(self) -> str:
         """The name of its next transaction."""

@@ -114,6 +114,8 @@ class Taker:
                 # The process ends, and its connection: else nobody would ever give back what it has.
                 return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
+        if not final:
+            await manner.linger(0.08)
         try:
             await self._acknowledge(taken)
         except _TROUBLE as error:
@@ -189,6 +191,7 @@ class Taker:
         await self._client.request("BEGIN", {"transaction": name})
         for each in messages:
             await self._client.request(command, {"id": each.headers["ack"], "transaction": name})
+        await self._manner.linger(0.1)
         await self._client.request(end, {"transaction": name})
 
     async def _give_back(self, op: Op, taken: Sequence[Frame]) -> Op:

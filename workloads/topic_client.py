@@ -127,6 +127,7 @@ class TopicClient(StompClient):
         try:
             await self.request("BEGIN", {"transaction": name})
             await self.request("SEND", headers | {"transaction": name}, content.body)
+            await self.manner.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
             return op.fail(f"not committed: {error or 'no receipt in time'}")
         await self.request("COMMIT", {"transaction": name})

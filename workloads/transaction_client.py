@@ -50,6 +50,7 @@ class TransactionClient(QueueClient):
             name = await self._begin(op)
             for queue in queues_of(op.key or 0):
                 await self.send(queue, op.value, transaction=name)
+                await self._linger(0.06)
         except _TROUBLE as error:
             return await self._give_up(op, error)
         return await self._end(op, name)
@@ -78,6 +79,10 @@ class TransactionClient(QueueClient):
 
     def _will(self, feature: str, chance: float) -> bool:
         return self.surface is not None and self.manner.will(feature, chance)
+
+    async def _linger(self, chance: float) -> None:
+        if self.surface is not None:
+            await self.manner.linger(chance)
 
     async def _move_in_vain(self, op: Op, message: Frame) -> None:
         """A transaction that is aborted, with XA when it is prepared: then the message goes back to its queue."""
@@ -160,6 +165,7 @@ class TransactionClient(QueueClient):
             if crash == "undecided":
                 await self.leave()
                 return op.info("crashed on purpose, prepared and undecided")
+            await self._linger(0.15)
             self._decisions.commit(xid)
             if crash == "decided":
                 await self.leave()
