@@ -10,6 +10,7 @@ from simulated import simulated, small_test
 
 from checkers.checks import availability, stability
 from checkers.run import load_run
+from nodes.reference.designs.icestorm import election as icestorm_election
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.election import Election
 from stormproof.contracts.check import INVALID, VALID
@@ -21,8 +22,8 @@ TEST: dict[str, Any] = {"nemesis": "kill", "time_limit": 20.0,
                         "settings": {"kill_kind": "master", "fault_duration": 6.0, "fault_gap": 4.0}}  # fmt: skip
 
 
-def judged(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    run_dir = simulated(small_test(5, **TEST), folder)
+def judged(folder: Path, **changes: Any) -> tuple[Any, Any, dict[str, Any]]:
+    run_dir = simulated(small_test(5, **TEST, **changes), folder)
     info = read_run(run_dir)
     run = load_run(run_dir, info)
     return availability.check(run), stability.check(run), info
@@ -59,3 +60,14 @@ def test_a_master_that_steps_down_every_three_seconds(tmp_path: Path, monkeypatc
     _, stable, _ = judged(tmp_path)
     assert stable.verdict == INVALID
     assert "with no fault in force" in stable.summary
+
+
+def test_replicas_that_take_twenty_seconds_to_find_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = {"system": "icestorm", "workload": "events"}
+    available, stable, info = judged(tmp_path / "right", **events)
+    assert {"healthy", "keeps-roles"} <= set(info["bounds"])
+    assert (available.verdict, stable.verdict) == (VALID, VALID)
+    delay = icestorm_election.merge_delay
+    monkeypatch.setattr(icestorm_election, "merge_delay", lambda *of: delay(*of) + 20.0)
+    available, stable, _ = judged(tmp_path / "late", **events)
+    assert INVALID in (available.verdict, stable.verdict)

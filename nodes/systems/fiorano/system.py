@@ -12,6 +12,7 @@ from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
+from nodes.systems.fiorano.bounds import BOUNDS
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.draws import DRAWING
 from nodes.systems.fiorano.guarantees import GUARANTEES
@@ -85,6 +86,7 @@ FIORANO = Fiorano(
     events=Events(role_change, state_transfer, disk_writes),
     commands=COMMANDS,
     invariants=INVARIANTS,
+    bounds=BOUNDS,
     drawing=DRAWING,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),

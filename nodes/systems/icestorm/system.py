@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.icestorm.admin import COMMANDS
+from nodes.systems.icestorm.bounds import BOUNDS
 from nodes.systems.icestorm.draws import DRAWING
 from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.icestorm.invariants import INVARIANTS
@@ -45,6 +46,7 @@ ICESTORM = ReferenceSystem(
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
     invariants=INVARIANTS,
+    bounds=BOUNDS,
     drawing=DRAWING,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),

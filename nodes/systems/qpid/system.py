@@ -23,6 +23,7 @@ from nodes.reference.designs.qpid.options import (
 )
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
+from nodes.systems.qpid.bounds import BOUNDS
 from nodes.systems.qpid.draws import DRAWING
 from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.qpid.invariants import INVARIANTS
@@ -118,6 +119,7 @@ QPID = Qpid(
     events=Events(role_change, state_transfer),
     commands=COMMANDS,
     invariants=INVARIANTS,
+    bounds=BOUNDS,
     drawing=DRAWING,
     options=(
         Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "

@@ -1,0 +1,21 @@
+"""Within which time a Qpid cluster with managers of ours serves again and is at rest, as multiples of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stormproof.contracts.bounds import HEALTHY, KEEPS_ROLES, SERVES, SERVES_WITH_MAJORITY, Bound
+
+_FAILOVER: Mapping[str, float] = {"detection_timeout": 2, "manager_lease": 3, "eviction_timeout": 1,
+                                "catchup_timeout": 1}  # fmt: skip
+_WHY = ("Failover and Cluster Resource Managers: silence is noticed, the old primary's lease ends, managers elect, "
+        "again where votes are split; a broker that a manager has lost is ended within eviction_timeout; completions "
+        "wait catchup_timeout for who is not caught up; the rest is for starts, and clients that come back")
+_OURS = {"manager": ("builtin",)}
+
+BOUNDS = (
+    Bound(HEALTHY, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES_WITH_MAJORITY, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
+    Bound(KEEPS_ROLES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
+)
