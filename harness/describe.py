@@ -14,11 +14,12 @@ from harness.deployment import demands_of
 from harness.guarantees import exemptions_of, guarantees_of
 from harness.settings import declared_options
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.bounds import JUDGED_BY_BOUNDS, SERVES_WITH_MAJORITY, bounds_of
+from stormproof.contracts.bounds import JUDGED_BY_BOUNDS, SERVES, SERVES_WITH_MAJORITY, bounds_of
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
+from workloads.client import CONNECT, HOME
 
 
 def command_line(test: Test, store: Path, brief: bool = False) -> str:
@@ -65,8 +66,12 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
     # What a busy machine adds to the times of real nodes nobody knows.
     bounds = bounds_of(system.bounds, test) if backend.in_process else {}
-    if demands_of(test).servers != 1 or demands_of(test).local_servers or test.options.get("spares"):
+    demands = demands_of(test)
+    if demands.servers != 1 or demands.local_servers or test.options.get("spares"):
         bounds.pop(SERVES_WITH_MAJORITY, None)  # most of all nodes are not most of each group then
+    if test.options.get(CONNECT.name) == HOME:
+        for name in (SERVES, SERVES_WITH_MAJORITY):
+            bounds.pop(name, None)  # nobody may be beside the node that serves
     wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
     judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(

@@ -78,7 +78,8 @@ values (`bounds`); the checks `availability` and `stability` decide where one of
 Time counts from the last step of any fault, when that was complete. Nothing is concluded from times in which another
 fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one was not shown to have taken effect, or
 failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
-simulated runs only: what a busy machine adds to the times of real nodes nobody knows.
+simulated runs only: what a busy machine adds to the times of real nodes nobody knows. The two about serving are not
+claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups.
 """
 
 

@@ -10,6 +10,7 @@ from simulated import simulated, small_test
 
 from checkers.checks import availability, stability
 from checkers.run import load_run
+from harness.describe import create_run
 from nodes.reference.designs.icestorm import election as icestorm_election
 from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.election import Election
@@ -71,3 +72,15 @@ def test_replicas_that_take_twenty_seconds_to_find_each_other(tmp_path: Path, mo
     monkeypatch.setattr(icestorm_election, "merge_delay", lambda *of: delay(*of) + 20.0)
     available, stable, _ = judged(tmp_path / "late", **events)
     assert INVALID in (available.verdict, stable.verdict)
+
+
+def test_bounds_that_a_test_says_nothing_about_are_not_claimed(tmp_path: Path) -> None:
+    def claimed(name: str, **changes: Any) -> set[str]:
+        return set(read_run(create_run(small_test(1, **changes), "test", tmp_path / name))["bounds"])
+
+    every = {"healthy", "serves", "serves-with-majority", "keeps-roles"}
+    assert claimed("plain") == every
+    assert claimed("spares", nodes=4, settings={"spares": 1}) == every - {"serves-with-majority"}
+    assert claimed("home", settings={"connect": "home"}) == {"healthy", "keeps-roles"}
+    assert claimed("disk", nemesis="disk") == set()
+    assert claimed("real", backend="local") == set(), "what a busy machine adds nobody knows"
