@@ -149,6 +149,14 @@ _OBJECT: Kind = ("an object", _is_object)
 _TEXTS: Kind = ("a list of names", _is_texts)
 _DIGEST: Kind = ("a SHA-256", lambda value: isinstance(value, str) and _SHA256.fullmatch(value) is not None)
 
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_number(each) for each in value.values())
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, dict) and all(_are_numbers(each) for each in value.values())
+
+
 _RUN: Mapping[str, Kind] = {
     "status": (f"{RECORDED} or {BROKEN}", lambda value: value in (RECORDED, BROKEN)),
     "failure": ("a text or null", _or_null(_is_text)),
@@ -165,6 +173,8 @@ _RUN: Mapping[str, Kind] = {
     "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
     "bounds": ("bounds by name, each with seconds, formula and source", _are_bounds),
     "role_changes": ("changes of role", _are_role_changes),
+    "rest": ("what each node held at rest", _are_counts),
+    "keeps": ("numbers by name", _are_numbers),
     "clock_zero": ("a text or null", _or_null(_is_text)),
     "faults_planned": ("a number of faults", lambda value: _is_whole(value) and value >= 0),
     **dict.fromkeys((*DIGESTS, LEDGER_DIGEST), _DIGEST),
@@ -182,7 +192,7 @@ _PHASE: Mapping[str, Kind] = {"name": _TEXT, "start": _TIME, "end": ("a time or 
 _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound": _NUMBER, "state": _TEXT}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
-             "clock_zero", "faults_planned", "failure", "bounds", "role_changes")  # fmt: skip
+             "rest", "keeps", "clock_zero", "faults_planned", "failure", "bounds", "role_changes")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; where they are, they must be what they should."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")

@@ -73,6 +73,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         for name in (SERVES, SERVES_WITH_MAJORITY):
             bounds.pop(name, None)  # nobody may be beside the node that serves
     wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
+    wanted += ["growth"] if backend.in_process and system.keeps else []
     judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(
         test,
@@ -87,6 +88,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         gates=work.gates(test.options),
         invariants=invariants,
         bounds=bounds,
+        keeps={keep.name: keep.most(test.options) for keep in system.keeps},
         fault_points=dict(system.fault_points),
         command=command_line(test, store),
         versions=versions(),

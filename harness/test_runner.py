@@ -36,7 +36,7 @@ from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
-from stormproof.contracts.backend import DEAD
+from stormproof.contracts.backend import DEAD, Holding
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import Client
 from stormproof.errors import EXIT_ERROR, StormproofError
@@ -57,6 +57,8 @@ T = TypeVar("T")
 
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
+REST = 3.0
+"""Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest."""
 DEAD_POLL = 0.5
 """Seconds between looks for a broker that ended as it started."""
 
@@ -234,6 +236,15 @@ class TestRunner:
         await self.interpreter.close()
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """Note what the nodes hold when nobody has used them for some time, where that can be seen."""
+        if not isinstance(self.backend, Holding):
+            return
+        longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
+        await asyncio.sleep(REST + 2 * longest)
+        update_run(self.run_dir, rest={node: dict(self.backend.holdings(node)) for node in self.topology.machines})
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         start = self.clock()

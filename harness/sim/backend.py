@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
+from harness.sim.holdings import holdings
 from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import CONTROL, Network
@@ -86,6 +87,7 @@ class SimNode:
         self.shared: dict[str, Disk] = {}
         """Where a program's databases are, if not on the machine's own disk."""
         self.programs: dict[str, LaunchedProgram] = {}
+        self.runtimes: dict[str, SimRuntime] = {}
 
     def state(self, program: str) -> ProcessState:
         """What the simulated operating system says of a program."""
@@ -194,6 +196,16 @@ class SimBackend(Backend):
         if claimed and test.options.get(INVARIANTS):
             self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines)
 
+    def holdings(self, node: str) -> Mapping[str, int]:
+        """What the programs of a node that run hold: name of a container or table -> how many things."""
+        place = self._node(node)
+        found: dict[str, int] = {}
+        for name, runtime in place.runtimes.items():
+            if place.state(name).state == RUNNING:
+                for what, count in holdings(runtime.exposed).items():
+                    found[what] = found.get(what, 0) + count
+        return found
+
     def address(self, name: str) -> str:
         """IP address of a simulated node or client host."""
         try:
@@ -262,7 +274,7 @@ class SimBackend(Backend):
                 process.look = observer.watch(node, name, group, subject)
                 process.over = partial(observer.ended, name, group)
 
-        runtime = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch)
+        runtime = place.runtimes[program] = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch)
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 

@@ -33,6 +33,8 @@ class SimRuntime(LoopRuntime):
         self._time_of_day = time_of_day
         self._began = process.local()
         self._watch = watch
+        self.exposed: list[object] = []
+        """The programs' own objects that may be looked into."""
 
     def open_database(self, name: str) -> sqlite3.Connection:
         """The node's database of that name, as it is on its disk.
@@ -53,7 +55,8 @@ class SimRuntime(LoopRuntime):
             self._write(line)
 
     def expose(self, group: str, name: str, program: object) -> None:
-        """Let invariants look at the program, if it can be observed."""
+        """Let others look into the program, and invariants at it, if it can be observed."""
+        self.exposed.append(program)
         if self._watch is not None and hasattr(program, "observed"):
             self._watch(group, name, cast("Watched", program))
 

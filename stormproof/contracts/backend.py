@@ -240,6 +240,16 @@ class Backend(ABC):
 
 
 @runtime_checkable
+class Holding(Protocol):
+    """Machines whose programs can be looked into."""
+
+    def holdings(self, node: str) -> Mapping[str, int]:
+        """What the programs of a node that run hold in memory and in their databases: name of a container or table ->
+        how many things; small ones are left out."""
+        ...
+
+
+@runtime_checkable
 class Shells(Protocol):
     """Machines with a shell: commands are run and programs are started there."""
 

@@ -13,6 +13,7 @@ from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.keeps import Keep
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import UsageError
@@ -114,9 +115,9 @@ class System(ABC):
     run in this process, under simulated time. ``guarantees`` and ``modes`` say what it guarantees in which mode,
     ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
 
-    ``invariants`` are what must hold of simulated nodes at every instant, ``bounds`` within which times it serves again
-    and is at rest. Recorded for what steers runs: ``fault_points`` (name -> what happens there).
-    ``drawing`` is what the default campaign draws of its settings.
+    ``invariants`` are what must hold of simulated nodes at every instant, ``keeps`` what they may hold at rest,
+    ``bounds`` within which times it serves again and is at rest. Recorded for what steers runs: ``fault_points``
+    (name -> what happens there). ``drawing`` is what the default campaign draws of its settings.
     """
 
     name: str = ""
@@ -133,6 +134,7 @@ class System(ABC):
     bugs: tuple[KnownBug, ...] = ()
     invariants: tuple[Invariant, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    keeps: tuple[Keep, ...] = ()
     fault_points: Mapping[str, str] = {}
     drawing: Drawing = Drawing()
 

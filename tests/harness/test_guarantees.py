@@ -220,7 +220,8 @@ def test_every_guarantee_names_a_check_and_faults_that_exist(system: str):
 def test_a_run_is_judged_by_what_its_mode_guarantees(tmp_path: Path):
     plain = create_run(described(propagation="asynchronous", reliable="false"), "test", tmp_path)
     info = read_run(plain)
-    assert info["guarantees"] == ["phantom", "duplicated", "depth", "recovery", "livelock", "invariants"]
+    assert info["guarantees"] == [
+        "phantom", "duplicated", "depth", "recovery", "livelock", "invariants", "availability", "stability", "growth"]
     assert info["statuses"]["lost"]["status"] == NOT_PROMISED
 
 

@@ -74,7 +74,7 @@ def exchanged(patch: pytest.MonkeyPatch) -> None:
     take_in = Leader._take_in
 
     def instead(self: Leader, learner: Member) -> None:
-        self._replica.group = self._replica.group[:-1]
+        self._replica.places = self._replica.places[:-1]
         take_in(self, learner)
 
     patch.setattr(Leader, "_take_in", instead)

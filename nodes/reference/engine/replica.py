@@ -22,6 +22,10 @@ class QueueReplicas:
             if message.queue.kind == PLAIN:
                 self._held.setdefault(message.queue.name, {})[message.sequence] = message
 
+    def forget(self) -> None:
+        """The queues are served from now on, by whoever takes messages out of them."""
+        self._held.clear()
+
     def position(self, queue: str) -> int:
         """Number of the last message that the queue was told of; 0 when there is no such queue."""
         held = self._state.queues.get(queue)

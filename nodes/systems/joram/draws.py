@@ -18,6 +18,12 @@ DRAWING = Drawing(
     nodes=(2, 3, 3, 3, 4, 4, 5, 5),
     timeouts=("detection_timeout", "detection_timeout", "idle_timeout"),
     never=(
+        Never("a group of two has no majority when one has lost its disk", {"nodes": (2,)}, faults=("disk",)),
+        Never("a group of two has no majority when one has lost its disk", {"spares": (1, 2)}, faults=("disk",)),
+        Never("servers of two replicas each have no majority when one has lost its disk", faults=("disk",),
+              workloads=("clustered", "clustered-topic", "store-and-forward")),
+        Never("an offline client forgets what has a receipt, which may come undone",
+              {"propagation": ("asynchronous",)}, ("offline-send",)),
         Never("a client that finds nobody beside it does not go elsewhere, so what is there is never taken",
               {"connect": ("home",)}, ("consume-last", "clustered")),
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),

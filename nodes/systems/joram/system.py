@@ -9,6 +9,7 @@ from nodes.systems.joram.bounds import BOUNDS
 from nodes.systems.joram.draws import DRAWING
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
+from nodes.systems.joram.keeps import KEEPS
 from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
@@ -64,6 +65,7 @@ JORAM = Joram(
     local=STANDALONE,
     invariants=INVARIANTS,
     bounds=BOUNDS,
+    keeps=KEEPS,
     drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",

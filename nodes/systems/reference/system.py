@@ -9,6 +9,7 @@ from typing import Any
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
+from nodes.systems.reference.keeps import ENGINE
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from stormproof.contracts.bounds import Bound
@@ -17,6 +18,7 @@ from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.keeps import Keep
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import AdminCommand, DiskWrites, KnownBug, RoleChange, StateTransfer, System
 from stormproof.errors import UsageError
@@ -64,6 +66,7 @@ class ReferenceSystem(System):
         local: ReferenceSystem | None = None,
         invariants: tuple[Invariant, ...] = (),
         bounds: tuple[Bound, ...] = (),
+        keeps: tuple[Keep, ...] = ENGINE,
         drawing: Drawing | None = None,
     ) -> None:
         self.name = name
@@ -74,6 +77,7 @@ class ReferenceSystem(System):
         self.guarantees = guarantees
         self.invariants = invariants
         self.bounds = bounds
+        self.keeps = keeps
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()

@@ -59,6 +59,10 @@ class Backup:
             DELETE: self._delete, SNAPSHOT: self._take_snapshot,
         }  # fmt: skip
 
+    def forget(self) -> None:
+        """This broker serves from now on what it has copies of."""
+        self._queues.forget()
+
     def attach(self, generation: int) -> Attach:
         """What to tell a primary; nothing is held by whoever is going to discard it."""
         self.completed = self._begun_bytes = 0

@@ -233,6 +233,7 @@ class Roles:
         with self._broker.transaction():
             self.store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
         self.serves_at, self.forced = None, False
+        self.backup.forget()
         self.primary = Primary(
             self._broker, self._engine, self._options, self.configuration, self.generations, generation,
             self._urls.others(self.name), self.send, self._cut, self._permission or self._eviction(ended),

@@ -1,0 +1,52 @@
+"""Growth: what nodes hold when nobody uses them any more must not depend on how much they have done."""
+
+from __future__ import annotations
+
+from checkers.api import RunCheck
+from checkers.run import Run
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.text import amount
+from stormproof.vocabulary import ANY
+
+SHARE = 0.2
+"""Things in one container, by operation, from which on it grows with what is done: of each message, of which an
+operation in two is one, or of each second acknowledgement, something is left."""
+LEAST = 100
+"""Things below which that may be chance."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Violated when a node, at rest after the run, held more in some container or table than its system declares, and
+    about as much as there were operations.
+
+    What a run that ended with messages in its queues holds tells nothing of leaks: those are left out, by the depth
+    that was read. Unknown of real nodes, into which nobody looks, and where little was done.
+    """
+    rest = run.info.get("rest")
+    if not isinstance(rest, dict):
+        return CheckOutcome(UNKNOWN, 0, "nobody looked into the nodes")
+    operations = sum(int(counts[0]) for counts in run.tally.values())
+    most = max(LEAST, int(SHARE * operations))
+    keeps = run.info.get("keeps") or {}
+    found: list[Anomaly] = []
+    for node, holdings in sorted(rest.items()):
+        for name, count in sorted(holdings.items()):
+            declared = [limit for start, limit in keeps.items() if name.startswith(start)]
+            if count > max([most, *declared]):
+                found.append(Anomaly("leak", (), detail={"node": node, "what": name, "holds": count,
+                                                          "operations": operations}))
+    if found:
+        first = found[0].detail
+        text = (f"{first['node']} held {first['holds']} things in {first['what']} at rest, after "
+                f"{amount(operations, 'operation')}")
+        return CheckOutcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]))
+    return CheckOutcome(VALID, 0, f"nothing that nodes held at rest had grown with {amount(operations, 'operation')}")
+
+
+CHECK = RunCheck(
+    name="growth",
+    guarantee="what nodes hold at rest does not grow with what they have done",
+    anomaly="leak",
+    subjects=(ANY,),
+    function=check,
+)

@@ -1,0 +1,12 @@
+"""What joram's replicas hold at rest."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.keeps import ENGINE
+from stormproof.contracts.keeps import Keep
+
+KEEPS = (
+    *(Keep(name, "the newest entries of the log", "log_keep", 2000)
+      for name in ("Log._entries", "Log._epochs", "Log._sizes", "table joram_log")),
+    *ENGINE,
+)  # fmt: skip

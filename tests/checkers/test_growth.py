@@ -1,0 +1,82 @@
+"""Growth: what nodes at rest hold must not depend on how much they have done."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from checkers.checks import growth
+from checkers.run import Run
+from harness.sim.campaign import ALL, run_seed
+from harness.sim.draw import DrawnCase, Given
+from harness.sim.holdings import holdings
+from nodes.reference.engine.model import Queue
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.keeps import Keep
+from stormproof.run_folder import read_run
+
+DESIGNS = ("joram", "icestorm", "qpid", "fiorano")
+
+
+def run_of(info: dict[str, Any], operations: int = 0) -> Run:
+    return cast(Run, SimpleNamespace(info=info, tally={"enqueue": np.array([operations, 0, 0, 0])}))
+
+
+@pytest.mark.parametrize(("held", "operations", "verdict"), [
+    ({"A.b": 99}, 100, "valid"), ({"A.b": 101}, 100, "invalid"), ({"A.b": 101}, 1000, "valid"),
+    ({"A.b": 201}, 1000, "invalid"), ({"Log._entries": 300}, 1000, "valid"), ({"Log._entries": 301}, 1000, "invalid"),
+    ({}, 0, "valid"),
+])  # fmt: skip
+def test_what_grows_with_what_is_done_is_a_leak(held: dict[str, int], operations: int, verdict: str) -> None:
+    outcome = growth.check(run_of({"rest": {"n1": {}, "n2": held}, "keeps": {"Log._": 300}}, operations))
+    assert outcome.verdict == verdict
+    if verdict == "invalid":
+        assert outcome.anomalies[0].detail["node"] == "n2"
+    assert growth.check(run_of({})).verdict == "unknown"
+
+
+def test_what_may_be_kept_is_told_by_settings() -> None:
+    assert Keep("Log._", "so", "log_keep", 7).most({"log_keep": 5}) == 12
+    for name in DESIGNS:
+        system = SYSTEMS.load(name)
+        assert {keep.option for keep in system.keeps} - {""} <= {option.name for option in system.options}
+
+
+def test_a_program_is_looked_into() -> None:
+    queue = Queue.__new__(Queue)
+    found = holdings([SimpleNamespaceOfNodes(a={n: [n] * 2 for n in range(30)}, b=deque(range(5)), c=queue)])
+    assert found == {"SimpleNamespaceOfNodes.a": 30, "SimpleNamespaceOfNodes.a[]": 60}
+
+
+class SimpleNamespaceOfNodes(SimpleNamespace):
+    __module__ = "nodes.example"
+
+
+@pytest.mark.parametrize("system", DESIGNS)
+def test_unchanged_brokers_keep_nothing(system: str, tmp_path: Path) -> None:
+    result = run_seed(DrawnCase(system), 5, tmp_path, tmp_path, ALL)
+    assert result.run_dir is not None and result.verdict in ("valid", "unknown"), result.sentence
+    info = read_run(result.run_dir)
+    assert set(info["rest"]) >= set(result.case.test(5).node_names)
+    assert "growth" in info["guarantees"]
+
+
+def test_a_broker_that_keeps_every_message_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nodes.reference.engine.state import State
+
+    delete = State.remove_message
+
+    def keep(self: Any, message: Any) -> None:
+        self.__dict__.setdefault("gone", []).append(message.id)
+        delete(self, message)
+
+    monkeypatch.setattr(State, "remove_message", keep)
+    given = Given(("queue",), ("kill",), 3, 20.0, 40.0, {"surface": "false"})
+    result = run_seed(DrawnCase("joram", given), 1, tmp_path, tmp_path, ALL)
+    assert result.verdict == "invalid" and "growth" in result.broken, result.sentence
+    assert "State.gone" in result.sentence
