@@ -19,7 +19,7 @@ from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.history.ledger import FaultWindow, Standstill
 from stormproof.test import Test
 
-pytestmark = pytest.mark.requirement("H25", part=True)
+pytestmark = pytest.mark.requirement("H17", part=True)
 
 SIM = {"test": {"workload": "queue", "nodes": 3, "nemesis": ["kill"], "backend": "sim"}}
 MS = 1_000_000

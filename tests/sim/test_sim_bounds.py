@@ -17,7 +17,7 @@ from nodes.reference.designs.joram.election import Election
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.run_folder import read_run
 
-pytestmark = pytest.mark.requirement("H25", part=True)
+pytestmark = pytest.mark.requirement("H17", part=True)
 
 TEST: dict[str, Any] = {"nemesis": "kill", "time_limit": 20.0,
                         "settings": {"kill_kind": "master", "fault_duration": 6.0, "fault_gap": 4.0}}  # fmt: skip
