@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from reports.roles import role_lanes
 from reports.series import run_series
 from reports.spans import pair_spans
 from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, fault_name, flat, plain
+from reports.why import Group, declared, groups, read_transfers
 from stormproof.contracts.check import VERDICTS
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import FaultWindow, Standstill
@@ -67,6 +68,9 @@ class CheckGroup:
     anomalies: tuple[ShownAnomaly, ...]
     pictures: tuple[tuple[str, str], ...] = ()
     """Pages that show what was found: (file, words for the link)."""
+    declared: str = ""
+    """What the system says of the guarantee."""
+    groups: tuple[Group, ...] = ()
 
 
 def write_report(run_dir: Path) -> Path:
@@ -91,6 +95,15 @@ def run_report(folder: RunFolder) -> str:
     faults = fault_rows(folder.faults, verdict)
     planned = number(folder.run.get("faults_planned")) or 0
     logs = _logs(folder, anomalies, faults)
+    roles = role_lanes(folder.path, folder.faults, duration)
+    transfers = read_transfers(folder.path)
+    checks = [
+        replace(
+            check, declared=declared(folder.run, check.name),
+            groups=groups(check.anomalies, check.count, roles, transfers, duration),
+        )
+        for check in checks
+    ]
     word, sentence = headline(folder)
     context = {
         "name": shorten(folder.name),
@@ -114,7 +127,7 @@ def run_report(folder: RunFolder) -> str:
         "files": [name for name in FILES if (folder.path / name).exists()],
         "pictures": frozenset(pictures(folder.path)),
         "logs": logs,
-        "roles": role_lanes(folder.path, folder.faults, duration),
+        "roles": roles,
         "leaders": leader_lanes(folder.path, duration),
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
