@@ -25,7 +25,7 @@ DRAWING = Drawing(
         Never("an offline client forgets what has a receipt, which may come undone",
               {"propagation": ("asynchronous",)}, ("offline-send",)),
         Never("a client that finds nobody beside it does not go elsewhere, so what is there is never taken",
-              {"connect": ("home",)}, ("consume-last", "clustered")),
+              {"connect": ("home",)}, ("consume-last", "clustered", "offline-send")),
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
         Never("a client that does not reconnect loses what was confirmed early",
               {"propagation": ("asynchronous",), "reliable": (False,)}),

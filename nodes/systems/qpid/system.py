@@ -27,6 +27,7 @@ from nodes.systems.qpid.bounds import BOUNDS
 from nodes.systems.qpid.draws import DRAWING
 from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.qpid.invariants import INVARIANTS
+from nodes.systems.qpid.keeps import KEEPS
 from nodes.systems.qpid.managers import OUTSIDE
 from nodes.systems.qpid.modes import MODES, TRIAL
 from nodes.systems.qpid.programs import STORE, disaster_nodes, program_roles
@@ -121,6 +122,7 @@ QPID = Qpid(
     invariants=INVARIANTS,
     bounds=BOUNDS,
     drawing=DRAWING,
+    keeps=KEEPS,
     options=(
         Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "
                "person, or a manager that is not ours", MANAGERS),
