@@ -15,6 +15,8 @@ DRAWING = Drawing(
     nodes=(2,),
     timeouts=("lease", "heartbeat", "database_timeout"),
     never=(
+        Never("a client that is not beside the active server does not go elsewhere, so what is there is never taken",
+              {"connect": ("home",)}, ("consume-last", "offline-send", "queue")),
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
     ),
 )

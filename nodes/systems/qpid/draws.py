@@ -16,6 +16,7 @@ DRAWING = Drawing(
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),
     never=(
-        Never("hardly a client would be beside the primary", {"connect": ("home",)}, ("consume-last", "offline-send")),
+        Never("hardly a client would be beside the primary", {"connect": ("home",)},
+              ("consume-last", "offline-send", "queue")),
     ),
 )
