@@ -35,7 +35,8 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Transfer:
-    """From ``time`` on (seconds of the run) ``target`` has the state of ``source``, as a log says."""
+    """At ``time`` (seconds of the run) ``target`` announced a transfer of ``source``'s state to it: its beginning or
+    its end, as the system declares."""
 
     time: float
     source: str
@@ -159,8 +160,9 @@ def _two_masters(roles: Sequence[Lane], first: float, last: float) -> list[str]:
 def _afterwards(
     node: str, sends: Sequence[Operation], roles: Sequence[Lane], transfers: Sequence[Transfer]
 ) -> Iterator[str]:
-    """What the node announced since the last of the messages that it confirmed was sent: its roles until its state was
-    replaced, or the first few. From the sending on, since a receipt is on its way when the client gets it."""
+    """What the node announced since the last of the messages that it confirmed was sent: its roles until a
+    transfer of state to it, or the first few. From the sending on, since a receipt is on its way when the
+    client gets it."""
     last = max(op.start for op in sends if op.node == node)
     stretches = [s for lane in roles if lane.node == node for s in lane.stretches]
     replaced = next((each for each in transfers if each.target == node and each.time >= last), None)
@@ -180,9 +182,10 @@ def _afterwards(
     if replaced is not None:
         source = replaced.source if replaced.source not in ("", "?") else "another node"
         detail = f" ({shorten(replaced.detail)})" if replaced.detail else ""
-        yield f"{replaced.time:.3f} s: {node} took the state of {source}{detail} in place of its own."
+        # Of some designs it is the end of a replacement, of others the beginning of catching up.
+        yield f"{replaced.time:.3f} s: {node} announced a transfer of state to it from {source}{detail}."
     elif stretches:
-        yield f"The logs tell of no state that {node} took from another node after that."
+        yield f"The logs tell of no transfer of state to {node} after that."
     else:
         yield f"The logs tell no roles of {node}."
 

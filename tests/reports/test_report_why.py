@@ -43,7 +43,7 @@ def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
         # The receipt came when n2 was a slave already; it confirmed before.
         "11.950 s: the last that n2 confirmed was sent; its role then: master (epoch 2).",
         "12.000 s: n2 was slave (epoch 3).",
-        "12.700 s: n2 took the state of n1 (entry 9) in place of its own.",
+        "12.700 s: n2 announced a transfer of state to it from n1 (entry 9).",
     )
     assert len(group.bars) == BINS
     assert [at for at, bar in enumerate(group.bars) if bar] == [16, 23]
@@ -54,8 +54,8 @@ def test_what_the_run_does_not_tell_is_not_told() -> None:
     (group,) = groups([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2], [early, Transfer(25, "n2", "n1", "")], 30)
     assert group.sentence == ("1 lost: confirmed by n2, sent at 20.000 s, while no fault was in force, by 1 client "
                               "process.")  # fmt: skip
-    assert group.happened[-1] == "The logs tell of no state that n2 took from another node after that."
-    assert not any("took the state" in line or "both" in line for line in group.happened)
+    assert group.happened[-1] == "The logs tell of no transfer of state to n2 after that."
+    assert not any("announced a transfer" in line or "both" in line for line in group.happened)
     (group,) = groups([lost(1, 8.0)], 1, [], [], 30)
     assert group.happened == ("The logs tell no roles of n2.",)
 
