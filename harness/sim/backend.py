@@ -16,6 +16,7 @@ from harness.sim.holdings import holdings
 from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import CONTROL, Network
+from harness.sim.points import Strike
 from harness.sim.runtime import SimRuntime
 from nodes.reference.api import ConfigError
 from nodes.systems.catalog import SYSTEMS
@@ -309,6 +310,17 @@ class SimBackend(Backend):
         """End the program at once; nothing if it is dead."""
         await self._act()
         self._node(node).end(program)
+
+    def strike(self, node: str, program: str, point: str, hit: int) -> Strike:
+        """Kill the program when it comes to a point for the ``hit``-th time from now on, exactly there.
+
+        Raises:
+            BackendError: it is dead.
+        """
+        self._living(node, program)
+        place = self._node(node)
+        place.runtimes[program].strike = armed = Strike(point, hit, partial(place.end, program))
+        return armed
 
     async def pause(self, node: str, program: str) -> None:
         """Let nothing of the program run; raises BackendError when it is dead."""

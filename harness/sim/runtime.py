@@ -10,6 +10,7 @@ from typing import cast
 
 from harness.sim.disk import Disk
 from harness.sim.loop import Process
+from harness.sim.points import Strike
 from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
 from stormproof.contracts.invariant import Watched
@@ -35,6 +36,8 @@ class SimRuntime(LoopRuntime):
         self._watch = watch
         self.exposed: list[object] = []
         """The programs' own objects that may be looked into."""
+        self.strike: Strike | None = None
+        """What is to end the process at one of its points."""
 
     def open_database(self, name: str) -> sqlite3.Connection:
         """The node's database of that name, as it is on its disk.
@@ -59,6 +62,16 @@ class SimRuntime(LoopRuntime):
         self.exposed.append(program)
         if self._watch is not None and hasattr(program, "observed"):
             self._watch(group, name, cast("Watched", program))
+
+    def point(self, name: str) -> None:
+        """Strike, if that is armed for this point, and this is the time to.
+
+        Raises:
+            Struck: the process has ended, here.
+        """
+        strike = self.strike
+        if strike is not None and self._process.state != "dead":
+            strike.reached(name)
 
     def clocks(self) -> tuple[float, datetime]:
         """The node's clocks."""

@@ -99,6 +99,10 @@ class Runtime(Protocol):
         """What invariants may look at, where nodes are simulated; ``group`` names the nodes that belong together, and
         ``name`` is this one's among them."""
 
+    def point(self, name: str) -> None:
+        """The program is at a named place where a fault hurts (``nodes.reference.points``); only the simulator, if it
+        was asked to strike there, does something."""
+
 
 class Command(NamedTuple):
     """One change of the broker's state, encodable by ``nodes.reference.wire``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodes.reference import wire
 from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.engine.shapes import ShapeError, check_state
+from nodes.reference.points import APPENDED, STORED
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateBegin, StateChunk, StateEnd
 from nodes.reference.replication.positions import LogId
@@ -70,6 +71,8 @@ class FollowerLog:
             log.append(epoch, entry)
         self.matched = max(self.matched, index)
         self._owes_ack = True
+        if message.entries:
+            self._replica.runtime.point(APPENDED)
         self.commit(message.commit)
 
     def commit(self, index: int) -> None:
@@ -136,5 +139,6 @@ class FollowerLog:
             replica.log.compact(options.log_keep, options.log_keep_bytes, replica.log.applied)
             if RECEIPT_BEFORE_SYNC not in replica.bugs:
                 replica.persist()
+            replica.runtime.point(STORED)
         replica.send(self.source, Ack(self.epoch, self.matched, self.echo))
         return True

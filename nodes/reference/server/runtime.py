@@ -89,6 +89,9 @@ class LoopRuntime(ABC):
     def expose(self, group: str, name: str, program: object) -> None:
         """Nobody looks."""
 
+    def point(self, name: str) -> None:
+        """Nothing strikes."""
+
     def now(self) -> float:
         """Monotonic seconds, by the event loop's clock."""
         return asyncio.get_running_loop().time()

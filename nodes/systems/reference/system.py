@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from nodes.reference.api import Config, ConfigError
@@ -67,6 +68,7 @@ class ReferenceSystem(System):
         invariants: tuple[Invariant, ...] = (),
         bounds: tuple[Bound, ...] = (),
         keeps: tuple[Keep, ...] = ENGINE,
+        fault_points: Mapping[str, str] = MappingProxyType({}),
         drawing: Drawing | None = None,
     ) -> None:
         self.name = name
@@ -78,6 +80,7 @@ class ReferenceSystem(System):
         self.invariants = invariants
         self.bounds = bounds
         self.keeps = keeps
+        self.fault_points = fault_points
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()

@@ -16,6 +16,7 @@ from nodes.reference.designs.joram.decisions import MAX_MEMBERS, committed_index
 from nodes.reference.designs.joram.log import Member, encode_command, encode_group, encode_view
 from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
 from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.points import COMMITTED
 from nodes.reference.replication.lease import Lease
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, LogPosition, StateAck, position_of
@@ -363,6 +364,8 @@ class Leader:
     def _commit(self) -> None:
         """Apply what is committed now; its effects may go out, if this master serves."""
         effects = self._replica.advance(self._committed())
+        if effects:
+            self._replica.runtime.point(COMMITTED)
         if self.serving:
             self._outbox.add(effects)
             self._outbox.commit(self._replica.committed)
