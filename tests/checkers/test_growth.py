@@ -17,7 +17,7 @@ from harness.sim.draw import DrawnCase, Given
 from harness.sim.holdings import holdings
 from nodes.reference.engine.model import Queue
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.keeps import Keep
+from stormproof.contracts.keeps import LEFT, Keep
 from stormproof.run_folder import read_run
 
 DESIGNS = ("joram", "icestorm", "qpid", "fiorano")
@@ -30,10 +30,12 @@ def run_of(info: dict[str, Any], operations: int = 0) -> Run:
 @pytest.mark.parametrize(("held", "operations", "verdict"), [
     ({"A.b": 99}, 100, "valid"), ({"A.b": 101}, 100, "invalid"), ({"A.b": 101}, 1000, "valid"),
     ({"A.b": 201}, 1000, "invalid"), ({"Log._entries": 300}, 1000, "valid"), ({"Log._entries": 301}, 1000, "invalid"),
-    ({}, 0, "valid"),
+    ({}, 0, "valid"), ({"Message.x": 9999}, 100, "valid"), ({"A.b": 250, "Message.x": 50}, 100, "valid"),
+    ({"A.b": 251, "Message.x": 50}, 100, "invalid"),
 ])  # fmt: skip
 def test_what_grows_with_what_is_done_is_a_leak(held: dict[str, int], operations: int, verdict: str) -> None:
-    outcome = growth.check(run_of({"rest": {"n1": {}, "n2": held}, "keeps": {"Log._": 300}}, operations))
+    keeps = {"Log._": 300, "Message.": LEFT}
+    outcome = growth.check(run_of({"rest": {"n1": {}, "n2": held}, "keeps": keeps}, operations))
     assert outcome.verdict == verdict
     if verdict == "invalid":
         assert outcome.anomalies[0].detail["node"] == "n2"
