@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
+from stormproof.contracts.topology import Topology
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem
@@ -46,6 +48,11 @@ class Redis(ShellSystem):
         Option("wait", 0, "replicas that must have a write before a client counts it as confirmed (WAIT)"),
         Option("wait_timeout", 0.5, "seconds that a client waits for them"),
     )
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """One server needs no sentinels."""
+        topology = super().topology(test, demands)
+        return topology if test.options["mode"] == SENTINEL else replace(topology, packages=self.packages[:1])
 
     def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
         """One, or three with Sentinel: of two sentinels neither is a majority."""
