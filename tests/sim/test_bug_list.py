@@ -1,0 +1,27 @@
+"""The list of bugs that are to be put in: each names a function that is there, and none that is switchable already."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+from nodes.reference.bugs import BUGS
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^\| `([\w-]+)` \| (\w+) \| `([\w./]+):(\w+)` \| .+ \| .+ \|$", re.MULTILINE)
+
+
+def functions_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_places_are_there() -> None:
+    rows = ROW.findall((ROOT / "docs" / "bugs.md").read_text(encoding="utf-8"))
+    assert len(rows) >= 80 and len({name for name, *_ in rows}) == len(rows)
+    assert min(Counter(design for _, design, *_ in rows).values()) >= 8
+    for name, _, place, function in rows:
+        assert function in functions_of(ROOT / "nodes" / "reference" / place), name
+        assert name not in BUGS, f"{name} is switchable: take it off the list"
