@@ -183,11 +183,14 @@ def _reproduced(name: str, given: Mapping[str, Any], where: str, seeds: Sequence
 
 
 def _bugs(value: str | list[str], where: str) -> list[str]:
-    names = list(BUGS) if value == _ALL else list(_several(value))
+    names = [bug.name for bug in BUGS.values() if not bug.edited] if value == _ALL else list(_several(value))
     for name in names:
         if name not in BUGS:
             raise UsageError(f"{where}: mutants: there is no bug {name!r}{near(name, BUGS)} (`stormproof list bugs` "
                              f"names them, {_ALL!r} means all)")
+        if BUGS[name].edited:
+            raise UsageError(f"{where}: mutants: {name!r} has no test that exercises it; `stormproof mutants {name}` "
+                             "hunts it by the default campaign")
     return names
 
 

@@ -78,6 +78,7 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, exercise
     """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most: of the test that exercises the bug, or
     of the default campaign. What a drawn test finds counts only if it finds nothing without the bug."""
     began = time.perf_counter()
+    exercise = exercise and not BUGS[bug].edited
     case: Seeded = case_of(bug) if exercise else drawn_case_of(bug)
     first = start + number * ROUND_SEEDS
     without: list[str] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference.api import ConfigError
+from nodes.reference.mutations import MUTATIONS
 
 NONE = "none"
 
@@ -23,6 +24,7 @@ class Bug:
     ``exercise`` are settings that the bug needs to bite; ``design`` is the one whose code has it, as have those in
     ``also``, which share this code; ``workload`` is the one that shows it, ``nemesis`` the faults that do; ``nodes`` is
     how many it takes, None: as many as any test. ``client``: it is in the client of that workload, not in the broker.
+    ``edited``: it is an edit of the code (``mutations``), and no test exercises it but the default campaign.
     """
 
     name: str
@@ -34,10 +36,13 @@ class Bug:
     nodes: int | None = None
     also: tuple[str, ...] = ()
     client: bool = False
+    edited: bool = False
 
     @property
     def test(self) -> str:
-        """Options of ``stormproof test`` and ``simulate`` with which it shows."""
+        """Options of ``stormproof simulate`` with which it shows, and of ``test`` if it is not edited."""
+        if self.edited:
+            return shlex.join(["--system", self.design, "--draw", "--seeds", "300"])
         words = ["--system", self.design, "--workload", self.workload, "--nemesis", self.nemesis]
         words += [] if self.nodes is None else ["--nodes", str(self.nodes)]
         for name, value in self.exercise.items():
@@ -129,6 +134,8 @@ REPOSITORY_FORGOTTEN = "repository-forgotten"
 
 _CORE = ("standalone",)
 """What a broker does for any design that leaves its messages to the engine."""
+_SHARING = ("joram", "qpid", "fiorano")
+"""Designs that have the engine and the server."""
 _ALL = ("standalone", "icestorm")
 _ALL_DOWN = {"max_down": "3", "kill_kind": "random"}
 _SURFACE = {"surface": "true"}
@@ -297,6 +304,8 @@ BUGS: Mapping[str, Bug] = {
         Bug(COMMIT_UNMATCHED, "a replica takes entries for committed without comparing them", exercise=_MAJORITY),
         Bug(COMMIT_UNSYNCED, "the database does not wait for the disk when it commits", nemesis="power",
             exercise={"power_kind": "all", "settle_timeout": "5", "drain_limit": "10"}, also=_ALL),
+        *(Bug(each.name, each.summary, design=each.design, also=_SHARING if each.design == "standalone" else (),
+              edited=True) for each in MUTATIONS.values()),
     )
 }
 

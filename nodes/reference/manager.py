@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from nodes.reference import mutations
 from nodes.reference.api import ConfigError
+from nodes.reference.bugs import switched_on
 from nodes.reference.designs.qpid.manager.addresses import Addresses, LinuxAddresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig, read_manager_config
 from nodes.reference.designs.qpid.manager.manager import Manager
@@ -22,6 +24,7 @@ class ManagerProcess(NodeProcess):
                  addresses: Addresses | None = None) -> None:
         if not config.secret:
             runtime.log(NO_SECRET, level="warning")
+        mutations.switch(switched_on(config.options))
         super().__init__(Manager(config, runtime, programs, addresses).run(), runtime, "manager")
 
 

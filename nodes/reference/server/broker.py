@@ -27,6 +27,7 @@ from nodes.reference.api import (
     Runtime,
     Waiting,
 )
+from nodes.reference import mutations
 from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import is_in_memory, make_design
 from nodes.reference.engine.engine import StoreEngine
@@ -76,6 +77,7 @@ class ReferenceBroker:
             else runtime.open_database(DATABASE))
         self.disk_writes = 0
         self.bugs = switched_on(config.options)
+        mutations.switch(self.bugs)
         if COMMIT_UNSYNCED in self.bugs:
             self.database.execute("PRAGMA synchronous=OFF")
         self.engine = StoreEngine(self.database, self.limits, self.bugs, config)

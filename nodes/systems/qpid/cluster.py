@@ -34,7 +34,7 @@ MANAGER_PORT = 61616
 """Where managers hear each other."""
 LESSOR_PORT = 61617
 """Where a broker asks its manager whether it may go on."""
-MANAGER_OPTIONS = ("manager_lease", "standby")
+MANAGER_OPTIONS = ("manager_lease", "standby", "bug")
 """What of a test's options is the managers' as well."""
 PATIENCE = 5.0
 """Seconds for which a person waits whether a manager finds a primary."""
