@@ -30,6 +30,7 @@ CHECKS: Registry[Check] = Registry(
           "checkers.checks.subscription:CHECK"),
     Entry("redelivery", "delivered again without saying so", "checkers.checks.redelivery:CHECK"),
     Entry("refusal", "a command that makes no sense, and was confirmed", "checkers.checks.refusal:CHECK"),
+    Entry("dialogue", "answered otherwise than a model of a broker does", "checkers.checks.dialogue:CHECK"),
     Entry("at-most-once", "reading: messages delivered more than once", "checkers.checks.at_most_once:CHECK"),
     Entry("duplicate-okay", "reading: messages lost, however often others came",
           "checkers.checks.duplicate_okay:CHECK"),

@@ -39,6 +39,11 @@ def as_it_should_be(run: Run, beginning: str, good: str, bad: tuple[str, str]) -
     without any, ``bad`` that with one and with several."""
     if not looked(run):
         return CheckOutcome(VALID, 0, "nobody looked: the run has not the setting `surface`")
+    return each_observed(run, beginning, good, bad)
+
+
+def each_observed(run: Run, beginning: str, good: str, bad: tuple[str, str]) -> CheckOutcome:
+    """As ``as_it_should_be``, where somebody looked."""
     rows = observed(run, beginning)
     if not rows:
         return CheckOutcome(VALID, 0, good)

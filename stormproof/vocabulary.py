@@ -16,8 +16,8 @@ PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
 COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
 """Codes of the functions that compiled kernels know, and keep in their caches: they are never given to others."""
 
-MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, ANY = (
-    "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs",
+MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, DIALOGUES, ANY = (
+    "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs", "dialogues",
     "any",
 )  # fmt: skip
 """What histories are about, which says what checks can be asked of them."""
@@ -103,6 +103,8 @@ FUNCTIONS: Mapping[str, Function] = {
                  sentence="{key} read from its beginning (offset/value: {value})"),
         Function("copy", noun=LOG, subject=LOGS, service=None, final=True,
                  sentence="a node's own copy of {key} read (offset/value: {value})"),
+        Function("talk", subject=DIALOGUES, sentence="commands about what is the client's own"),
+        Function("settle", subject=DIALOGUES, service=None, final=True, sentence="all that is owed is taken"),
         Function("subscribe", does=CREATES, subject=METADATA),
         Function("create", does=CREATES, subject=METADATA),
         Function("link", does=CREATES, subject=METADATA),

@@ -47,6 +47,8 @@ WORKLOADS: Registry[type[Workload]] = Registry(
           "workloads.log:LogWorkload"),
     Entry("security", "rights, principals and administered objects, changed by some and tried by others; linearizable",
           "workloads.security:SecurityWorkload"),
+    Entry("dialogue", "clients that say whatever makes sense about destinations of their own; a model has each answer",
+          "workloads.dialogue:DialogueWorkload"),
     Entry("offline-send", "producers on durable connections, cut off and killed between; what they accepted must "
           "arrive, in order", "workloads.offline_send:OfflineSendWorkload"),
 )  # fmt: skip

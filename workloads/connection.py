@@ -30,6 +30,11 @@ RECEIVED = "RECEIVED"
 """The frame by which a client of a reliable connection tells what it has received, if it has no other."""
 
 
+REPEATED = "x-twice"
+"""A header that goes out twice, the second time with another text: the first counts (STOMP 1.2, "Repeated Header
+Entries")."""
+
+
 class ConnectionBroken(Exception):
     """The connection is over for good; what was not confirmed may or may not have happened."""
 
@@ -466,13 +471,20 @@ class StompConnection:
             headers["x-seq"] = str(pending.seq)
             if self._state.received:
                 headers["x-received"] = str(self._state.received)
-        self._writer.write(encode(Frame(pending.frame.command, headers, pending.frame.body)))
+        self._writer.write(_twice(encode(Frame(pending.frame.command, headers, pending.frame.body)), headers))
 
     def _drop_socket(self) -> None:
         self._connected = False
         if self._writer:
             self._writer.transport.abort()
             self._writer = None
+
+
+def _twice(frame: bytes, headers: Mapping[str, str]) -> bytes:
+    if REPEATED not in headers:
+        return frame
+    line = f"\n{REPEATED}:{headers[REPEATED]}\n".encode()
+    return frame.replace(line, line + f"{REPEATED}:second\n".encode(), 1)
 
 
 def _address(text: str) -> Address:

@@ -97,6 +97,7 @@ REGISTER: tuple[Draw, ...] = (
     Draw("threads", (3, 10), 0.3),
     Draw("reads", (20, 70), 0.3),
 )
+DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4))
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("offline", (50,), 0.3),

@@ -144,12 +144,16 @@ def named(frame: Frame) -> bytes:
 
 def difference(content: Content, destination: str, frame: Frame) -> str | None:
     """What of a MESSAGE is not as it was sent; None when all is. The words are few, so that they can be counted."""
+    return difference_of({"content-type": "text/plain", **content.headers}, content.body, destination, frame)
+
+
+def difference_of(sent: Mapping[str, str], body: bytes, destination: str, frame: Frame) -> str | None:
+    """As ``difference``, of headers and a body."""
     if frame.headers.get("destination") != destination:
         return "destination"
-    if frame.body != content.body:
-        return "length of the body" if len(frame.body) != len(content.body) else "bytes of the body"
+    if frame.body != body:
+        return "length of the body" if len(frame.body) != len(body) else "bytes of the body"
     came = {name: text for name, text in frame.headers.items() if name not in _BROKERS_OWN}
-    sent = {"content-type": "text/plain", **content.headers}
     if came == sent:
         return None
     if sent.keys() - came.keys():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from nodes.reference import mutations
 from nodes.reference.api import (
     Administered,
     Admission,
@@ -27,7 +28,6 @@ from nodes.reference.api import (
     Runtime,
     Waiting,
 )
-from nodes.reference import mutations
 from nodes.reference.bugs import COMMIT_UNSYNCED, FILTER_LOST_AT_FAILOVER, ORPHANS_NEVER_EXPIRE, switched_on
 from nodes.reference.designs import is_in_memory, make_design
 from nodes.reference.engine.engine import StoreEngine

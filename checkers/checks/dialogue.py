@@ -1,0 +1,31 @@
+"""What brokers answered otherwise than the model of a broker does."""
+
+from __future__ import annotations
+
+from checkers.api import RunCheck
+from checkers.observations import each_observed
+from checkers.run import Run
+from stormproof.contracts.check import CheckOutcome
+from stormproof.vocabulary import DIALOGUES
+
+NOT_AS_MODELLED = "not as modelled"
+"""How the error of such an observation begins."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Clients that have destinations for themselves know what comes next, and what is refused (``broker_model``)."""
+    return each_observed(run, NOT_AS_MODELLED, "every answer was as the model of a broker has it",
+                         ("answer was not as the model of a broker has it",
+                          "answers were not as the model of a broker has them"))
+
+
+CHECK = RunCheck(
+    name="dialogue",
+    guarantee="to whoever has destinations for itself, a broker answers as a model of it: what comes, in which order, "
+    "how often before, and what is refused",
+    anomaly="not-as-modelled",
+    subjects=(DIALOGUES,),
+    one="answer was not as the model of a broker has it",
+    more="answers were not as the model of a broker has them",
+    function=check,
+)

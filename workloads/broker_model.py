@@ -1,0 +1,296 @@
+"""What a broker of queues and topics does, as a model: docs/stomp.md in a few lines, for destinations that one client
+has for itself.
+
+The model is sequential and exact. Whoever uses a destination alone, one command after the other, can tell what each
+answer must be: which message comes next, how often it came before, what is refused (model-based testing: Claessen and
+Hughes, "QuickCheck", ICFP 2000; Hughes, "Mysteries of Dropbox", ICST 2016).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+INDIVIDUAL, CLIENT = "client-individual", "client"
+COMMITTED, ABORTED = "committed", "aborted"
+
+
+@dataclass(eq=False)
+class Message:
+    """One copy of a message: ``number`` is its place in the order in which messages took effect."""
+
+    number: int
+    destination: str
+    headers: Mapping[str, str]
+    body: bytes
+    redeliveries: int = 0
+
+    def __lt__(self, other: Message) -> bool:
+        return self.number < other.number
+
+
+@dataclass(eq=False)
+class Box:
+    """A queue, or what waits for one subscription to topics; ``ready`` in the order in which it is delivered."""
+
+    name: str
+    pattern: str = ""
+    ready: list[Message] = field(default_factory=list)
+    subscription: Subscription | None = None
+
+    def give_back(self, message: Message) -> None:
+        """It was delivered, and waits again: before all that came later."""
+        message.redeliveries += 1
+        insort(self.ready, message)
+
+
+@dataclass(eq=False)
+class Subscription:
+    """``unacknowledged`` in the order of delivery; of these ``due`` have not come to the client yet.
+
+    ``held`` are those that have come, each with the id by which it is acknowledged.
+    """
+
+    name: str
+    box: Box
+    ack: str
+    window: int
+    durable: str = ""
+    unacknowledged: list[Message] = field(default_factory=list)
+    due: list[Message] = field(default_factory=list)
+    held: dict[str, Message] = field(default_factory=dict)
+
+    def covered(self, message: Message) -> list[Message]:
+        """What an acknowledgement of this message is of."""
+        if self.ack == INDIVIDUAL:
+            return [message]
+        return self.unacknowledged[: self.unacknowledged.index(message) + 1]
+
+    def let_go(self, messages: Iterable[Message]) -> None:
+        """They are its own no longer."""
+        for message in messages:
+            self.unacknowledged.remove(message)
+            self.held = {ident: each for ident, each in self.held.items() if each is not message}
+
+
+@dataclass(eq=False)
+class Item:
+    """A frame of a transaction: a message to be sent, or one to be acknowledged (given back)."""
+
+    kind: str
+    destination: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    subscription: Subscription | None = None
+    message: Message | None = None
+
+
+@dataclass(eq=False)
+class Transaction:
+    """``xid`` if it is a branch; ``taken`` are the messages that it has when it is prepared, each with its box."""
+
+    name: str
+    xid: str = ""
+    items: list[Item] = field(default_factory=list)
+    taken: list[tuple[Box, Message]] = field(default_factory=list)
+
+    def locks(self, subscription: Subscription) -> bool:
+        """Whether it acknowledges messages of this subscription."""
+        return any(item.subscription is subscription for item in self.items)
+
+
+def selects(pattern: str, topic: str) -> bool:
+    """Whether a subscription to topics selects one: ``*`` is one level, ``>`` at the end one or more."""
+    wanted, levels = pattern.split("."), topic.split(".")
+    if wanted[-1] == ">":
+        if len(levels) < len(wanted):
+            return False
+        wanted, levels = wanted[:-1], levels[: len(wanted) - 1]
+    return len(wanted) == len(levels) and all(want in ("*", level) for want, level in zip(wanted, levels, strict=True))
+
+
+def selected(kind: str, key: str, asked: str) -> bool:
+    """Whether a binding by ``key`` to an exchange of a kind brings on what is sent with the key ``asked``."""
+    if kind == "fanout":
+        return True
+    return key == asked if kind == "direct" else selects(key, asked)
+
+
+class BrokerModel:
+    """The destinations of one client, and its connection."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Box] = {}
+        self.durables: dict[str, Box] = {}
+        self.transients: list[Box] = []
+        self.subscriptions: dict[str, Subscription] = {}
+        self.transactions: dict[str, Transaction] = {}
+        self.prepared: dict[str, Transaction] = {}
+        self.outcomes: dict[str, str] = {}
+        self.exchanges: dict[str, str] = {}
+        self.bindings: set[tuple[str, str, str]] = set()
+        """Exchange, queue and key."""
+        self._sent = 0
+
+    def queue(self, name: str) -> Box:
+        """A queue: it comes into being when it is first used."""
+        return self.queues.setdefault(name, Box(name))
+
+    def targets(self, destination: str) -> list[Box]:
+        """Where a message that takes effect now goes."""
+        _, kind, name = destination.split("/", 2)
+        if kind == "queue":
+            return [self.queue(name)]
+        if kind == "topic":
+            boxes = [*self.durables.values(), *self.transients]
+            return [box for box in boxes if selects(box.pattern, name)]
+        exchange, _, key = name.partition("/")
+        bound = {queue for at, queue, by in self.bindings
+                 if at == exchange and selected(self.exchanges[exchange], by, key)}
+        return [self.queues[queue] for queue in sorted(bound)]
+
+    # Commands. Each is carried out whole; what then can be delivered is.
+
+    def send(self, destination: str, headers: Mapping[str, str], body: bytes) -> None:
+        """SEND takes effect."""
+        self._send(destination, headers, body)
+        self._deliver()
+
+    def subscribe(self, name: str, box: Box, ack: str, window: int, durable: str = "") -> Subscription:
+        """SUBSCRIBE to a queue, or to what waits for a subscription to topics."""
+        subscription = self.subscriptions[name] = Subscription(name, box, ack, window, durable)
+        box.subscription = subscription
+        self._deliver()
+        return subscription
+
+    def topic_box(self, pattern: str, durable: str = "") -> Box:
+        """What waits for a subscription to topics: a new one, or that of the durable subscription of that name."""
+        if not durable:
+            box = Box("", pattern)
+            self.transients.append(box)
+            return box
+        known = self.durables.get(durable)
+        if known is None or known.pattern != pattern:
+            known = self.durables[durable] = Box(durable, pattern)
+        return known
+
+    def unsubscribe(self, subscription: Subscription, *, delete: bool = False) -> None:
+        """UNSUBSCRIBE; ``delete`` its durable subscription, too."""
+        del self.subscriptions[subscription.name]
+        box = subscription.box
+        box.subscription = None
+        for message in subscription.unacknowledged:
+            box.give_back(message)
+        if box in self.transients:
+            self.transients.remove(box)
+        if delete:
+            del self.durables[subscription.durable]
+
+    def settle(self, kind: str, subscription: Subscription, message: Message) -> None:
+        """ACK or NACK."""
+        self._settle(kind, subscription, message)
+        self._deliver()
+
+    def begin(self, name: str, xid: str = "") -> None:
+        """BEGIN."""
+        self.transactions[name] = Transaction(name, xid)
+
+    def commit(self, name: str) -> None:
+        """COMMIT of what is not prepared."""
+        transaction = self.transactions.pop(name)
+        for item in transaction.items:
+            if item.subscription is None or item.message is None:
+                self._send(item.destination, item.headers, item.body)
+            else:
+                self._settle(item.kind, item.subscription, item.message)
+        if transaction.xid:
+            self.outcomes[transaction.xid] = COMMITTED
+        self._deliver()
+
+    def abort(self, name: str) -> None:
+        """ABORT of what is not prepared."""
+        transaction = self.transactions.pop(name)
+        if transaction.xid:
+            self.outcomes[transaction.xid] = ABORTED
+
+    def prepare(self, name: str) -> None:
+        """PREPARE: what it acknowledges is taken, what it gives back is given back."""
+        transaction = self.transactions.pop(name)
+        self.prepared[transaction.xid] = transaction
+        for item in transaction.items:
+            if item.subscription is None or item.message is None:
+                continue
+            if item.kind == "NACK":
+                self._settle(item.kind, item.subscription, item.message)
+                continue
+            covered = item.subscription.covered(item.message)
+            item.subscription.let_go(covered)
+            transaction.taken += [(item.subscription.box, each) for each in covered]
+        self._deliver()
+
+    def end(self, xid: str, outcome: str) -> None:
+        """COMMIT or ABORT of a prepared branch."""
+        transaction = self.prepared.pop(xid)
+        self.outcomes[xid] = outcome
+        if outcome == COMMITTED:
+            for item in transaction.items:
+                if item.kind == "SEND":
+                    self._send(item.destination, item.headers, item.body)
+        else:
+            for box, message in transaction.taken:
+                box.give_back(message)
+        self._deliver()
+
+    def close(self) -> None:
+        """The connection has ended: its subscriptions, and the transactions that are not prepared, branches as well."""
+        self.transactions.clear()
+        for subscription in list(self.subscriptions.values()):
+            self.unsubscribe(subscription)
+
+    def delete_exchange(self, name: str) -> None:
+        """It is gone with its bindings."""
+        del self.exchanges[name]
+        self.bindings = {each for each in self.bindings if each[0] != name}
+
+    def delete_queue(self, name: str) -> None:
+        """It is gone with its messages and bindings."""
+        del self.queues[name]
+        self.bindings = {each for each in self.bindings if each[1] != name}
+
+    # What follows from them.
+
+    def locked(self, subscription: Subscription) -> bool:
+        """Whether an open transaction acknowledges messages of it."""
+        return any(transaction.locks(subscription) for transaction in self.transactions.values())
+
+    def waiting(self) -> Iterator[Box]:
+        """Boxes that stay when the connection ends."""
+        yield from self.queues.values()
+        yield from self.durables.values()
+
+    def owed(self) -> Collection[Subscription]:
+        """Subscriptions to which something is on its way."""
+        return [each for each in self.subscriptions.values() if each.due]
+
+    def _send(self, destination: str, headers: Mapping[str, str], body: bytes) -> None:
+        where = f"/{'/'.join(destination.split('/')[1:])}"
+        for box in self.targets(destination):
+            self._sent += 1
+            named = f"/queue/{box.name}" if destination.startswith("/exchange/") else where
+            box.ready.append(Message(self._sent, named, headers, body))
+
+    def _settle(self, kind: str, subscription: Subscription, message: Message) -> None:
+        covered = subscription.covered(message)
+        subscription.let_go(covered)
+        if kind == "NACK":
+            for each in covered:
+                subscription.box.give_back(each)
+
+    def _deliver(self) -> None:
+        for subscription in self.subscriptions.values():
+            ready = subscription.box.ready
+            while ready and len(subscription.unacknowledged) < subscription.window:
+                message = ready.pop(0)
+                subscription.unacknowledged.append(message)
+                subscription.due.append(message)
