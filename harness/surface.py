@@ -8,7 +8,7 @@ every check of it that the run is judged by came to a verdict.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stormproof.contracts.check import UNKNOWN
@@ -19,6 +19,16 @@ BROKERS = ("standalone", "joram", "qpid", "fiorano")
 """Designs that leave messages to the reference engine."""
 RELIABLE = ("standalone", "joram", "fiorano")
 """Those of them with reliable connections."""
+DIALOGUE = "dialogue"
+"""Workload, and check, of all that a model of the broker knows."""
+_BY_MODEL = frozenset({
+    "body-empty", "body-binary", "body-text", "body-large", "headers-escaped", "headers-many", "send-in-transaction",
+    "abort-of-sends", "ack-client-individual", "ack-client", "ack-cumulative", "window", "window-of-one", "nack",
+    "nack-cumulative", "unsubscribe", "unsubscribe-unacknowledged", "ack-in-transaction", "nack-in-transaction",
+    "abort-of-acks", "abort-of-nacks", "refused-commands", "durable-deleted", "xa-abort-prepared", "xa-commit-again",
+    "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
+})
+"""What is used, and judged, by dialogues as well."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
 _TOPICS = ("topic", "clustered-topic")
 _PAGE = "stomp.md"
@@ -65,6 +75,12 @@ def _nobody(name: str, told: str, page: str = _PAGE, systems: tuple[str, ...] = 
     return Item(name, told, page, systems)
 
 
+def _with_dialogues(item: Item) -> Item:
+    if item.name not in _BY_MODEL:
+        return item
+    return replace(item, workloads=(*item.workloads, DIALOGUE), checks=(*item.checks, DIALOGUE))
+
+
 def _by(workload: str, name: str, told: str, shown: str, checks: tuple[str, ...], systems: tuple[str, ...],
         page: str = _PAGE, **settings: Any) -> Item:
     return Item(name, told, page, systems, (workload,), checks, tuple(f"f:{f}" for f in shown.split()),
@@ -74,7 +90,7 @@ def _by(workload: str, name: str, told: str, shown: str, checks: tuple[str, ...]
 _TOPIC = ("topic-lost", "topic-phantom", "topic-duplicated", "agreement")
 _TX = ("atomic", "exactly-once", "tx-phantom")
 
-ITEMS: tuple[Item, ...] = (
+ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _queue("send", "SEND with a receipt", *_TAKEN, shown=("send", "f:enqueue"), topics=False),
     _queue("body-empty", "a body without a byte", "content"),
     _queue("body-binary", "a body with NUL and all other bytes", "content"),
@@ -166,7 +182,7 @@ ITEMS: tuple[Item, ...] = (
         ("metadata",), ("fiorano", "standalone"), "designs/fiorano-security.md"),
     _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",
         ("lost", "transfer-order"), ("fiorano", "standalone"), "durable-connection.md"),
-)  # fmt: skip
+))  # fmt: skip
 """All of it, in the order of the pages."""
 
 

@@ -423,11 +423,11 @@ class DialogueClient(StompClient):
             answer: Mapping[str, str] = await self.request("SEND", headers, json.dumps(body).encode())
         except Rejected as error:
             raise Mismatch(f"{request} was refused ({error})") from None
-        error = answer.get("x-error", "")
-        if error == "unknown":
+        said = answer.get("x-error", "")
+        if said == "unknown":
             raise ConnectionBroken("nobody knows what became of it")
-        if bool(error) != (wrong is not None) or not error.startswith(wrong or ""):
-            raise Mismatch(f"{request} was answered by {error or 'yes'}, not {wrong or 'yes'}")
+        if bool(said) != (wrong is not None) or not said.startswith(wrong or ""):
+            raise Mismatch(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
         return answer
 
     async def _configure(self) -> None:
@@ -521,6 +521,16 @@ class DialogueClient(StompClient):
         message = await self.poll()
         if message is not None:
             self._compare(message)
+        if self._counts:
+            await self._end_what_others_left()
+
+    async def _end_what_others_left(self) -> None:
+        """Former processes of this thread are gone, and nobody else would end the branches that they had prepared."""
+        theirs = f"{self._mine.partition('-')[0]}-"
+        answer = await self._say("RECOVER", {})
+        for xid in answer.get("x-xids", "").split():
+            if xid.startswith(theirs):
+                await self._say("ABORT", {"x-xid": xid})
 
     async def _await_one(self) -> None:
         """Wait for a message, if none has come and one is due; all is healed, so it has to come."""

@@ -103,7 +103,8 @@ def _edited(edits: list[Edit]) -> tuple[FunctionType, CodeType]:
         if text.count(edit.old) != 1:
             raise StaleEditError(f"{first.module}: {qualname} has {text.count(edit.old)} times {edit.old!r}")
         text = text.replace(edit.old, edit.new)
-    whole = compile("".join(lines[:begin]) + text + "".join(lines[end:]), str(module.__file__), "exec", dont_inherit=True)
+    source = "".join(lines[:begin]) + text + "".join(lines[end:])
+    whole = compile(source, str(module.__file__), "exec", dont_inherit=True)
     return _function(module, qualname), _code(whole, qualname)
 
 
@@ -152,7 +153,8 @@ def _one(name: str, design: str, summary: str, place: str, old: str, new: str) -
 
 
 def _several(name: str, design: str, summary: str, *edits: tuple[str, str, str]) -> Mutation:
-    return Mutation(name, design, summary, tuple(Edit(*place.split(":"), old, new) for place, old, new in edits))
+    places = [(place.partition(":"), old, new) for place, old, new in edits]
+    return Mutation(name, design, summary, tuple(Edit(at[0], at[2], old, new) for at, old, new in places))
 
 
 _CLOCK = 'float("-inf")'
@@ -208,7 +210,8 @@ _SURFACE = (
               "            if former is not None:\n"
               "                self.topics[name].subscribers.update(former)\n"),
              (".designs.icestorm.topics:_change", "            del self.topics[name]\n",
-              "            self._former = {**getattr(self, \"_former\", {}), name: dict(self.topics[name].subscribers)}\n"
+              "            self._former = {**getattr(self, \"_former\", {}),\n"
+              "                            name: dict(self.topics[name].subscribers)}\n"
               "            del self.topics[name]\n")),
     _one("grants-of-group", "fiorano", "a right to one object counts for those whose names begin alike",
          ".engine.security:covers", "if granted == asked:", "if asked.startswith(granted):"),
@@ -323,7 +326,8 @@ _TIME = (
          ".server.broker:_start_idle_timer", "self.limits.idle_timeout / _IDLE_PARTS", "self.limits.idle_timeout"),
     _one("turns-queue", "standalone", "a place that has become free in a window is filled when the next message comes",
          ".engine.destinations:_take_back",
-         "            message.queue.update_room(subscription)\n        self._touched[message.queue.id] = message.queue\n",
+         "            message.queue.update_room(subscription)\n"
+         "        self._touched[message.queue.id] = message.queue\n",
          "            message.queue.update_room(subscription)\n"),
     _one("dials-rarely", "joram", "a link is dialled again after forty times the usual time",
          ".replication.links:_dial", "asyncio.sleep(self._retry * ", "asyncio.sleep(40 * self._retry * "),
@@ -339,7 +343,8 @@ _TIME = (
          "timeout * (1 + (highest - ident) / replicas) if highest > ident else 0.0",
          "timeout * (1 + ident / replicas)"),
     _one("looks-rarely", "icestorm", "a coordinator looks around every ten time-outs",
-         ".designs.icestorm.election:_run", "            # A little less", "            idle *= 10 if self.leads else 1\n"
+         ".designs.icestorm.election:_run", "            # A little less",
+         "            idle *= 10 if self.leads else 1\n"
          "            # A little less"),
     _one("election-without-end", "icestorm", "an election that does not end is given up after twenty time-outs",
          ".designs.icestorm.election:_enter", "+ 2 * self._options.election_timeout",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stormproof.contracts.guarantee import PROMISED, Guarantee
@@ -14,9 +14,10 @@ _LIKE: Mapping[str, tuple[str, str]] = {
     "redelivery": ("duplicated", "that a message was delivered is a change like any other"),
 }
 """Guarantee -> the one that is broken where it may be, and why it is promised."""
+_DIALOGUE = "dialogue"
 
 
-def of_surface(declared: Iterable[Guarantee]) -> tuple[Guarantee, ...]:
+def of_surface(declared: Sequence[Guarantee]) -> tuple[Guarantee, ...]:
     """What a system says of these guarantees, from what it says of those that stand and fall with the same."""
     found = []
     for name, (like, why) in _LIKE.items():
@@ -25,4 +26,9 @@ def of_surface(declared: Iterable[Guarantee]) -> tuple[Guarantee, ...]:
                 always = guarantee.status == PROMISED and not guarantee.faults and not guarantee.mode
                 found.append(replace(guarantee, name=name, where="ours" if always else guarantee.where,
                                      why=why if always else guarantee.why))  # fmt: skip
+    # A model of the broker is broken by whatever breaks one of these.
+    broken = [replace(each, name=_DIALOGUE) for like in ("lost", "duplicated") for each in declared
+              if each.name == like and each.status != PROMISED]
+    found += [*broken, Guarantee(_DIALOGUE, PROMISED, "ours", "commands are carried out in one order, by the same "
+                                 "rules on every node, and what is confirmed stays so")]  # fmt: skip
     return tuple(found)
