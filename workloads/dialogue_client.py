@@ -442,7 +442,7 @@ class DialogueClient(StompClient):
             case "exchange":
                 kind = rng.choice(_KINDS)
                 await self._ask("create-exchange", {"exchange": exchange, "type": kind},
-                                "exchange-exists" if there else None)
+                                _exists(exchange, model.exchanges[exchange] == kind) if there else None)
                 if not there:
                     model.exchanges[exchange] = kind
             case "bind" if there and has_queue:
@@ -549,3 +549,7 @@ class DialogueClient(StompClient):
         kind = what.partition(" (")[0]
         begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
         self.note(begun, begun._replace(type=INFO, error=f"{NOT_AS_MODELLED}: {kind}", node=self.node))
+
+
+def _exists(exchange: str, alike: bool) -> str:
+    return "exchange-exists" if alike else f"exchange {exchange} exists with other arguments"
