@@ -16,6 +16,7 @@ from harness.sim.invariants import InvariantBroken
 from harness.sim.livelock import Limit, Livelock
 from harness.sim.loop import SimLoop, simulation
 from harness.test_runner import ControlChannel, Emit, Environment, Interrupted, TestRunner
+from nodes.systems.catalog import SYSTEMS
 from stormproof.history.journal import JournalWriter
 from stormproof.run_folder import HARNESS_LOG, read_run, update_run
 from stormproof.test import Test
@@ -57,6 +58,8 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
                 update_run(run_dir, invariant_broken=broken.told)
             except Interrupted:
                 raise KeyboardInterrupt from None
+            finally:
+                SYSTEMS.load(test.system).simulation_over()
 
 
 @contextmanager

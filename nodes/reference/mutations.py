@@ -68,7 +68,7 @@ def switch(names: Iterable[str]) -> None:
     _originals.clear()
     _present = frozenset()
     for name in sorted(wanted):
-        for function, code in _codes(name):
+        for function, code in codes_of(name):
             if function in _originals:
                 raise ConfigError(f"options.bug: {name} edits what another bug edits; switch on one of them")
             _originals[function] = function.__code__
@@ -76,8 +76,18 @@ def switch(names: Iterable[str]) -> None:
     _present = wanted
 
 
+def edited_now() -> frozenset[str]:
+    """The mutations that are switched on in this process."""
+    return _present
+
+
 @cache
-def _codes(name: str) -> tuple[tuple[FunctionType, CodeType], ...]:
+def codes_of(name: str) -> tuple[tuple[FunctionType, CodeType], ...]:
+    """The functions that a mutation edits, each with its edited code.
+
+    Raises:
+        StaleEditError: an edit does not fit the source any more.
+    """
     return tuple(_edited(edits) for edits in _by_function(MUTATIONS[name].edits))
 
 

@@ -184,6 +184,9 @@ class System(ABC):
         """The networks on which nodes speak with each other alone."""
         return ()
 
+    def simulation_over(self) -> None:
+        """A simulated run has ended in this process: undo what its programs have changed here."""
+
     def spare_nodes(self, test: Test) -> int:
         """How many of a test's nodes don't belong to the group at first, to be added while it runs.
 

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nodes.reference import mutations
 from nodes.reference.config import parse_config
 from nodes.reference.engine.model import QUEUE_PREFIX
 from nodes.reference.engine.server_queues import MOVED, split
@@ -62,7 +61,6 @@ class ReferenceCluster(Cluster):
 
     async def install(self) -> None:
         """Upload code and configuration to all nodes."""
-        mutations.switch(())  # a simulated broker switches its own on
         if isinstance(self.backend, Shells):
             await install_code(self.backend, self.test.node_names)
             await asyncio.gather(*(self._configure(node) for node in self.test.node_names))
@@ -105,7 +103,6 @@ class ReferenceCluster(Cluster):
         for admin in self._admins.values():
             admin.close()
         await super().stop()
-        mutations.switch(())
 
     async def status(self, node: str) -> NodeStatus:
         """Ask one node; an unreachable one has ``reachable=False``."""

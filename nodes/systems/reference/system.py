@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from nodes.reference import mutations
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
@@ -155,6 +156,10 @@ class ReferenceSystem(System):
         for name in sorted(bugs):
             if self.name not in (having := BUGS[name].designs):
                 raise UsageError(f"--bug {name}: design {self.name!r} does not have it, only {' and '.join(having)}")
+
+    def simulation_over(self) -> None:
+        """The code is again as it was before brokers edited it."""
+        mutations.switch(())
 
     def spare_nodes(self, test: Test) -> int:
         """How many nodes don't belong to the group at first."""

@@ -1,0 +1,66 @@
+"""Bugs that are edits of single functions: each fits the code, changes it, and goes without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.nights.plan_file import read_plan
+from nodes.reference import mutations
+from nodes.reference.api import ConfigError
+from nodes.reference.bugs import BUGS
+from nodes.reference.engine.model import Queue
+from nodes.reference.mutations import MUTATIONS, Edit, Mutation, StaleEditError
+from stormproof.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    yield
+    mutations.switch(())
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_each_edit_fits_the_code_and_can_be_taken_back(name: str) -> None:
+    functions = [function for function, _ in mutations.codes_of(name)]
+    before = [function.__code__ for function in functions]
+    mutations.switch([name])
+    assert mutations.edited_now() == {name}
+    assert all(function.__code__.co_code != code.co_code or function.__code__.co_consts != code.co_consts
+               or function.__code__.co_names != code.co_names
+               for function, code in zip(functions, before, strict=True))  # fmt: skip
+    mutations.switch(())
+    assert [function.__code__ for function in functions] == before
+
+
+def test_an_edited_function_does_what_the_edit_says() -> None:
+    queue = Queue(1, "q")
+    mutations.switch(["given-back-last"])
+    queue.requeue(None)  # type: ignore[arg-type]
+    assert queue.fresh and not queue.returned
+
+
+def test_two_bugs_of_one_function_are_refused() -> None:
+    with pytest.raises(ConfigError, match="edits what another bug edits"):
+        mutations.switch(["waiters-stay", "last-waits-first"])
+
+
+def test_an_edit_that_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Mutation("gone", "joram", "", (Edit(".engine.model", "requeue", "nothing of the kind", ""),))
+    monkeypatch.setattr(mutations, "MUTATIONS", {"gone": gone})
+    with pytest.raises(StaleEditError, match="0 functions requeue"):
+        mutations.switch(["gone"])
+
+
+def test_edited_bugs_are_listed_with_the_campaign_that_hunts_them(tmp_path: pytest.TempPathFactory) -> None:
+    assert {name for name, bug in BUGS.items() if bug.edited} == set(MUTATIONS)
+    assert BUGS["turns-of-twenty"].test == "--system joram --draw --seeds 300"
+
+
+def test_a_night_says_that_nothing_exercises_them(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("night") / "nightly.toml"
+    file.write_text("[[case]]\nname = 'm'\nmutants = ['xid-again']\nseeds = '1'\n")
+    with pytest.raises(UsageError, match="no test that exercises it"):
+        read_plan(file, "salt")

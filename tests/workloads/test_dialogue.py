@@ -1,0 +1,78 @@
+"""The workload ``dialogue``: a model of the broker that is right, and sees what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.sim.campaign import NONE, Case, run_and_judge
+from nodes.reference import mutations
+from nodes.reference.engine.topics import matches
+from workloads.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
+
+CASE = Case("standalone", "dialogue", "kill", None, 14.0, 40.0, {"fault_gap": "2"})
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("system", ["standalone", pytest.param("joram", marks=pytest.mark.soak),
+                                    pytest.param("qpid", marks=pytest.mark.soak),
+                                    pytest.param("fiorano", marks=pytest.mark.soak)])  # fmt: skip
+def test_unchanged_brokers_answer_as_the_model_does(system: str, tmp_path: Path) -> None:
+    case = Case(system, "dialogue", "kill", None, 14.0, 40.0, {"fault_gap": "2"})
+    result, verdict = run_and_judge(case, 1, tmp_path, tmp_path, NONE)
+    assert result.verdict == "valid", result.sentence
+    assert verdict is not None and "dialogue" in [ran.check for ran in verdict.checks if ran.decides]
+    assert result.surface["headers-repeated"][1] and result.surface["refused-commands"][1]
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize("bug", ["repeated-header-last", *(
+    pytest.param(name, marks=pytest.mark.soak) for name in ("abort-settles", "sends-reversed", "xid-again",
+                                                            "outcome-agreed", "durable-keeps-pattern"))])  # fmt: skip
+def test_an_edited_broker_is_seen_to_answer_otherwise(bug: str, tmp_path: Path) -> None:
+    case = Case("standalone", "dialogue", "kill", None, 14.0, 40.0, {"fault_gap": "2", "bug": bug})
+    results = (run_and_judge(case, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 6))
+    found = next((result for result in results if result.verdict == "invalid"), None)
+    assert found is not None and found.broken == ("dialogue",)
+
+
+@pytest.mark.parametrize(("pattern", "topic"), [
+    ("a.>", "a"), ("a.>", "a.b"), ("a.>", "a.b.c"), ("*", "a"), ("*", "a.b"), ("a.*.c", "a.b.c"), (">", "a.b"),
+])  # fmt: skip
+def test_the_model_selects_topics_as_the_broker_does(pattern: str, topic: str) -> None:
+    assert selects(pattern, topic) == matches(pattern, topic)
+
+
+def test_what_is_given_back_comes_first_and_counts() -> None:
+    model = BrokerModel()
+    for body in (b"1", b"2", b"3"):
+        model.send("/queue/a", {}, body)
+    taken = model.subscribe("s", model.queue("a"), CLIENT, 2)
+    first, second = taken.due
+    model.settle("NACK", taken, second)
+    assert [each.body for each in taken.unacknowledged] == [b"1", b"2"]
+    assert (first.redeliveries, second.redeliveries) == (1, 1)
+    model.close()
+    assert [each.body for each in model.queue("a").ready] == [b"1", b"2", b"3"] and first.redeliveries == 2
+
+
+def test_a_prepared_branch_has_what_it_took_until_it_ends() -> None:
+    model = BrokerModel()
+    model.send("/queue/a", {}, b"1")
+    taken = model.subscribe("s", model.queue("a"), INDIVIDUAL, 1)
+    model.begin("t", "x")
+    model.transactions["t"].items += [Item("ACK", subscription=taken, message=taken.due[0]),
+                                      Item("SEND", "/queue/b", {}, b"2")]  # fmt: skip
+    model.prepare("t")
+    model.close()
+    assert not model.queue("a").ready and not model.queue("b").ready
+    model.end("x", COMMITTED)
+    assert [each.body for each in model.queue("b").ready] == [b"2"] and not model.queue("a").ready
+
+
+def test_a_run_with_a_bug_leaves_the_code_as_it_was(tmp_path: Path) -> None:
+    case = Case("standalone", "dialogue", "none", None, 2.0, 20.0, {"bug": "xid-again"})
+    before = mutations.edited_now()
+    run_and_judge(case, 1, tmp_path, tmp_path, NONE)
+    assert before == mutations.edited_now() == frozenset()
