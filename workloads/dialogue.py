@@ -34,6 +34,7 @@ class DialogueWorkload(Workload):
     name = "dialogue"
     needs = ("queues", "transactions")
     draws = DRAWS
+    drawn = 4
     options = (
         Option("talkers", 4, "threads that talk with brokers", load=True),
         Option("op_timeout", 3.0, "seconds after which a command's outcome is unknown"),

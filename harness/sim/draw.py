@@ -65,7 +65,9 @@ class DrawnCase:
             UsageError: what is given leaves nothing that can be.
         """
         why = ""
-        workload = random.Random(f"default campaign/{self.system}/{seed}").choice(self.workloads())
+        names = self.workloads()
+        weights = [WORKLOADS.load(name).drawn for name in names]
+        (workload,) = random.Random(f"default campaign/{self.system}/{seed}").choices(names, weights)
         for attempt in range(ATTEMPTS):
             rng = random.Random(f"default campaign/{self.system}/{seed}/{attempt}")
             try:

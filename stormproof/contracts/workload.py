@@ -32,6 +32,8 @@ class Workload(ABC):
     guarantees: tuple[str, ...] = ()
     subject: str = ""
     draws: tuple[Draw, ...] = ()
+    drawn: int = 1
+    """How often the default campaign draws it, compared with others."""
     run_dir: Path | None = None
 
     @classmethod
