@@ -42,8 +42,8 @@ _REMEMBERED = 40
 _PATTERNS = ("{0}.a", "{0}.*", "{0}.>", "{0}.b.c", "{0}.b.*", "{0}.*.c", "{0}.b.>")
 _TOPICS = ("a", "b", "b.c", "b.d", "b.c.e")
 _KINDS = ("direct", "fanout", "topic")
-_KEYS = ("x", "x.y", "x.y.z", "z")
-_BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y")
+_KEYS = ("x", "x.y", "x.y.z")
+_BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 _COMMANDS_EACH = 5
 
 logger = logging.getLogger("stormproof.client")
@@ -83,7 +83,7 @@ class DialogueClient(StompClient):
             (8, self._send), (4, self._subscribe), (10, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (6, self._add_to_transaction), (5, self._end_transaction), (1, self._part),
             (1, self._be_refused),
-            *([(2, self._configure), (3, self._send_by_exchange)] if cluster.exchanges else
+            *([(8, self._configure), (6, self._send_by_exchange)] if cluster.exchanges else
               [(3, self._publish), (3, self._subscribe_to_topics), (2, self._begin_branch), (3, self._prepare),
                (3, self._end_prepared), (1, self._recover)]),
         ]  # fmt: skip
@@ -434,6 +434,8 @@ class DialogueClient(StompClient):
         """Make or end a queue, an exchange, or a binding."""
         model, rng = self._model, self._rng
         exchange, queue = f"{self._mine}-{rng.choice('fgh')}", self._queue()
+        if model.exchanges and rng.random() < 0.6:
+            exchange = rng.choice(sorted(model.exchanges))
         there, has_queue = exchange in model.exchanges, queue in model.queues
         match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "list")):
             case "exchange" if there and rng.random() < 0.5:

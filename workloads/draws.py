@@ -71,10 +71,10 @@ EVENTS: tuple[Draw, ...] = (
 SUBSCRIPTIONS: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("changers", (2, 8), 0.3),
-    Draw("topics", (1, 4), 0.3),
+    Draw("topics", (1, 3, 4), 0.5),
     Draw("subscribers", (1, 6), 0.3),
     Draw("loose_topics", (0, 4), 0.3),
-    Draw("links", (0, 4), 0.3),
+    Draw("links", (0, 6, 9), 0.6),
 )
 CONFIGURATION: tuple[Draw, ...] = (
     *_CLIENTS,

@@ -74,7 +74,8 @@ class Rules:
     def right(self, key: int) -> tuple[str, str, str]:
         """A right: whose, to do what, with which queue."""
         principal, rest = divmod(key, self.queues * 2)
-        return f"p{principal}", (PRODUCE, CONSUME)[rest % 2], f"/queue/s{rest // 2}"
+        # Each name is the beginning of the next: a right to one is none to another.
+        return f"p{principal}", (PRODUCE, CONSUME)[rest % 2], f"/queue/s{'x' * (rest // 2)}"
 
     def name(self, key: int) -> str:
         """What it is, for a person."""
@@ -125,6 +126,8 @@ class SecurityClient(ManagedConnection):
         super().__init__(cluster, host, first)
         self._rules = Rules.of(cluster.test.options)
         self._trials: dict[str, StompConnection] = {}
+        self._sent: dict[str, str] = {}
+        """Login -> where it has sent in a transaction that is open; whether it still may shows at its end."""
         self._tried = 0
 
     async def open(self) -> None:
@@ -171,7 +174,7 @@ class SecurityClient(ManagedConnection):
         try:
             trial = await self._trial(login)
             if right == PRODUCE:
-                await trial.request("SEND", {"destination": destination}, b"tried", self._op_timeout)
+                await self._produce(trial, login, destination)
             else:
                 self._tried += 1
                 identity = {"id": str(self._tried)}
@@ -180,6 +183,7 @@ class SecurityClient(ManagedConnection):
                 await self._leave(trial, identity)
             done = op.ok(DONE)
         except Rejected as error:
+            self._sent.pop(login, None)
             denied = str(error).startswith(DENIED)
             done = op.ok(FOUND_SO) if denied else op.fail(f"refused: {error}")
         except (NotSent, TimeoutError, ConnectionBroken) as error:
@@ -187,6 +191,21 @@ class SecurityClient(ManagedConnection):
             done = op.fail(f"could not be tried: {error or 'no answer in time'}")
         peer = self._trials[login].peer if login in self._trials else None
         return done._replace(node=self._names.get(peer or ("", 0)))
+
+    async def _produce(self, trial: StompConnection, login: str, destination: str) -> None:
+        """SEND, now and then in a transaction, which the next trial of that right commits: then the right is needed
+        again."""
+        headers, transaction = {"destination": destination}, {"transaction": "tried"}
+        if self._sent.get(login) == destination:
+            del self._sent[login]
+            await trial.request("COMMIT", transaction, b"", self._op_timeout)
+        elif login not in self._sent and self._tried % 2:
+            await trial.request("BEGIN", transaction, b"", self._op_timeout)
+            await trial.request("SEND", headers | transaction, b"tried", self._op_timeout)
+            self._sent[login] = destination
+        else:
+            await trial.request("SEND", headers, b"tried", self._op_timeout)
+        self._tried += 1
 
     async def _leave(self, trial: StompConnection, identity: dict[str, str]) -> None:
         """End a subscription that was tried; what comes of that has nothing to do with the right."""
@@ -207,6 +226,7 @@ class SecurityClient(ManagedConnection):
         return trial
 
     async def _drop(self, login: str) -> None:
+        self._sent.pop(login, None)
         trial = self._trials.pop(login, None)
         if trial is not None:
             await trial.abort()
