@@ -28,7 +28,9 @@ from stormproof.run_folder import read_verdict
 pytestmark = pytest.mark.requirement("H23", part=True)
 
 ROWS = 150_000
-PLENTY = Budget(1 << 40, "test-plenty")
+# Other processes of the tests may be at these same tests: each has budgets of its own.
+OURS = f"test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+PLENTY = Budget(1 << 40, f"{OURS}-plenty")
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def runs_of(store: Path) -> list[Path]:
 
 
 def left_over() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"stormproof-memory-{os.getuid()}-test-*"))
+    return list(Path(tempfile.gettempdir()).glob(f"stormproof-memory-{os.getuid()}-{OURS}-*"))
 
 
 def test_in_parts_by_spark_as_a_whole(spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +98,9 @@ def test_which_runs_are_worth_it(store: Path, monkeypatch: pytest.MonkeyPatch) -
     for copy in many:
         copy.symlink_to(large)
     assert units_of(many, 2, PLENTY) == [], "the cores are busy with other runs"
-    tight = Budget(memory.BASE + memory.REST_ROW * rows_of(large), "test-tight")
+    tight = Budget(memory.BASE + memory.REST_ROW * rows_of(large), f"{OURS}-tight")
     assert len([unit for unit in units_of([large], 1, tight) if unit.number != REST]) == 2, "for want of memory"
-    assert units_of([large], 2, Budget(tight.total - 1000, "test-tight")) == [], "it would not do"
+    assert units_of([large], 2, Budget(tight.total - 1000, f"{OURS}-tight")) == [], "it would not do"
     info = json.loads((large / "run.json").read_text())
     (large / "run.json").write_text(json.dumps({**info, "subject": "topics"}))
     assert units_of([large], 2, PLENTY) == []
@@ -129,7 +131,7 @@ def test_what_takes_more_than_it_was_thought_to_is_told(tmp_path: Path, monkeypa
     monkeypatch.setattr(memory, "_LOOK_AT", 1)
     write_run(tmp_path / "r", 500, 1)
     monkeypatch.setattr("checkers.run_check.check_in_memory", lambda run_dir: np.ones(1 << 31))
-    row = check_and_store(tmp_path / "r", budget=Budget(1 << 30, "test-more")).to_pylist()[0]
+    row = check_and_store(tmp_path / "r", budget=Budget(1 << 30, f"{OURS}-more")).to_pylist()[0]
     assert row["verdict"] == "unknown" and "judging it took more than" in row["damage"]
     assert "judged" not in read_verdict(tmp_path / "r")
     assert np.ones(1 << 28, dtype=np.int8).sum() == 1 << 28, "the limit is gone"
@@ -138,7 +140,7 @@ def test_what_takes_more_than_it_was_thought_to_is_told(tmp_path: Path, monkeypa
 
 
 def hold(total: int, needed: int, seconds: float, told: Any) -> None:
-    with Budget(total, "test-processes").reserved(needed, "r"):
+    with Budget(total, f"{OURS}-processes").reserved(needed, "r"):
         told.put((time.monotonic(), needed))
         time.sleep(seconds)
         told.put((time.monotonic(), -needed))
@@ -168,7 +170,7 @@ def test_a_process_that_died_holds_nothing() -> None:
     got = threading.Event()
 
     def wait() -> None:
-        with Budget(1000, "test-processes").reserved(500, "r"):
+        with Budget(1000, f"{OURS}-processes").reserved(500, "r"):
             got.set()
 
     waiting = threading.Thread(target=wait)
@@ -187,5 +189,5 @@ def test_what_can_be_said_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(memory.VARIABLE, raising=False)
     with pytest.raises(UsageError, match="--memory lots: write a size"):
         memory.set_memory("lots")
-    with pytest.raises(TooLarge), Budget(10, "test-10").reserved(11, "r"):
+    with pytest.raises(TooLarge), Budget(10, f"{OURS}-10").reserved(11, "r"):
         pass
