@@ -131,7 +131,7 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
         return [_mutant(name, bug, seeds) for bug in _bugs(given["mutants"], where)], []
     if "reproductions" in given:
         return _reproduced(name, given, where, seeds)
-    lists = [list(_several(given.get(key, default))) for key, default in
+    lists = [list(dict.fromkeys(_several(given.get(key, default)))) for key, default in
              (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
     cells: list[Cell] = []
     left_out: list[str] = []

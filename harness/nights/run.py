@@ -132,7 +132,7 @@ class Run:
                     return
                 yield case_of(cell), seed, self._store, scratch
 
-        cells = {id_of(case_of(cell), seed): cell for cell, seed in tasks}
+        cells = _by_id(tasks)
         for result in workers.each(run_seed, left()):
             try:
                 kept = keep_run(result, self._store)
@@ -151,15 +151,15 @@ class Run:
             yield simulation
 
     def _simulate_on(self, simulation: SparkSimulation, tasks: Sequence[Task]) -> None:
-        cells = {id_of(case_of(cell), seed): cell for cell, seed in tasks}
+        cells = _by_id(tasks)
         left = [(case_of(cell), seed) for cell, seed in tasks]
         while left and self._budget.has():
             part, left = left[: simulation.runs_a_job], left[simulation.runs_a_job :]
             for result in simulation.results(part):
                 self._note_simulated(cells, result)
 
-    def _note_simulated(self, cells: Mapping[tuple[Any, ...], Cell], kept: SeedResult) -> None:
-        self._note(cells[id_of(kept.case, kept.seed)], kept.seed, kept.verdict, kept.sentence, kept.seconds,
+    def _note_simulated(self, cells: Mapping[tuple[Any, ...], list[Cell]], kept: SeedResult) -> None:
+        self._note(cells[id_of(kept.case, kept.seed)].pop(), kept.seed, kept.verdict, kept.sentence, kept.seconds,
                    kept.command, kept.run_dir, kept.figures, kept.guarantees, kept.surface)
 
     def _warm(self) -> SparkWarmup:
@@ -257,6 +257,14 @@ class Run:
 def case_of(cell: Cell) -> Case:
     """The campaign of a cell that is simulated."""
     return Case(cell.system, cell.workload, cell.nemesis, cell.nodes, cell.time_limit, cell.rate, dict(cell.settings))
+
+
+def _by_id(tasks: Sequence[Task]) -> dict[tuple[Any, ...], list[Cell]]:
+    """The cells of each simulated run: several where cases have a combination in common."""
+    cells: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell, seed in tasks:
+        cells.setdefault(id_of(case_of(cell), seed), []).append(cell)
+    return cells
 
 
 def id_of(case: Case, seed: int) -> tuple[Any, ...]:

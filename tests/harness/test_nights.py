@@ -416,6 +416,22 @@ seeds = "1"
 
 
 @pytest.mark.requirement("H22")
+def test_cases_with_a_combination_in_common_have_a_run_each(tmp_path: Path,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    """The same combination has to fail in one case, and must not in the other."""
+    one = '[[case]]\nname = "{}"\nsystem = "standalone"\nnemeses = ["kill", "kill"]\nbug = "requeued-twice"\n{}\n'
+    plan_of(tmp_path, '[defaults]\nset = { min_ok = 10 }\ntime-limit = 14\nrate = 20\nseeds = "1"\n'
+            + one.format("fine", "") + one.format("twin", 'expected = "invalid"'))
+    status = run_nightly(tmp_path / "night.toml", tmp_path / "runs", budget=None, tag="", fresh=False, jobs=1,
+                         confirm=0, known=None, outcomes=Outcomes(), notify=Notify(), as_json=True)
+    night = json.loads(capsys.readouterr().out)
+    assert status == 1 and [kind["status"] for kind in night["failures"]] == [NEW], night
+    (name,) = (folder.name for folder in (tmp_path / "runs" / "nights").iterdir())
+    cells = [result.cell for result in find_night(tmp_path / "runs", name).results]
+    assert sorted(cell.partition(":")[0] for cell in cells) == ["fine", "twin"]
+
+
+@pytest.mark.requirement("H22")
 @pytest.mark.requirement("H29", part=True)
 def test_a_bug_is_new_the_first_night_and_known_the_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(text: str, confirm: int = 0) -> tuple[int, dict[str, Any]]:
