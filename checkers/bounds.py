@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from checkers import kernels_rows
 from checkers.calm import Stretch, stretches
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY
-from stormproof.history.columns import Int64s
+from stormproof.history.columns import Int32s, Int64s
 from stormproof.vocabulary import FUNCTIONS, INVOKE, OK, SENDS
 
 _ASKS = frozenset({name for name, each in FUNCTIONS.items() if each.does == SENDS and not each.moves and not each.final}
@@ -22,13 +22,14 @@ _HOLE = SECOND
 """Clients that ask for nothing for longer than this were not trying."""
 
 
-class Request(NamedTuple):
-    """A client's request: when it began and ended (nanoseconds), the client's process, the row of its invocation."""
+class Requests(NamedTuple):
+    """What clients asked for, in the order in which it began: when each began and ended (nanoseconds), the client's
+    process, the row of its invocation."""
 
-    begun: int
-    ended: int
-    process: int
-    row: int
+    begun: Int64s
+    ended: Int64s
+    process: Int32s
+    rows: Int64s
 
 
 @dataclass(frozen=True)
@@ -66,56 +67,60 @@ def silences(run: Run) -> list[Silence]:
         if not stretch.calm and not stretch.leaves_majority(nodes):
             continue
         bound = SERVES if stretch.calm else SERVES_WITH_MAJORITY
-        silent = _silent(success, requests, stretch)
-        if each := max(silent, key=lambda it: it[1] - it[0], default=None):
+        if each := _longest(success, requests, stretch):
             found.append(Silence(bound, *each, stretch))
     return found
 
 
-def _requests(run: Run) -> tuple[Int64s, list[Request]]:
-    """The times of all successes of clients; and their requests, in order."""
+def _requests(run: Run) -> tuple[Int64s, Requests]:
+    """The times of all successes of clients; and their requests."""
     h = run.history
     of_clients = h.process >= 0
     success = h.time[of_clients & (h.kind == OK)]
     asks = np.flatnonzero(of_clients & (h.kind == INVOKE) & h.f.rows_with(*_ASKS))
     last = int(h.time[-1]) if h.rows else 0
     ended = np.where(h.partner[asks] >= 0, h.time[h.partner[asks]], last)
-    told = zip(h.time[asks].tolist(), ended.tolist(), h.process[asks].tolist(), asks.tolist(), strict=True)
-    return success, [Request(*each) for each in told]
+    return success, Requests(h.time[asks], ended, h.process[asks], asks)
 
 
+Waiting = tuple[int, int, int, int]
+"""A request: the fields of ``Requests``."""
 Found = tuple[int, int, tuple[int, ...]]
+"""A silence: begin, end, rows of the requests."""
 
 
-def _silent(success: Int64s, requests: Sequence[Request], stretch: Stretch) -> Iterator[Found]:
-    """The silences of a stretch, of requests that began in it: begin, end, rows of the first requests."""
-    here = [each for each in requests if stretch.start <= each.begun < stretch.end]
+def _longest(success: Int64s, requests: Requests, stretch: Stretch) -> Found | None:
+    """The longest silence of a stretch, of requests that began in it."""
+    here = slice(*np.searchsorted(requests.begun, (stretch.start, stretch.end)))
+    begun, ended, process = requests.begun[here], requests.ended[here], requests.process[here]
     inside = success[(success > stretch.start) & (success < stretch.end)]
-    edges = [stretch.start, *inside.tolist(), stretch.end]
-    place = 0
-    for a, b in pairwise(edges):
-        while place < len(here) and here[place].begun < a and here[place].ended <= a:
-            place += 1
-        waiting: list[Request] = []
-        until = a
-        for each in here[place:]:
-            if each.begun >= b:
-                break
-            if each.ended <= a:
-                continue
-            if waiting and each.begun - until > _HOLE:
-                yield from _told(waiting, a, b)
-                waiting = []
-            waiting.append(each)
-            until = max(until, each.ended)
-        yield from _told(waiting, a, b)
+    edges = np.concatenate([[stretch.start], inside, [stretch.end]])
+    gap, _ = kernels_rows.longest_silence(begun, ended, process, edges, _HOLE)
+    if gap < 0:
+        return None
+    a, b = int(edges[gap]), int(edges[gap + 1])
+    there = np.flatnonzero((begun < b) & (ended > a))
+    waiting = zip(*(column[there].tolist() for column in (begun, ended, process, requests.rows[here])),
+                  strict=True)
+    return max(_silences(waiting, a, b), key=lambda it: it[1] - it[0])
 
 
-def _told(waiting: Sequence[Request], a: int, b: int) -> Iterator[Found]:
-    """The silence between two successes in which requests waited without a pause, as far as two clients vouch for it.
+def _silences(waiting: Iterable[Waiting], a: int, b: int) -> Iterator[Found]:
+    """What is silent between two neighbouring successes, at ``a`` and ``b``, as far as two clients vouch for it.
+
+    ``waiting`` are the requests that were open then, as in ``Requests``; a pause in which clients asked for nothing
+    parts one silence from the next.
     """
-    ends: dict[int, int] = {}
+    parts: list[list[Waiting]] = [[]]
+    until = a
     for each in waiting:
-        ends[each.process] = max(ends.get(each.process, 0), min(b, each.ended))
-    if len(ends) > 1:
-        yield max(a, waiting[0].begun), sorted(ends.values())[-2], tuple(each.row for each in waiting)
+        if parts[-1] and each[0] - until > _HOLE:
+            parts.append([])
+        parts[-1].append(each)
+        until = max(until, each[1])
+    for part in parts:
+        ends: dict[int, int] = {}
+        for _, ended, process, _ in part:
+            ends[process] = max(ends.get(process, 0), min(b, ended))
+        if len(ends) > 1:
+            yield max(a, part[0][0]), sorted(ends.values())[-2], tuple(row for *_, row in part)

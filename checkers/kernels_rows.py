@@ -204,3 +204,57 @@ def select(role: Int8s, kind: Int8s, value: Int64s, partner: Int64s, shift: int,
             where[begun] = HERE
             where[row] = HERE
     return where
+
+
+@kernel(types.Tuple((types.int64, types.int64))(I64, I64, I32, I64, types.int64))
+def longest_silence(begun: Int64s, ended: Int64s, process: Int32s, edges: Int64s, hole: int) -> tuple[int, int]:
+    """Of the gaps between neighbouring ``edges`` (times of successes), the one in which requests of at least two
+    processes waited longest without a pause of more than ``hole``.
+
+    Requests are in the order in which they began. Returns the gap's number (-1: in none) and how long it was. Work is
+    in proportion to requests and gaps, times the requests that are open at once.
+    """
+    best, length = -1, -1
+    waiting = np.empty(len(begun), dtype=np.int64)
+    count = 0
+    place = 0
+    for gap in range(len(edges) - 1):
+        a, b = edges[gap], edges[gap + 1]
+        kept = 0
+        for each in range(count):
+            if ended[waiting[each]] > a:
+                waiting[kept] = waiting[each]
+                kept += 1
+        count = kept
+        while place < len(begun) and begun[place] < b:
+            if ended[place] > a:
+                waiting[count] = place
+                count += 1
+            place += 1
+        if b - a <= length:
+            continue
+        until = a
+        first = a
+        last, last_process, second = -1, -1, -1  # the two processes that waited longest vouch for it
+        for each in range(count):
+            request = waiting[each]
+            if last >= 0 and begun[request] - until > hole:
+                if second - first > length and second >= 0:
+                    best, length = gap, second - first
+                last, last_process, second = -1, -1, -1
+            if last < 0:
+                first = max(a, begun[request])
+            end = min(b, ended[request])
+            until = max(until, ended[request])
+            who = process[request]
+            if last < 0:
+                last, last_process = end, who
+            elif who == last_process:
+                last = max(last, end)
+            elif end > last:
+                last, last_process, second = end, who, last
+            else:
+                second = max(second, end)
+        if second - first > length and second >= 0:
+            best, length = gap, second - first
+    return best, length

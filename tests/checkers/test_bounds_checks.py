@@ -169,6 +169,42 @@ def test_silences_are_times_without_success(found: list[tuple[int, int, str]]) -
             assert any(a - 1000 <= moment <= b + 1000 for a, b in waits)
 
 
+def silence_by_pairs(rows: list[Row], end: int) -> int:
+    """The longest silence (milliseconds), by looking at all gaps and all requests: each request is silent from when it
+    began, or the last success, until the second of two clients has given up; what begins a second later is another."""
+    waits = sorted((a.time or 0, b.time or 0, a.process) for a, b in zip(rows[::2], rows[1::2], strict=True))
+    edges = [0, *sorted({row.time or 0 for row in rows if row.type == "ok"}), end]
+    longest = -1
+    for a, b in pairwise(edges):
+        open_then = [each for each in waits if each[0] < b and each[1] > a]
+        for first in range(len(open_then)):
+            until = max([a, *(ended for _, ended, _ in open_then[:first])])
+            ends: dict[int, int] = {}
+            if first and open_then[first][0] - until <= 1000:
+                continue
+            for number, (begun, ended, process) in enumerate(open_then[first:]):
+                if number and begun - until > 1000:
+                    break
+                until = max(until, ended)
+                ends[process] = max(ends.get(process, 0), min(b, ended))
+            if len(ends) > 1:
+                longest = max(longest, sorted(ends.values())[-2] - max(a, open_then[first][0]))
+    return longest
+
+
+@settings(deadline=None)
+@given(REQUESTS)
+def test_the_longest_silence_is_found(found: list[tuple[int, int, str]]) -> None:
+    rows: list[Row] = []
+    free = dict.fromkeys(range(3), 0)
+    for number, (process, length, kind) in enumerate(found):
+        begin = free[process] + 100 + 700 * (number % 3)
+        free[process] = begin + 400 * length + 1
+        rows += asked(process, number, begin, free[process], kind)
+    lengths = [(each.end - each.start) // MS for each in silences(run(rows))]
+    assert max(lengths, default=-1) == silence_by_pairs(rows, 20_000)
+
+
 def changed(time: float, node: str = "n2") -> dict[str, Any]:
     return {"node": node, "time": time, "role": "master", "group": "epoch 4", "serving": True, "leads": True}
 
