@@ -25,6 +25,9 @@ VARIABLE = "STORMPROOF_SPLIT_ROWS"
 """The environment variable that says from how many rows on a run may be judged in parts."""
 SPLIT_ROWS = 3_000_000
 MOST_PARTS = 64
+THREADS = 2
+"""Cores that a large run keeps busy as a whole (``checkers.run_check.attempts``): parts need more to be any faster,
+since each has to read all rows."""
 REST = -1
 """The number of the unit that looks at the whole run."""
 
@@ -49,7 +52,7 @@ def units_of(run_dirs: Sequence[Path], cores: int, budget: Budget) -> list[Unit]
     least, units = split_rows(), []
     for run_dir, count in rows.items():
         rest = BASE + REST_ROW * count
-        worth_it = needed_for(count) > budget.total or (cores > 1 and count > share)
+        worth_it = needed_for(count) > budget.total or (cores > THREADS and count > share)
         if count < least or rest > budget.total or not worth_it or not _decomposes(run_dir):
             continue
         parts = max(1, cores - 1)

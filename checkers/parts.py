@@ -24,7 +24,7 @@ from checkers.api import ByParts, NeedsWhole
 from checkers.catalog import CHECKS
 from checkers.history import pair_rows, validated
 from checkers.run import Run, SentTwice
-from checkers.run_check import attempt, checks_of, circumstances, counts_of, load_check, opened, verdict_of
+from checkers.run_check import attempt, attempts, checks_of, circumstances, counts_of, load_check, opened, verdict_of
 from checkers.verdict import CheckVerdict, Verdict
 from stormproof.contracts.check import UNKNOWN, Check, CheckOutcome
 from stormproof.errors import HistoryError
@@ -87,10 +87,9 @@ def judge_rest(run_dir: Path) -> Rest | Verdict:
         return run
     split = MESSAGES in run.subjects
     asked = list(checks_of(run))
-    outcomes = [
-        (name, None if split and by_parts(check) is not None else _drawn(attempt(check, run)))
-        for name, check, _ in asked
-    ]
+    whole = [(name, check) for name, check, _ in asked if not (split and by_parts(check) is not None)]
+    found = dict(zip((name for name, _ in whole), attempts([check for _, check in whole], run), strict=True))
+    outcomes = [(name, _drawn(found[name]) if name in found else None) for name, _, _ in asked]
     outcomes += [(name, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
                  for name in run.info.get("guarantees") or () if name not in CHECKS]  # fmt: skip
     decides = {name: decides for name, _, decides in asked}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from checkers.api import RunCheck
 from checkers.catalog import CHECKS, GATES
 from checkers.run import SECOND, Run, load_run
 from checkers.verdict import CheckVerdict, Verdict
@@ -15,6 +17,9 @@ from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, RecordedRun, worst
 from stormproof.errors import HistoryError
 from stormproof.run_folder import read_run, written_by
+
+THREADED_ROWS = 1_000_000
+"""From how many rows on checks are asked in several threads."""
 
 
 def check_run(run_dir: Path) -> Verdict:
@@ -73,8 +78,9 @@ def unjudged(name: str, reason: str, damage: str | None) -> Verdict:
 
 
 def _results(run: Run) -> Iterator[CheckVerdict]:
-    for name, check, decides in checks_of(run):
-        yield CheckVerdict(name, decides, attempt(check, run), check.anomaly)
+    asked = list(checks_of(run))
+    for (name, check, decides), outcome in zip(asked, attempts([check for _, check, _ in asked], run), strict=True):
+        yield CheckVerdict(name, decides, outcome, check.anomaly)
     for name in run.info.get("guarantees") or ():
         if name not in CHECKS:
             yield CheckVerdict(name, True, CheckOutcome(UNKNOWN, 0, f"there is no check {name!r}"))
@@ -111,6 +117,17 @@ def load_check(name: str) -> Check:
         return CHECKS.load(name)
     except Exception as error:
         return _Broken(name, error)
+
+
+def attempts(checks: Sequence[Check], run: Run) -> list[CheckOutcome]:
+    """As ``attempt``, of several checks. Those of a large run are asked in two threads, as kernels and NumPy need no
+    Python; somebody else's checks are not, which need not be made for that."""
+    if run.history.rows < THREADED_ROWS:
+        return [attempt(check, run) for check in checks]
+    ours = [check for check in checks if type(check) is RunCheck]
+    with ThreadPoolExecutor(2) as threads:
+        found = dict(zip(map(id, ours), threads.map(lambda check: attempt(check, run), ours), strict=True))
+    return [found[id(check)] if id(check) in found else attempt(check, run) for check in checks]
 
 
 def attempt(check: Check, run: Run) -> CheckOutcome:

@@ -143,6 +143,8 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "checkers.daemon",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join((str(here.parent), str(here / "porcupine-py"))),
+        # A process that judges fills large arrays once: finding huge pages for them takes longer than they save.
+        "spark.executorEnv.NUMPY_MADVISE_HUGEPAGE": "0",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
         # The queries run over small tables: compiling and adapting them costs more than it brings.
         "spark.sql.codegen.wholeStage": "false",

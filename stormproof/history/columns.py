@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,10 @@ Pairing = Callable[[Int32s, Int8s, Int32s, Int64s], tuple[Int64s, "tuple[int, st
 """From process, kind, function and time to what ``pair_rows`` returns."""
 BATCH_ROWS = 250_000
 """Rows that are decoded at a time: a row group as we write them."""
+Digested = Callable[[pa.RecordBatch, Mapping[str, Any]], None]
+"""Takes rows into a digest, as ``RowsDigest.update`` does."""
+_LARGE = 4 << 20
+"""Bytes from which on a file is digested in another thread."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,8 @@ def read_columns(
             content = mapped.read_buffer()
             if file_sha256 and hashlib.sha256(content).hexdigest() != file_sha256:
                 raise HistoryError(f"{path}: not the history that the run recorded (its SHA-256 differs)")
-            numbers, names, found = _read_columns(content, path, texts, digest)
+            with _digesting(digest, content.size) as digested:
+                numbers, names, found = _read_columns(content, path, texts, digested)
     except MemoryError:
         raise
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -194,8 +201,28 @@ def first_problem(rows: Sequence[int]) -> tuple[int, str] | None:
     return min(((row, reason) for row, reason in zip(rows, PROBLEMS, strict=True) if row >= 0), default=None)
 
 
+@contextmanager
+def _digesting(digest: RowsDigest | None, size: int) -> Iterator[Digested | None]:
+    """What takes rows into a digest: at once, or beside the caller, who is never more than one piece ahead. That is
+    most of what reading takes, and needs no Python meanwhile."""
+    if digest is None or size < _LARGE:
+        yield digest.update if digest is not None else None
+        return
+    behind: list[Future[None]] = []
+
+    def take(rows: pa.RecordBatch, sizes: Mapping[str, Any]) -> None:
+        while behind:
+            behind.pop().result()
+        behind.append(thread.submit(digest.update, rows, sizes))
+
+    with ThreadPoolExecutor(1) as thread:
+        yield take
+        while behind:
+            behind.pop().result()
+
+
 def _read_columns(
-    content: pa.Buffer, path: Path, texts: bool, digest: RowsDigest | None
+    content: pa.Buffer, path: Path, texts: bool, digested: Digested | None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Names], dict[int, str]]:
     """All columns, and the values that are text by row, read some rows at a time so that only these are ever decoded.
 
@@ -210,7 +237,7 @@ def _read_columns(
     codes = {name: np.empty(rows, dtype=np.int32) for name in NAMES if name != RUN}
     known: dict[str, dict[str, int]] = {name: {} for name in NAMES}
     found: dict[int, str] = {}
-    wanted = [*NUMBERS, *NAMES, *([TEXT] if texts or digest else [])]
+    wanted = [*NUMBERS, *NAMES, *([TEXT] if texts or digested else [])]
     offset = taken = 0
     for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
         end = offset + batch.num_rows
@@ -230,8 +257,8 @@ def _read_columns(
             found_codes = codes_of(batch.column(name), known[name])
             if name in codes:
                 codes[name][offset:end] = found_codes
-        if digest is not None:
-            digest.update(batch, sizes)
+        if digested is not None:
+            digested(batch, sizes)
         if texts:
             column = batch.column(TEXT)
             here = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkers import large_runs, memory
+from checkers import large_runs, memory, run_check
 from checkers.job import check_and_store, check_runs
 from checkers.judged import judged_already
 from checkers.large_runs import REST, units_of
@@ -23,6 +23,7 @@ from checkers.run_check import check_run
 from checkers.spark_failures import TaskDied
 from checkers.synthetic import Defects, write_run
 from stormproof.errors import UsageError
+from stormproof.history import columns
 from stormproof.run_folder import read_verdict
 
 pytestmark = pytest.mark.requirement("H23", part=True)
@@ -56,6 +57,7 @@ def left_over() -> list[Path]:
 def test_in_parts_by_spark_as_a_whole(spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     judge = large_runs.judge_units
+    monkeypatch.setattr(large_runs, "THREADS", 1)
     monkeypatch.setattr("checkers.job.judge_units", lambda *given: asked.extend(given[1]) or judge(*given))
     rows = check_runs(spark, runs_of(store))
     assert {Path(unit.run_dir).name[14:15] for unit in asked} == {"0", "1", "2"}
@@ -75,6 +77,7 @@ def test_a_part_at_which_its_process_dies_costs_no_verdict(
 ) -> None:
     monkeypatch.setenv(large_runs.VARIABLE, "1")
     monkeypatch.setattr(memory, "_LOOK_AT", 1)
+    monkeypatch.setattr(large_runs, "THREADS", 1)
     asked = []
 
     def die(*given: Any) -> Any:
@@ -87,17 +90,27 @@ def test_a_part_at_which_its_process_dies_costs_no_verdict(
     assert asked and (row.verdict, row.damage) == ("invalid", None)
 
 
+def test_threads_change_no_verdict(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = [check_run(run_dir).to_json() for run_dir in runs_of(store)]
+    monkeypatch.setattr(run_check, "THREADED_ROWS", 1)
+    monkeypatch.setattr(columns, "_LARGE", 1)
+    assert [check_run(run_dir).to_json() for run_dir in runs_of(store)] == plain
+    info = json.loads((runs_of(store)[0] / "run.json").read_text())
+    (runs_of(store)[0] / "run.json").write_text(json.dumps(info | {"history_sha256": "0" * 64}))
+    assert "history_sha256" in str(check_run(runs_of(store)[0]).damage)
+
+
 def test_which_runs_are_worth_it(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large, other, _, *small = runs_of(store)
     assert rows_of(large) > ROWS - 200 and rows_of(small[0]) == rows_of(store / "none") == 0
-    assert units_of([large, *small], 1, PLENTY) == [], "one core gains nothing"
-    assert {unit.number for unit in units_of([large, *small], 2, PLENTY)} == {REST, 0}
+    assert units_of([large, *small], 2, PLENTY) == [], "as a whole it keeps two cores busy"
+    assert {unit.number for unit in units_of([large, *small], 3, PLENTY)} == {REST, 0, 1}
     assert {unit.number for unit in units_of([large], 4, PLENTY)} == {REST, 0, 1, 2}
-    assert len(units_of([large, other], 2, PLENTY)) == 4
+    assert len(units_of([large, other], 3, PLENTY)) == 6
     many = [store / f"copy{number}" for number in range(8)]
     for copy in many:
         copy.symlink_to(large)
-    assert units_of(many, 2, PLENTY) == [], "the cores are busy with other runs"
+    assert units_of(many, 3, PLENTY) == [], "the cores are busy with other runs"
     tight = Budget(memory.BASE + memory.REST_ROW * rows_of(large), f"{OURS}-tight")
     assert len([unit for unit in units_of([large], 1, tight) if unit.number != REST]) == 2, "for want of memory"
     assert units_of([large], 2, Budget(tight.total - 1000, f"{OURS}-tight")) == [], "it would not do"
