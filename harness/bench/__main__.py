@@ -38,14 +38,17 @@ Row = tuple[str, str, str]
 """What was measured, the figure, what is asked for or to be remarked."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 RUNS, EVENTS = 1000, 10_000
+REFERENCE = 113e6
+"""Turns of an empty loop that Python makes a second on the machine for which absolute figures are asked."""
 
 
 def main(groups: Sequence[str]) -> None:
     """Measure, print as it goes, and write the page; of some groups only, where they are named, which go to no page."""
-    rows = []
+    rows, turns = [], turns_per_second()
     for title, figure, aim in figures(groups):
-        print(f"{title:72} {figure:>22}  {aim}", flush=True)
-        rows.append(f"| {title} | {figure} | {aim} |")
+        there = scaled(figure, aim, turns)
+        print(f"{title:72} {figure:>22} {there:>22}  {aim}", flush=True)
+        rows.append(f"| {title} | {figure} | {there} | {aim} |")
     if groups:
         return
     lines = [
@@ -53,8 +56,11 @@ def main(groups: Sequence[str]) -> None:
         "",
         f"Made by `make bench` on {datetime.now(UTC):%Y-%m-%d}: {machine()}.",
         "",
-        "| what | measured | asked for |",
-        "| --- | ---: | --- |",
+        f"*Scaled*: where Python alone makes {REFERENCE / 1e6:.0f} million turns of an empty loop a second; here it "
+        f"made {turns / 1e6:.1f} before. Rates, and times that machines decide, not time-outs.",
+        "",
+        "| what | measured | scaled | asked for |",
+        "| --- | ---: | ---: | --- |",
         *rows,
     ]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -72,6 +78,26 @@ def figures(groups: Sequence[str] = ()) -> Iterator[Row]:
         yield from GROUPS[name]()
 
 
+_RATE = re.compile(r"(?:/s|ops/s|a minute)$")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def scaled(figure: str, aim: str, turns: float) -> str:
+    """A figure as it would be where Python is as fast as ``REFERENCE`` says, this machine making so many ``turns`` a
+    second; empty for what is no speed: counts, ratios, and times that the tested systems' time-outs make."""
+    rate = _RATE.search(figure) is not None
+    if "turns" in figure or "million/s" in figure or not (rate or (figure.endswith(" s") and aim.startswith("under"))):
+        return ""
+    factor = REFERENCE / turns if rate else turns / REFERENCE
+
+    def other(found: re.Match[str]) -> str:
+        text = found[0]
+        digits = len(text.partition(".")[2])
+        return f"{float(text.replace(',', '')) * factor:,.{digits}f}"
+
+    return _NUMBER.sub(other, figure)
+
+
 def harness_figures() -> Iterator[Row]:
     """Of the harness itself, simulation included."""
     turns = turns_per_second() / 1e6
@@ -79,7 +105,7 @@ def harness_figures() -> Iterator[Row]:
     yield "interpreter, no-op client, real journal", f"{operations_per_second():,.0f} ops/s", "at least 20,000"
     simulated = speed()
     yield "simulated runs (3 nodes, 30 s, 500 ops, faults, checks) on 2 cores", (
-        f"{simulated.runs_a_minute:,.0f} a minute"), "at least 300"
+        f"{simulated.runs_a_minute:,.0f} a minute"), "at least 1,000, scaled"
     yield "the same: simulated seconds a real second", f"{simulated.simulated_a_second:,.0f}", ""
     for partitions, seconds in demo_seconds().items():
         yield f"the demo's test with {partitions} in simulation, to the report", f"{seconds:.1f} s", "under 10 s"
@@ -114,7 +140,7 @@ def check_figures() -> Iterator[Row]:
     """Checking a store of many runs."""
     seconds = check_all()
     what = f"`stormproof check --all`, {RUNS:,} runs, {RUNS * EVENTS:,} events, whole process"
-    yield what, f"{seconds:.1f} s", "under 10 s"
+    yield what, f"{seconds:.1f} s", "under 5.6 s, scaled"
 
 
 def engine_figures() -> Iterator[Row]:

@@ -22,3 +22,12 @@ def test_a_group_by_name_goes_to_no_page(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(bench, "PAGE", None)
     bench.main(["qpid"])
     assert capsys.readouterr().out.split() == ["takeover", "1.5", "s"]
+
+
+@pytest.mark.parametrize(("figure", "aim", "there"), [
+    ("1,000 /s", "", "2,000 /s"), ("350 a minute", "at least 1,000", "700 a minute"), ("10.0 s", "under 10 s", "5.0 s"),
+    ("16,454 / 1,780 /s", "", "32,908 / 3,560 /s"), ("1.09 s", "detection_timeout is 1 s", ""), ("0.48", "", ""),
+    ("113.3 million/s", "", ""), ("2.50 ms, 1.10 million turns", "under 1.1 million turns", ""),
+])  # fmt: skip
+def test_speeds_are_scaled_by_how_fast_python_is(figure: str, aim: str, there: str) -> None:
+    assert bench.scaled(figure, aim, bench.REFERENCE / 2) == there
