@@ -170,7 +170,26 @@ def counts_of(run: Run) -> dict[str, Any]:
         "duration_s": round(float(h.time[-1]) / SECOND, 3) if h.rows else 0.0,
         "faults": len(run.faults),
         "faults_confirmed": sum(fault.confirmed for fault in run.faults),
+        **_costs(run.info.get("costs"), counted["enqueue"][vocabulary.OK], kinds[vocabulary.OK]),
     }
+
+
+def _costs(noted: Any, confirmed: int, ok: int) -> dict[str, Any]:
+    """What all machines used under the load, and that of each confirmed message (of each operation that succeeded,
+    where there are no messages): figures, which decide nothing."""
+    nodes = noted.get("nodes") if isinstance(noted, Mapping) else None
+    told = [each for each in nodes.values() if isinstance(each, Mapping)] if isinstance(nodes, Mapping) else []
+    if not told:
+        return {}
+    used = {name: sum(value for each in told if isinstance(value := each.get(name), int | float))
+            for name in ("cpu_s", "written", "sent")}  # fmt: skip
+    found: dict[str, Any] = {"cpu_s": round(used["cpu_s"], 2), "written": used["written"], "sent": used["sent"],
+                             "complete": not noted.get("troubles")}  # fmt: skip
+    if count := confirmed or ok:
+        found |= {"each": "confirmed message" if confirmed else "operation", "count": count,
+                  "cpu_ms_each": round(1000 * used["cpu_s"] / count, 3), "written_each": round(used["written"] / count),
+                  "sent_each": round(used["sent"] / count)}  # fmt: skip
+    return {"costs": found}
 
 
 def _figures(counts: Mapping[str, Any], results: Iterable[CheckVerdict]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.costs import costs_summary
 from stormproof.errors import UsageError
 from stormproof.history.journal import EmptyJournalError
 from stormproof.history.ledger import ledger_sha256
@@ -51,7 +52,8 @@ def recover(run_dir: Path) -> Recovery:
         note = f"the harness ended before the test did; recovered {sealed.rows} rows, {lost}"
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
                    "ledger_sha256": ledger_sha256(run_dir / LEDGER)}  # fmt: skip
-        update_run(run_dir, status="recorded", failure=note, **digests)
+        costs = costs_summary(run_dir, run)
+        update_run(run_dir, status="recorded", failure=note, **digests, **({"costs": costs} if costs else {}))
         drop_journal(run_dir)
         return Recovery(run_dir, sealed.rows, sealed.dropped_bytes, True, note)
 

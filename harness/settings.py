@@ -113,6 +113,7 @@ def make_test(
     if not 0 < rate <= 1e6:
         raise UsageError(f"--rate {rate:g}: more than 0 and at most 1000000 operations a second")
     options = convert_options(declared_options(system, workload, families, backend), settings)
+    BACKENDS.load(backend).check_settings(options)
     if BACKENDS.load(backend).in_process and (asked := tested.only_real(options)):
         raise UsageError(f"--backend {backend}: {asked} asks for programs that can't be simulated; choose another")
     concurrency, demands = work.concurrency(options), work.demands(options)

@@ -15,7 +15,7 @@ import logging
 import secrets
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from harness import plugins
 from harness.backends.catalog import BACKENDS
 from harness.backends.clock_machines import ClockBackend
+from harness.costs import CostWatch, costs_summary, interval_of
 from harness.coverage import read_coverage, read_role_changes
 from harness.deployment import cluster_of, topology_of
 from harness.interpreter import Interpreter, Progress, RunClock
@@ -36,7 +37,7 @@ from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
-from stormproof.contracts.backend import DEAD, Holding
+from stormproof.contracts.backend import DEAD, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import Client
 from stormproof.errors import EXIT_ERROR, StormproofError
@@ -45,7 +46,7 @@ from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
 from stormproof.history.seal import drop_journal, seal
-from stormproof.run_folder import JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
+from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
 from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
@@ -207,6 +208,28 @@ class TestRunner:
 
     async def _record(self) -> None:
         await self._phase("provision", self.backend.provision(self.test, self.topology, self.run_dir))
+        async with self._costs_watched():
+            await self._watched()
+
+    @contextlib.asynccontextmanager
+    async def _costs_watched(self) -> AsyncIterator[None]:
+        """Note meanwhile what the machines use, where that can be measured and is wanted."""
+        interval = interval_of(self.test)
+        if not interval or not self._can_stand_still or not isinstance(self.backend, Metered):
+            yield
+            return
+        costs = CostWatch(self.backend, self.clock, self.run_dir / COSTS, interval)
+        costs.start(self.topology.machines)
+        try:
+            yield
+        finally:
+            await costs.close()
+            if costs.troubles:
+                machine, reason = next(iter(costs.troubles.items()))
+                whose = f"what {machine} uses was not measured all the time" if machine else "no costs are noted"
+                self._tell("warning", text=f"{whose}: {reason}")
+
+    async def _watched(self) -> None:
         await self._phase("start", self._start())
         watches: list[asyncio.Task[None]] = []
         if self._can_stand_still:  # in simulated time both would be steps of the run
@@ -386,6 +409,8 @@ class TestRunner:
         if KEEPS_ROLES in (info.get("bounds") or {}):
             roles = read_role_changes(self.system, self.run_dir, info.get("clock_zero"))
             update_run(self.run_dir, role_changes=roles)
+        if (costs := costs_summary(self.run_dir, {**info, "phases": self.phases})) is not None:
+            update_run(self.run_dir, costs=costs)
         update_run(
             self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage,
             surface=self._used(), **digests

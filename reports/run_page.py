@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from reports.costs import cost_plots, cost_table
 from reports.disk_writes import disk_facts
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
 from reports.leaders import leader_lanes
@@ -24,13 +25,13 @@ from stormproof.contracts.check import VERDICTS
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import FaultWindow, Standstill
 from stormproof.node_logs import parse_time
-from stormproof.run_folder import HISTORY, LEADERS, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
+from stormproof.run_folder import COSTS, HISTORY, LEADERS, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
 STYLES = ("base.css", "run.css")
-SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots.js", "logs.js", "run.js")
+SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots.js", "costs.js", "logs.js", "run.js")
 
-FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, UNDO_FILE)
+FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, COSTS, UNDO_FILE)
 
 _SEND_LATENCIES = tuple(name for name, function in FUNCTIONS.items() if function.does == SENDS)
 """Functions of which the first that there is stands for sending, at the top of the page."""
@@ -129,6 +130,7 @@ def run_report(folder: RunFolder) -> str:
         "logs": logs,
         "roles": roles,
         "leaders": leader_lanes(folder.path, duration),
+        "costs": cost_table(folder.run, verdict),
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
         "clock_known": "clock_zero" in folder.run,
@@ -142,6 +144,7 @@ def run_report(folder: RunFolder) -> str:
         "phases": _phases(folder.run),
         "logs": [_log_data(log) for log in logs],
         "anomalies": [],
+        "costs": [plot.to_json() for plot in cost_plots(folder.path)],
         "spans": None,
         "series": None,
     }

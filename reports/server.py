@@ -19,7 +19,7 @@ from reports.page import write_page
 from reports.run_page import run_report
 from reports.summaries import IndexRow, index_rows, run_stamps
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.run_folder import HISTORY, LEADERS, LEDGER, LOG_EVENTS, REPORT, RUN_FILE, VERDICT_FILE, is_picture
+from stormproof.run_folder import COSTS, HISTORY, LEADERS, LEDGER, LOG_EVENTS, REPORT, RUN_FILE, VERDICT_FILE, is_picture
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -61,7 +61,7 @@ Prepare = Callable[[Path], None]
 StorePages = Callable[[Path], object]
 """Writes all pages over a store but the index."""
 
-REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS, LEADERS)
+REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS, LEADERS, COSTS)
 
 
 class Pages:

@@ -7,12 +7,13 @@ import posixpath
 import secrets
 import shlex
 from abc import abstractmethod
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
-from harness.backends import network, process
+from harness.backends import network, process, usage
 from harness.backends.shell import Channel, Output, Shell
-from stormproof.contracts.backend import FILES, KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState
+from stormproof.contracts.backend import FILES, KILL, LINKS, PAUSE, Backend, CommandResult, Link, ProcessState, Usage
+from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, machine_of
 from stormproof.errors import BackendError
 from stormproof.timeout_scale import SLOW
@@ -53,6 +54,7 @@ class ShellBackend(Backend):
     """Seconds after which a silent shell must answer before it is used again (see ``Shell``)."""
     installs: ClassVar[str] = ""
     """What else may install a system's packages; it follows the command."""
+    options: ClassVar[tuple[Option, ...]] = (usage.COSTS_INTERVAL,)
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
@@ -61,6 +63,11 @@ class ShellBackend(Backend):
         self._rules: dict[str, network.Filter] = {}
         self._carried: dict[Link, int] = {}
         self._network_lock = asyncio.Lock()
+
+    @staticmethod
+    def check_settings(options: Mapping[str, Any]) -> None:
+        """Raises UsageError where a value of its settings makes no sense."""
+        usage.check_interval(options)
 
     def code_dir(self, node: str) -> str:
         """Where programs lie on the node: with the node's own things, where nodes end with their run."""
@@ -175,6 +182,17 @@ class ShellBackend(Backend):
         if result.status == 0 or "refused" in result.output:
             return "open"
         return "cut" if result.status == 124 else "unknown"
+
+    def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
+        """What is used on a node, about each ``interval`` seconds, by a shell of its own."""
+        self._shell(self._control, node)  # there is such a node
+        program = usage.command(self.python(node), interval, self.node_dir(node), self.data_dir(node),
+                                self._wire_devices(node))  # fmt: skip
+        return usage.measured(node, lambda: self._connect(node), program, interval)
+
+    def _wire_devices(self, node: str) -> Sequence[str]:
+        """The network devices whose bytes are those of the node; none named: all that lead out of it."""
+        return ()
 
     async def _filter(self, node: str, rules: network.Filter) -> None:
         self._rules.pop(node, None)  # until the node has confirmed nobody knows what it drops

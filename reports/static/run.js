@@ -108,6 +108,7 @@ async function start() {
   setUpCopy();
   setUpPrint();
   for (const swatch of document.querySelectorAll('[data-family]')) swatch.style.background = `var(${familyColour(swatch.dataset.family)})`;
+  createCosts(data);
   let lanes = null;
   const logs = data.logs.length ? createLogs(data, () => (lanes ? lanes.state : { from: 0, to: data.duration })) : null;
   if (data.spans) {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -166,6 +166,10 @@ class Backend(ABC):
         """Why it can't be said here that a dead run has left nothing; None when it can."""
         return None
 
+    @staticmethod
+    def check_settings(options: Mapping[str, Any]) -> None:
+        """Raises UsageError where a value of its settings makes no sense."""
+
     @abstractmethod
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Create machines and client hosts and connect them."""
@@ -246,6 +250,40 @@ class Holding(Protocol):
     def holdings(self, node: str) -> Mapping[str, int]:
         """What the programs of a node that run hold in memory and in their databases: name of a container or table ->
         how many things; small ones are left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the programs of a machine use.
+
+    Counted since the machine is measured: ``cpu`` (seconds), ``read`` and ``written`` (bytes from and to storage) of
+    its programs, ``received`` and ``sent`` (bytes on the wire) of the machine. As it is now: ``memory`` (bytes
+    resident; what processes share counts for each), ``disk`` (bytes that its data folder takes), ``processes``.
+    ``sampling`` are the CPU seconds that the measuring takes there. None: it can't be told there.
+    """
+
+    cpu: float
+    memory: int
+    disk: int | None
+    read: int | None
+    written: int | None
+    received: int
+    sent: int
+    processes: int
+    sampling: float
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """Machines that tell what their programs use."""
+
+    def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
+        """What is used there, about each ``interval`` seconds, counted from the first one on, until it is closed.
+
+        Raises:
+            BackendError: it can't be told, or not any more.
+        """
         ...
 
 

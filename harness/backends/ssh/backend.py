@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,6 +48,7 @@ from stormproof.contracts.backend import (
     Link,
     LinkConditions,
     ProcessState,
+    Usage,
 )
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
@@ -71,7 +72,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     name = "ssh"
     root_folder = HOST_ROOT
     silence = 1.0
-    options = OPTIONS
+    options = (*OPTIONS, *PacketBackend.options)
     abilities: ClassVar[Mapping[str, str]] = {**PACKET_ABILITIES, **machines.ABILITIES}
     lateness = None
     also_type = " --hosts FILE"
@@ -204,6 +205,15 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     async def probe(self, link: Link, timeout: float) -> str:
         """Whether a packet passes and is answered; ``unknown`` from a machine without power."""
         return "unknown" if link[0] in self._down else await super().probe(link, timeout)
+
+    def usage(self, node: str, interval: float) -> AsyncGenerator[Usage, None]:
+        """What is used there; raises BackendError for a machine without power."""
+        if node in self._down:
+            raise BackendError(f"{node}: it has no power, or is booting")
+        return super().usage(node, interval)
+
+    def _wire_devices(self, node: str) -> Sequence[str]:
+        return (self._facts[node].devices[self._addresses[node]],)
 
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut the power of these machines at the same moment.

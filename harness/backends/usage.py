@@ -1,0 +1,98 @@
+"""What a machine's programs use, from a program that is put there by a shell (``usage_probe.py``) and lives by it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.backends import usage_probe
+from harness.backends.shell import Channel
+from nodes.timeouts import within
+from stormproof.contracts.backend import Usage
+from stormproof.contracts.option import Option
+from stormproof.errors import BackendError, UsageError
+from stormproof.timeout_scale import SLOW
+
+COSTS_INTERVAL = Option(
+    "costs_interval", 1.0,
+    "seconds between samples of what each machine uses (CPU, memory, disk, bytes on the wire), 0.2 to 60; 0: none")
+"""An option of every backend with machines of their own."""
+LEAST, MOST = 0.2, 60.0
+
+START_LIMIT = 20.0 * SLOW
+"""Seconds that the shell and the first sample may take."""
+SILENCE = 5.0 * SLOW
+"""Seconds beyond the interval after which a program that says nothing is given up."""
+_END_LIMIT = 5.0 * SLOW
+_LONGEST_LINE = 1 << 16
+
+
+def check_interval(options: Mapping[str, Any]) -> None:
+    """Raises UsageError when the interval makes no sense."""
+    interval = float(options.get(COSTS_INTERVAL.name, COSTS_INTERVAL.default))
+    if interval and not LEAST <= interval <= MOST:
+        raise UsageError(f"--set {COSTS_INTERVAL.name}={interval:g}: {LEAST:g} to {MOST:g} seconds, or 0 for no samples")
+
+
+def command(python: str, interval: float, folder: str, data: str, devices: Sequence[str]) -> str:
+    """The command that becomes the program; nothing has to lie on the machine for it."""
+    # Neither the user's packages nor those of the machine: it starts in half the time.
+    return shlex.join([python, "-I", "-S", "-c", _program(), f"{interval:g}", folder, data, *devices])
+
+
+@functools.cache
+def _program() -> str:
+    return Path(usage_probe.__file__).read_text(encoding="utf-8")
+
+
+async def measured(
+    node: str, connect: Callable[[], Awaitable[Channel]], run: str, interval: float
+) -> AsyncGenerator[Usage, None]:
+    """What the command ``run`` tells from a new shell on the node, until this is closed.
+
+    Raises:
+        BackendError: there is no shell, or the program says nothing for too long, something else than samples, or ends.
+    """
+    channel: Channel | None = None
+    rest = b""
+    try:
+        limit = START_LIMIT
+        while True:
+            try:
+                async with within(limit):
+                    if channel is None:
+                        channel = await connect()
+                        await channel.write(f"exec {run}\n".encode())
+                    while b"\n" not in rest:
+                        chunk = await channel.read()
+                        if not chunk or len(rest) > _LONGEST_LINE:
+                            raise BackendError(f"{node}: the program that measures ended{_words(rest)}")
+                        rest += chunk
+            except TimeoutError:
+                raise BackendError(f"{node}: nothing was measured for {limit:g} s") from None
+            except OSError as error:
+                raise BackendError(f"{node}: the program that measures is gone: {error.strerror or error}") from None
+            # Lines that waited are counted in the last of them.
+            *lines, rest = rest.split(b"\n")
+            yield _usage(node, lines[-1])
+            limit = interval + SILENCE
+    finally:
+        if channel is not None:
+            async with within(_END_LIMIT):
+                await channel.destroy()
+
+
+def _usage(node: str, line: bytes) -> Usage:
+    try:
+        return Usage(**json.loads(line))
+    except (ValueError, TypeError):
+        raise BackendError(f"{node}: the program that measures failed{_words(line)}") from None
+
+
+def _words(output: bytes) -> str:
+    text = " ".join(output.decode(errors="replace").split())
+    return f": {text[-200:]}" if text else ""

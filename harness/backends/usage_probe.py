@@ -1,0 +1,277 @@
+"""Tells what the programs of a machine use, a JSON line each INTERVAL seconds; runs on the machine, standard library
+alone, and ends with its standard input.
+
+``python3 -c TEXT INTERVAL FOLDER DATA [DEVICE...]``: FOLDER is where the files with the programs' pids are, DATA the
+data folder, DEVICE a network device that is to be counted (none named: all but loopback and those of link emulation).
+
+Counters begin at 0 with the first line. Where the machine is a namespace (whoever is put there from outside has no
+parent then), its programs are what descends from its first process, which is what has no other parent any more; on a
+host they are those that the pid files name, what they started, and what once was such a process.
+
+What a process used is read from ``/proc`` (proc(5)). A child that has ended and was waited for is counted with its
+parent: of what the parent's count grew by, as much was counted before as the child was seen to have used. What a
+process used between the last sample and its end is not known where nobody of the machine's programs waited for it.
+"""
+
+# ruff: noqa: PTH  # pathlib takes longer to import than all the rest
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from typing import NamedTuple
+
+PAUSE_AFTER_WALK = 100
+"""Times as long as it took to look through the data folder it is left alone afterwards."""
+DEEPEST = 32
+MOST_FILES = 100_000
+
+
+class Process(NamedTuple):
+    """A process: its parent, whether it lives (a dead one may wait for its parent), its resident bytes; what it used
+    itself, and with the children it waited for: CPU (clock ticks), bytes read from and written to storage (None: not
+    told)."""
+
+    parent: int
+    alive: bool
+    memory: int
+    ticks: int
+    childrens_ticks: int
+    read: int | None
+    written: int | None
+
+
+Key = tuple[int, int]
+"""pid and start time, which tell a process from a later one of the same pid."""
+
+
+class Counters(NamedTuple):
+    """What has been used since the first look: clock ticks, bytes read, bytes written."""
+
+    ticks: int = 0
+    read: int = 0
+    written: int = 0
+
+
+def stat_of(pid: int) -> tuple[Key, list[str]] | None:
+    """A process's key and the fields of its ``stat`` from the third (state) on; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return None
+    return ((pid, int(fields[19])), fields) if len(fields) > 21 else None
+
+
+def io_of(pid: int) -> tuple[int | None, int | None]:
+    """Bytes that a process and the children it waited for caused to be read from and written to storage."""
+    found: dict[str, int] = {}
+    try:
+        with open(f"/proc/{pid}/io") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                found[name] = int(value)
+    except (OSError, ValueError):
+        pass  # it has ended, or the kernel does not count
+    return found.get("read_bytes"), found.get("write_bytes")
+
+
+def all_stats() -> dict[Key, list[str]]:
+    """Every process that can be seen."""
+    return dict(found for name in os.listdir("/proc") if name.isdigit() and (found := stat_of(int(name))))
+
+
+def pids_noted(folder: str) -> set[Key]:
+    """The processes that the pid files name."""
+    found: set[Key] = set()
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".pid")]
+    except OSError:
+        return found
+    for name in names:
+        try:
+            with open(os.path.join(folder, name)) as file:
+                pid, born = file.read(100).split()[:2]
+            found.add((int(pid), int(born)))
+        except (OSError, ValueError):
+            pass  # it is being written, or removed
+    return found
+
+
+def below_first(stats: dict[Key, list[str]]) -> set[Key]:
+    """In a namespace: what descends from its first process."""
+    parents = {pid: int(fields[1]) for (pid, _), fields in stats.items()}
+    return {key for key in stats if key[0] != 1 and _ends_at_first(key[0], parents)}
+
+
+def _ends_at_first(pid: int, parents: dict[int, int]) -> bool:
+    for _ in range(len(parents)):
+        pid = parents.get(pid, 0)
+        if pid <= 1:
+            return pid == 1
+    return False
+
+
+def of_pid_files(stats: dict[Key, list[str]], noted: set[Key], before: set[Key]) -> set[Key]:
+    """On a host: the processes that were noted, those of their sessions, what these started, and what was one before."""
+    leaders = {pid for pid, _ in noted & stats.keys()}
+    found = {key for key, fields in stats.items() if key in before or key[0] in leaders or int(fields[3]) in leaders}
+    while True:
+        pids = {pid for pid, _ in found}
+        more = {key for key, fields in stats.items() if key not in found and int(fields[1]) in pids}
+        if not more:
+            return found
+        found |= more
+
+
+def processes(stats: dict[Key, list[str]], members: set[Key], page: int) -> dict[Key, Process]:
+    """What these processes have used."""
+    found = {}
+    for key in members:
+        fields = stats[key]
+        found[key] = Process(int(fields[1]), fields[0] not in "ZXx", int(fields[21]) * page, int(fields[11]) + int(fields[12]),
+                             int(fields[13]) + int(fields[14]), *io_of(key[0]))  # fmt: skip
+    return found
+
+
+def grown(before: dict[Key, Process], now: dict[Key, Process]) -> Counters:
+    """What was used between two looks; a process that was not there before has used all that it has since."""
+    ended: dict[int, list[Process]] = {}
+    for key, process in before.items():
+        if key not in now:
+            ended.setdefault(process.parent, []).append(process)
+    ticks = read = written = 0
+    for key, process in now.items():
+        old, gone = before.get(key, _NEW), ended.get(key[0], [])
+        ticks += max(0, process.ticks - old.ticks)
+        ticks += max(0, process.childrens_ticks - old.childrens_ticks
+                     - sum(child.ticks + child.childrens_ticks for child in gone))  # fmt: skip
+        read += _more(process.read, old.read, [child.read for child in gone])
+        written += _more(process.written, old.written, [child.written for child in gone])
+    return Counters(ticks, read, written)
+
+
+_NEW = Process(0, True, 0, 0, 0, 0, 0)
+
+
+def _more(now: int | None, before: int | None, gone: list[int | None]) -> int:
+    if now is None:
+        return 0
+    return max(0, now - (before or 0) - sum(each or 0 for each in gone))
+
+
+def remembered(before: dict[Key, Process], now: dict[Key, Process]) -> dict[Key, Process]:
+    """The look to compare the next one with: what could not be read this time is as it was."""
+    return {key: process if process.read is not None or key not in before
+            else process._replace(read=before[key].read, written=before[key].written)
+            for key, process in now.items()}  # fmt: skip
+
+
+def on_the_wire(devices: list[str]) -> tuple[int, int]:
+    """Bytes received and sent by network devices since they are there."""
+    received = sent = 0
+    with open("/proc/net/dev") as file:
+        for line in file:
+            name, colon, rest = line.partition(":")
+            name = name.strip()
+            if colon and (name in devices if devices else name != "lo" and not name.startswith("ifb")):
+                fields = rest.split()
+                received, sent = received + int(fields[0]), sent + int(fields[8])
+    return received, sent
+
+
+def bytes_in(folder: str, deep: int = DEEPEST) -> tuple[int, int]:
+    """Bytes that the files of a folder take on the disk, and how many files there are."""
+    total = files = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if files > MOST_FILES:
+                    break
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        more = bytes_in(entry.path, deep - 1) if deep else (0, 0)
+                        total, files = total + more[0], files + more[1]
+                    else:
+                        found = entry.stat(follow_symlinks=False)
+                        total, files = total + (found.st_blocks * 512 or found.st_size), files + 1
+                except OSError:
+                    pass  # it was removed meanwhile
+    except OSError:
+        pass
+    return total, files
+
+
+class DataFolder(threading.Thread):
+    """Looks how much is in the data folder, by itself: a disk that answers nobody keeps nothing else waiting."""
+
+    def __init__(self, folder: str, interval: float) -> None:
+        super().__init__(daemon=True)
+        self._folder, self._interval = folder, interval
+        self.size: int | None = None
+
+    def run(self) -> None:
+        """Look again and again, a hundredth of the time at most."""
+        while True:
+            began = time.monotonic()
+            self.size = bytes_in(self._folder)[0] if os.path.isdir(self._folder) else None
+            time.sleep(max(self._interval, PAUSE_AFTER_WALK * (time.monotonic() - began)))
+
+
+class Machine:
+    """The programs of this machine, looked at again and again."""
+
+    def __init__(self, folder: str, devices: list[str]) -> None:
+        self._folder, self._devices = folder, devices
+        self._alone = os.getppid() == 0
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._before = self._look()
+        self._wire = on_the_wire(devices)
+        self._carried = (0, 0)
+        self._used = Counters()
+
+    def _look(self, before: dict[Key, Process] | None = None) -> dict[Key, Process]:
+        stats = all_stats()
+        members = below_first(stats) if self._alone else of_pid_files(stats, pids_noted(self._folder),
+                                                                      set(before or ()))  # fmt: skip
+        return processes(stats, members, self._page)
+
+    def sample(self, disk: int | None) -> dict[str, float | int | None]:
+        """What has been used until now, and what is used now."""
+        now = self._look(self._before)
+        more = grown(self._before, now)
+        self._used = Counters(*(old + new for old, new in zip(self._used, more)))
+        self._before = remembered(self._before, now)
+        wire = on_the_wire(self._devices)
+        # A device that was made anew counts from 0.
+        self._carried = tuple(total + (new - old if new >= old else new)
+                              for total, new, old in zip(self._carried, wire, self._wire))  # type: ignore[assignment]
+        self._wire = wire
+        tells = not now or any(process.written is not None for process in now.values())
+        return {
+            "cpu": self._used.ticks / self._ticks, "memory": sum(process.memory for process in now.values()),
+            "disk": disk, "read": self._used.read if tells else None, "written": self._used.written if tells else None,
+            "received": self._carried[0], "sent": self._carried[1],
+            "processes": sum(process.alive for process in now.values()),
+            "sampling": round(time.process_time(), 4),
+        }  # fmt: skip
+
+
+def main(interval: float, folder: str, data: str, devices: list[str]) -> None:
+    """Tell a line now and each ``interval`` seconds, until standard input ends."""
+    machine, disk = Machine(folder, devices), DataFolder(data, interval)
+    disk.start()
+    due = time.monotonic()
+    while True:
+        print(json.dumps(machine.sample(disk.size)), flush=True)
+        due = max(due + interval, time.monotonic())
+        if select.select([sys.stdin], [], [], due - time.monotonic() if due > time.monotonic() else 0)[0]:
+            return
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -1,0 +1,195 @@
+"""What the machines of a run used, for its page: totals of each, and lines over time.
+
+The lines are what a page draws below its timeline: the fields of ``CostPlot`` and ``CostLine`` are those of every plot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.folder import mapping, number, sequence
+from reports.pack import shorten
+from stormproof.errors import HistoryError
+from stormproof.history.costs import LATE, NodeCosts, Sample, read_costs
+from stormproof.run_folder import COSTS
+from stormproof.text import amount, size
+
+PERCENT, BYTES, BYTE_RATE = "percent", "bytes", "byte-rate"
+"""How the values of a plot are written."""
+MAX_NODES = 12
+"""Machines that are drawn."""
+MAX_POINTS = 600
+"""Of one line: what is looked at more often is drawn less often."""
+COLOURS = ("f0", "f1", "f2", "f3", "info", "fault-1")
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """One machine's values, each with the second of the run at which it was sampled; None: it was not looked at."""
+
+    name: str
+    values: Sequence[float | None]
+    times: Sequence[float]
+    colour: str
+    rank: int = 0
+    width: float = 0.0
+
+
+@dataclass(frozen=True)
+class CostPlot:
+    """Lines with one scale."""
+
+    name: str
+    title: str
+    remark: str
+    written: str
+    lines: Sequence[CostLine]
+    logarithmic: bool = False
+    points: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the page."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """One machine's totals, in words."""
+
+    node: str
+    cpu: str
+    memory: str
+    disk: str
+    written: str
+    read: str
+    sent: str
+    received: str
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """What the machines used under the load: a row each, and sentences: what a message cost, what was not measured."""
+
+    rows: tuple[CostRow, ...] = ()
+    each: str = ""
+    sampling: str = ""
+    troubles: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.troubles)
+
+
+def cost_table(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> CostTable:
+    """The totals as ``run.json`` and the verdict have them."""
+    costs = mapping(run.get("costs"))
+    nodes = {str(node): mapping(told) for node, told in mapping(costs.get("nodes")).items()}
+    rows = tuple(_row(node, told) for node, told in nodes.items())
+    troubles = tuple(_trouble(str(node), mapping(told)) for node, told in mapping(costs.get("troubles")).items())
+    shares = [share for told in nodes.values() if (share := _share(told, "sampling_s")) is not None]
+    interval = number(costs.get("interval_s"))
+    sampling = (f"Sampled every {interval:g} s, which took at most {max(shares):.2f} % of a core on each."
+                if shares and interval is not None else "")  # fmt: skip
+    return CostTable(rows, _each(mapping(mapping(verdict.get("figures")).get("costs"))), sampling, troubles)
+
+
+def _row(node: str, told: Mapping[str, Any]) -> CostRow:
+    cpu, share = number(told.get("cpu_s")), _share(told, "cpu_s")
+    end, peak = _bytes(told, "disk_end"), _bytes(told, "disk_peak")
+    return CostRow(
+        shorten(node), "—" if cpu is None else f"{cpu:,.2f} s" + ("" if share is None else f" ({share:.1f} %)"),
+        _bytes(told, "memory_peak"), end if end == peak else f"{end} (peak {peak})",
+        *(_bytes(told, name) for name in ("written", "read", "sent", "received")),
+    )  # fmt: skip
+
+
+def _share(told: Mapping[str, Any], name: str) -> float | None:
+    """Of one core, in percent."""
+    used, seconds = number(told.get(name)), number(told.get("seconds"))
+    return 100 * used / seconds if used is not None and seconds else None
+
+
+def _bytes(told: Mapping[str, Any], name: str) -> str:
+    value = number(told.get(name))
+    return "—" if value is None or value < 0 else size(int(value))
+
+
+def _each(figures: Mapping[str, Any]) -> str:
+    cpu, count = number(figures.get("cpu_ms_each")), number(figures.get("count"))
+    if cpu is None or not count:
+        return ""
+    lower = "" if figures.get("complete") is True else ", at least: not all was measured"
+    return (f"Each {shorten(str(figures.get('each')))} took {cpu:,.2f} ms of CPU, {_bytes(figures, 'written_each')} written "
+            f"and {_bytes(figures, 'sent_each')} sent, on all machines together ({int(count):,} of them{lower}).")
+
+
+def _trouble(node: str, told: Mapping[str, Any]) -> str:
+    reason = shorten(str(told.get("reason") or "no reason is known"))
+    if not node:
+        return f"What was noted can't be read: {reason}."
+    gaps = [(number(gap[0]), number(gap[1])) for gap in sequence(told.get("gaps")) if len(sequence(gap)) == 2]
+    spans = [f"from {begin:.1f} s {'on' if end is None else f'to {end:.1f} s'}" for begin, end in gaps[:3] if begin is not None]
+    more = len(gaps) - 3
+    when = ", ".join(spans) + (f" and {amount(more, 'time more', 'times more')}" if more > 0 else "")
+    return f"{shorten(node)} could not be looked at{' ' + when if when else ''}: {reason}."
+
+
+def cost_plots(run_dir: Path) -> list[CostPlot]:
+    """Lines over time: CPU, memory, disk, the wire; empty where nothing was noted or can be read."""
+    try:
+        costs = read_costs(run_dir / COSTS)
+    except (OSError, HistoryError):
+        return []  # a report shows what it can; the table says what is wrong
+    names = sorted((node for node, each in costs.items() if each.samples), key=lambda node: (len(node), node))[:MAX_NODES]
+    drawn = {node: costs[node] for node in names}
+    plots = [
+        CostPlot("cost-cpu", "CPU", "of one core, by machine", PERCENT, _rates(drawn, "cpu", 100.0)),
+        CostPlot("cost-memory", "Memory", "resident, of the system's programs", BYTES, _levels(drawn, "memory")),
+        CostPlot("cost-sent", "Sent", "bytes on the wire a second", BYTE_RATE, _rates(drawn, "sent", 1.0)),
+        CostPlot("cost-written", "Written", "bytes to storage a second", BYTE_RATE, _rates(drawn, "written", 1.0)),
+        CostPlot("cost-disk", "On disk", "in the data folder", BYTES, _levels(drawn, "disk")),
+    ]
+    return [plot for plot in plots if any(value is not None for line in plot.lines for value in line.values)]
+
+
+def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], float | None]) -> list[CostLine]:
+    lines = []
+    for at, (node, each) in enumerate(costs.items()):
+        samples = _thinned(each.samples)
+        usual = sorted(new.time - old.time for old, new in zip(samples, samples[1:], strict=False))
+        late = LATE * (usual[len(usual) // 2] if usual else 0.0)
+        times, values = [], []
+        for old, new in zip(samples, samples[1:], strict=False):
+            if new.time - old.time > late or any(old.time < trouble.time < new.time for trouble in each.troubles):
+                times.append(round((old.time + new.time) / 2, 3))
+                values.append(None)  # what was used meanwhile is in the totals
+            else:
+                times.append(round(new.time, 3))
+                values.append(value(old, new))
+        lines.append(CostLine(shorten(node), values, times, COLOURS[at % len(COLOURS)], at // len(COLOURS)))
+    return lines
+
+
+def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
+    step = -(-len(samples) // MAX_POINTS) or 1
+    return samples[::step]
+
+
+def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[CostLine]:
+    def rate(old: Sample, new: Sample) -> float | None:
+        before, now = getattr(old.usage, name), getattr(new.usage, name)
+        if before is None or now is None or new.time <= old.time:
+            return None
+        return round(factor * max(0, now - before) / (new.time - old.time), 2)
+
+    return _lines(costs, rate)
+
+
+def _levels(costs: Mapping[str, NodeCosts], name: str) -> list[CostLine]:
+    def level(_: Sample, new: Sample) -> float | None:
+        found = getattr(new.usage, name)
+        return None if found is None else float(found)
+
+    return _lines(costs, level)
