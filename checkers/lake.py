@@ -43,6 +43,11 @@ _LATENCY = pa.struct([
     ("f", pa.string()), ("count", pa.int64()), ("p50_ms", pa.float64()), ("p95_ms", pa.float64()),
     ("p99_ms", pa.float64()), ("max_ms", pa.float64()),
 ])  # fmt: skip
+_COSTS = pa.struct([
+    ("node", pa.string()), ("measured_s", pa.float64()), ("cpu_s", pa.float64()), ("memory_peak_bytes", pa.int64()),
+    ("disk_peak_bytes", pa.int64()), ("disk_end_bytes", pa.int64()), ("read_bytes", pa.int64()),
+    ("written_bytes", pa.int64()), ("received_bytes", pa.int64()), ("sent_bytes", pa.int64()),
+])  # fmt: skip
 ROWS = pa.schema([
     ("run", pa.string()), ("noted", pa.int64()), ("written", pa.int64()), ("gone", pa.bool_()),
     ("started", pa.timestamp("us", "UTC")), ("status", pa.string()),
@@ -55,6 +60,7 @@ ROWS = pa.schema([
     ("longest_gap_s", pa.float64()), ("recovered_s", pa.float64()), ("p50_ms", pa.float64()), ("p99_ms", pa.float64()),
     ("version", pa.string()), ("settings", _TEXTS), ("tags", _TEXTS), ("versions", _TEXTS),
     ("latency", pa.list_(_LATENCY)), ("checks", pa.list_(_CHECK)), ("faults", pa.list_(_FAULT)),
+    ("costs", pa.list_(_COSTS)),
 ])  # fmt: skip
 """One row a run; units are in the names, times count from the run's start (``docs/lake.md``). ``noted`` orders a run's
 rows; ``written`` is when the files were written that a row tells of, by which one that is out of date is known."""
@@ -110,7 +116,16 @@ def row_of(run_dir: Path, verdict: Verdict) -> dict[str, Any]:
                     "status": _text(_object(statuses.get(check.check)).get("status")),
                     "summary": check.outcome.summary} for check in verdict.checks],
         "faults": _faults(run_dir, figures),
+        "costs": _costs(_object(_object(info.get("costs")).get("nodes"))),
     }  # fmt: skip
+
+
+def _costs(nodes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What each machine used, as ``stormproof.history.costs.totals`` tells it."""
+    return [{"node": str(node), "measured_s": _number(told.get("seconds")), "cpu_s": _number(told.get("cpu_s")),
+             **{f"{name}_bytes": _whole(told.get(name)) for name in
+                ("memory_peak", "disk_peak", "disk_end", "read", "written", "received", "sent")}}
+            for node, told in ((node, _object(told)) for node, told in nodes.items())]  # fmt: skip
 
 
 def _tags(run_dir: Path, info: Mapping[str, Any]) -> dict[str, str]:

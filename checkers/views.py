@@ -1,5 +1,5 @@
 """The lake as SQL views, the same for DuckDB and for Spark: ``runs``, ``verdicts``, ``faults``, ``latency``,
-``operations`` and ``messages`` (``docs/lake.md`` explains the columns).
+``costs``, ``operations`` and ``messages`` (``docs/lake.md`` explains the columns).
 
 ``views_sql`` makes the text, for whoever queries a store with an engine of their own; our own queries run on it, too.
 """
@@ -22,12 +22,14 @@ from stormproof.run_folder import HISTORY
 DUCKDB, SPARK = "duckdb", "spark"
 
 _RUN_FOLDERS = "[0-9]*"
-_LISTS = {"verdicts": "checks", "faults": "faults", "latency": "latency"}
+_LISTS = {"verdicts": "checks", "faults": "faults", "latency": "latency", "costs": "costs"}
 _COLUMNS = {
     "verdicts": ("check AS check_name", "verdict", "decides", "count", "anomaly", "status AS promise", "summary"),
     "faults": ("id", "family", "kind", "targets", "start_s", "end_s", "end_s - start_s AS seconds", "proven",
                "recovery_s"),
     "latency": ("f", "count", "p50_ms", "p95_ms", "p99_ms", "max_ms"),
+    "costs": ("node", "measured_s", "cpu_s", "memory_peak_bytes", "disk_peak_bytes", "disk_end_bytes", "read_bytes",
+              "written_bytes", "received_bytes", "sent_bytes"),
 }  # fmt: skip
 
 RUN_COLUMNS = (
@@ -38,7 +40,7 @@ RUN_COLUMNS = (
 )  # fmt: skip
 
 
-SMALL = ("runs", "verdicts", "faults", "latency")
+SMALL = ("runs", "verdicts", "faults", "latency", "costs")
 """Views of the lake alone; the others read histories."""
 VIEWS = (*SMALL, "operations", "messages")
 

@@ -5,6 +5,7 @@ The lines are what a page draws below its timeline: the fields of ``CostPlot`` a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -121,8 +122,9 @@ def _each(figures: Mapping[str, Any]) -> str:
     if cpu is None or not count:
         return ""
     lower = "" if figures.get("complete") is True else ", at least: not all was measured"
-    return (f"Each {shorten(str(figures.get('each')))} took {cpu:,.2f} ms of CPU, {_bytes(figures, 'written_each')} written "
-            f"and {_bytes(figures, 'sent_each')} sent, on all machines together ({int(count):,} of them{lower}).")
+    written, sent = _bytes(figures, "written_each"), _bytes(figures, "sent_each")
+    return (f"Each {shorten(str(figures.get('each')))} took {cpu:,.2f} ms of CPU, {written} written and {sent} sent, "
+            f"on all machines together ({int(count):,} of them{lower}).")
 
 
 def _trouble(node: str, told: Mapping[str, Any]) -> str:
@@ -130,7 +132,8 @@ def _trouble(node: str, told: Mapping[str, Any]) -> str:
     if not node:
         return f"What was noted can't be read: {reason}."
     gaps = [(number(gap[0]), number(gap[1])) for gap in sequence(told.get("gaps")) if len(sequence(gap)) == 2]
-    spans = [f"from {begin:.1f} s {'on' if end is None else f'to {end:.1f} s'}" for begin, end in gaps[:3] if begin is not None]
+    spans = [f"from {begin:.1f} s {'on' if end is None else f'to {end:.1f} s'}"
+             for begin, end in gaps[:3] if begin is not None]  # fmt: skip
     more = len(gaps) - 3
     when = ", ".join(spans) + (f" and {amount(more, 'time more', 'times more')}" if more > 0 else "")
     return f"{shorten(node)} could not be looked at{' ' + when if when else ''}: {reason}."
@@ -142,8 +145,8 @@ def cost_plots(run_dir: Path) -> list[CostPlot]:
         costs = read_costs(run_dir / COSTS)
     except (OSError, HistoryError):
         return []  # a report shows what it can; the table says what is wrong
-    names = sorted((node for node, each in costs.items() if each.samples), key=lambda node: (len(node), node))[:MAX_NODES]
-    drawn = {node: costs[node] for node in names}
+    names = sorted((node for node, each in costs.items() if each.samples), key=lambda node: (len(node), node))
+    drawn = {node: costs[node] for node in names[:MAX_NODES]}
     plots = [
         CostPlot("cost-cpu", "CPU", "of one core, by machine", PERCENT, _rates(drawn, "cpu", 100.0)),
         CostPlot("cost-memory", "Memory", "resident, of the system's programs", BYTES, _levels(drawn, "memory")),
@@ -158,10 +161,11 @@ def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], flo
     lines = []
     for at, (node, each) in enumerate(costs.items()):
         samples = _thinned(each.samples)
-        usual = sorted(new.time - old.time for old, new in zip(samples, samples[1:], strict=False))
+        usual = sorted(new.time - old.time for old, new in itertools.pairwise(samples))
         late = LATE * (usual[len(usual) // 2] if usual else 0.0)
-        times, values = [], []
-        for old, new in zip(samples, samples[1:], strict=False):
+        times: list[float] = []
+        values: list[float | None] = []
+        for old, new in itertools.pairwise(samples):
             if new.time - old.time > late or any(old.time < trouble.time < new.time for trouble in each.troubles):
                 times.append(round((old.time + new.time) / 2, 3))
                 values.append(None)  # what was used meanwhile is in the totals
@@ -179,7 +183,8 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[CostLine]:
     def rate(old: Sample, new: Sample) -> float | None:
-        before, now = getattr(old.usage, name), getattr(new.usage, name)
+        before: float | None = getattr(old.usage, name)
+        now: float | None = getattr(new.usage, name)
         if before is None or now is None or new.time <= old.time:
             return None
         return round(factor * max(0, now - before) / (new.time - old.time), 2)

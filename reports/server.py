@@ -19,7 +19,17 @@ from reports.page import write_page
 from reports.run_page import run_report
 from reports.summaries import IndexRow, index_rows, run_stamps
 from stormproof.errors import HistoryError, StormproofError, UsageError
-from stormproof.run_folder import COSTS, HISTORY, LEADERS, LEDGER, LOG_EVENTS, REPORT, RUN_FILE, VERDICT_FILE, is_picture
+from stormproof.run_folder import (
+    COSTS,
+    HISTORY,
+    LEADERS,
+    LEDGER,
+    LOG_EVENTS,
+    REPORT,
+    RUN_FILE,
+    VERDICT_FILE,
+    is_picture,
+)
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",

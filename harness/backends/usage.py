@@ -35,7 +35,8 @@ def check_interval(options: Mapping[str, Any]) -> None:
     """Raises UsageError when the interval makes no sense."""
     interval = float(options.get(COSTS_INTERVAL.name, COSTS_INTERVAL.default))
     if interval and not LEAST <= interval <= MOST:
-        raise UsageError(f"--set {COSTS_INTERVAL.name}={interval:g}: {LEAST:g} to {MOST:g} seconds, or 0 for no samples")
+        raise UsageError(f"--set {COSTS_INTERVAL.name}={interval:g}: {LEAST:g} to {MOST:g} seconds, or 0 for "
+                         "no samples")
 
 
 def command(python: str, interval: float, folder: str, data: str, devices: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ ends the harness leaves at most a torn last one, which is not read.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -142,7 +143,7 @@ def grown(samples: Sequence[Sample], name: str) -> float | None:
     told = [value for each in samples if (value := getattr(each.usage, name)) is not None]
     if not told:
         return None
-    return float(sum(max(0, new - old) for old, new in zip(told, told[1:], strict=False)))
+    return float(sum(max(0, new - old) for old, new in itertools.pairwise(told)))
 
 
 def since(costs: NodeCosts, start: float) -> Sequence[Sample]:
