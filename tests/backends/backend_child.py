@@ -21,6 +21,7 @@ from typing import Any
 import clock_checks
 import disk_checks
 import packet_checks
+import usage_checks
 
 from harness.backends.catalog import BACKENDS
 from nodes.systems.catalog import SYSTEMS
@@ -430,7 +431,7 @@ async def main(name: str, run_dir: Path, checks: list[str]) -> None:
 
 CHECKS = {
     name.removeprefix("check_"): function
-    for module in (sys.modules[__name__], clock_checks, disk_checks, packet_checks)
+    for module in (sys.modules[__name__], clock_checks, disk_checks, packet_checks, usage_checks)
     for name, function in vars(module).items()
     if name.startswith("check_") and inspect.iscoroutinefunction(function)
 }

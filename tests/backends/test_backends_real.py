@@ -36,6 +36,14 @@ def test_backend(place: Place, checks: tuple[str, ...]) -> None:
     assert figures["up_ms"] > 0
 
 
+@pytest.mark.requirement("H29")
+@pytest.mark.parametrize("name", [PLACES[1], PLACES[-1]])
+def test_what_machines_use_is_told(name: str) -> None:
+    """CPU, memory, disk and the wire of a program that works, is paused, dies and runs anew."""
+    with make_place(name) as place:
+        assert place.check("usage", "usage_killed")["sampling_s"] >= 0
+
+
 @pytest.mark.requirement("H5")
 @pytest.mark.requirement("H24")
 @pytest.mark.soak

@@ -37,8 +37,9 @@ def child(hosts: SshTestHosts, script: Path, *words: str) -> str:
     ("commands", "shell_death", "limits", "files"),
     ("process", "process_leftovers"),
     ("network", "cut", "cut_while_paused", "keep_other_rules"),
+    pytest.param(("usage", "usage_killed"), marks=pytest.mark.requirement("H29")),
     pytest.param(("packets", "packets_program_killed"), marks=pytest.mark.soak),
-], ids=["shell", "process", "network", "packets"])
+], ids=["shell", "process", "network", "usage", "packets"])
 def test_it_passes_what_every_backend_passes(ssh_hosts: SshTestHosts, tmp_path: Path, checks: Sequence[str]) -> None:
     run_dir = tmp_path / f"test-{uuid.uuid4().hex[:8]}"
     run_dir.mkdir()
