@@ -47,6 +47,7 @@ def where(backend: str, request: pytest.FixtureRequest) -> Where:
 @pytest.mark.requirement("J9")
 @pytest.mark.requirement("J14")
 @pytest.mark.requirement("J20", part=True)
+@pytest.mark.requirement("H29")
 @pytest.mark.parametrize(
     "backend", [pytest.param("local", marks=[SOAK, pytest.mark.requirement("H3")]),
                 pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.requirement("H1")]), SLOW_SSH],
@@ -70,6 +71,34 @@ def test_joram_keeps_its_promises_under_partition_pause_and_kill(backend: str, w
     assert {log.name for log in (run / "logs").iterdir()} == {"n1.log", "n2.log", "n3.log"}
     assert f"backend {backend}" in done.stderr
     assert where.left_behind(run) == []
+    costs = run_info(run)["costs"]
+    assert costs["troubles"] == {} and set(costs["nodes"]) == {"n1", "n2", "n3"}
+    for node, told in costs["nodes"].items():
+        assert told["cpu_s"] > 0 and told["memory_peak"] > 1 << 20 and told["sent"] > 10_000, node
+        assert told["sampling_s"] < 0.02 * told["seconds"], "what measures must not be seen"
+    assert json.loads((run / "verdict.json").read_text())["figures"]["costs"]["each"] == "confirmed message"
+
+
+@pytest.mark.requirement("H29")
+def test_a_run_whose_costs_were_not_all_measured_says_so_and_keeps_its_verdict(tmp_path: Path) -> None:
+    """What measures is killed on the node while the run goes on."""
+    words = ["test", "--system", "standalone", "--nemesis", "none", "--backend", "local", "--time-limit", "3",
+             "--rate", "40", "--set", "min_ok=5", "--set", "idle_timeout=1", "--set", "costs_interval=0.2",
+             "--seed", "3", "--store", str(tmp_path)]  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(stormproof, *words)
+        while not (noted := list(tmp_path.glob("*/costs.jsonl"))) or noted[0].read_text().count("\n") < 5:
+            assert not running.done(), running.result().stderr
+            time.sleep(0.05)
+        (run,) = (path.parent for path in noted)
+        (measuring,) = (pid for pid, words in processes() if run.name in words and "class DataFolder" in words)
+        os.kill(measuring, signal.SIGKILL)
+        done = running.result()
+    assert done.returncode == 0 and "was not measured all the time: n1: " in done.stdout, done.stdout
+    told = run_info(run)["costs"]
+    assert told["nodes"]["n1"]["cpu_s"] > 0 and told["troubles"]["n1"]["times"] == 1
+    assert "n1 could not be looked at from " in (run / "report.html").read_text()
+    assert json.loads((run / "verdict.json").read_text())["figures"]["costs"]["complete"] is False
 
 
 Twins = tuple[Path, dict[str, Any]]

@@ -248,8 +248,8 @@ def test_a_counter_that_was_not_told_for_a_while_is_not_lost() -> None:
 
 
 def described(backend: str, **settings: str) -> Test:
-    return make_test(system="joram", workload="queue", nemesis="partition", backend=backend, nodes=None, time_limit=30.0,
-                     rate=100.0, seed=1, settings=settings)  # fmt: skip
+    return make_test(system="joram", workload="queue", nemesis="partition", backend=backend, nodes=None,
+                     time_limit=30.0, rate=100.0, seed=1, settings=settings)  # fmt: skip
 
 
 @pytest.mark.parametrize("value", ["0.1", "61", "-1", "often", "nan"])
