@@ -32,12 +32,13 @@ from harness.kept import KeptNodes
 from harness.leaders import watch_leaders
 from harness.settings import SETTLE_TIMEOUT
 from harness.standstill import watch_for_standstills
+from harness.work import work_done
 from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
-from stormproof.contracts.backend import DEAD, Holding, Metered
+from stormproof.contracts.backend import DEAD, CountsFrames, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import Client
 from stormproof.errors import EXIT_ERROR, StormproofError
@@ -268,6 +269,9 @@ class TestRunner:
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
         await asyncio.sleep(REST + 2 * longest)
         update_run(self.run_dir, rest={node: dict(self.backend.holdings(node)) for node in self.topology.machines})
+        if isinstance(self.backend, CountsFrames):
+            work = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
+            update_run(self.run_dir, work=work)
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         start = self.clock()

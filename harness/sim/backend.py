@@ -207,6 +207,10 @@ class SimBackend(Backend):
                     found[what] = found.get(what, 0) + count
         return found
 
+    def sent(self) -> Mapping[Link, tuple[int, int]]:
+        """Frames and bytes that programs have sent so far, on each link."""
+        return {link: (each.frames, each.bytes) for link, each in sorted(self._net().sent.items())}
+
     def address(self, name: str) -> str:
         """IP address of a simulated node or client host."""
         try:

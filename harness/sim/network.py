@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from harness.sim.latency import LatencyModel
 from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
-from harness.sim.transport import Endpoint, Pipe, SimTransport
+from harness.sim.transport import Endpoint, Pipe, Sent, SimTransport
 from stormproof.contracts.backend import Link, LinkConditions
 from stormproof.contracts.topology import endpoint, machine_of
 
@@ -135,6 +135,8 @@ class Network:
         self._addresses = {name: address for address, name in hosts.items()}
         self._cut: frozenset[Link] = frozenset()
         self._dropped: dict[Link, int] = {}
+        self.sent: dict[Link, Sent] = {}
+        """What programs have sent so far on each link."""
         self._conditions: dict[Link, LinkConditions] = {}
         self._affected: dict[Link, int] = {}
         self._queues: dict[Link, deque[tuple[Pipe, bytes]]] = {}
@@ -182,6 +184,10 @@ class Network:
 
     def _note_calm(self) -> None:
         self.calm = not (self._cut or self._conditions or self._dark)
+
+    def sent_on(self, link: Link) -> Sent:
+        """What programs have sent on the link, to be counted on."""
+        return self.sent.setdefault(link, Sent())
 
     def passes(self, link: Link) -> bool:
         """Whether a packet on the link arrives now; a lost one is counted."""

@@ -33,6 +33,16 @@ FIN = b""
 """In a pipe: nothing more will be sent."""
 
 
+class Sent:
+    """What programs have handed to their kernels for one link: frames (writes), and their bytes."""
+
+    __slots__ = ("bytes", "frames")
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.bytes = 0
+
+
 class Carrier(Protocol):
     """What connections need of the network that carries them (``harness.sim.network.Network``)."""
 
@@ -41,6 +51,10 @@ class Carrier(Protocol):
     latency: LatencyModel
     calm: bool
     """Whether every packet on every link arrives, after the usual delay."""
+
+    def sent_on(self, link: Link) -> Sent:
+        """What programs have sent on the link, to be counted on."""
+        ...
 
     def passes(self, link: Link) -> bool:
         """Whether a packet on the link arrives now; a lost one is counted."""
@@ -63,7 +77,7 @@ class Pipe:
     """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
 
     __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_over", "_retry", "_sender", "_sent",
-                 "_timer", "_waiting", "held", "target")
+                 "_sent_on", "_timer", "_waiting", "held", "target")
 
     def __init__(self, network: Carrier, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
@@ -73,6 +87,7 @@ class Pipe:
         self._sender = sender
         self._link = (sender.host, target.host)
         self._back = (target.host, sender.host)
+        self._sent_on = network.sent_on(self._link)
         self._sent = 0
         self._flying: deque[int] = deque()
         """Numbers of the chunks that are under way, in order: they arrive in this order, or are lost."""
@@ -92,7 +107,10 @@ class Pipe:
 
     def send(self, chunk: bytes) -> None:
         """Send bytes, or FIN."""
-        self.held += len(chunk)
+        if chunk:
+            self.held += len(chunk)
+            self._sent_on.frames += 1
+            self._sent_on.bytes += len(chunk)
         self._sent += 1
         if self._timer is not None and self._retry > FIRST_RETRY:
             self._waiting.append((self._sent, chunk))

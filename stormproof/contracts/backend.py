@@ -253,6 +253,15 @@ class Holding(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsFrames(Protocol):
+    """Machines whose network counts what programs send."""
+
+    def sent(self) -> Mapping[Link, tuple[int, int]]:
+        """Frames (what a program hands to its kernel at once) and bytes sent so far, on each link that was used."""
+        ...
+
+
 @dataclass(frozen=True)
 class Usage:
     """What the programs of a machine use.

@@ -1,0 +1,26 @@
+"""What the machines of a run have sent, where their network counts it (``stormproof.contracts.bounds.WorkBound``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from stormproof.contracts.backend import Link
+from stormproof.contracts.topology import machine_of
+
+
+def work_done(sent: Mapping[Link, tuple[int, int]], machines: Collection[str], seconds: float) -> dict[str, Any]:
+    """What a run's ``run.json`` says of it after so many seconds: frames and bytes that each machine sent to others
+    (``machines``), that machines sent to clients (``answers``), and that clients sent to machines (``requests``)."""
+    between = {machine: [0, 0] for machine in machines}
+    answers, requests = [0, 0], [0, 0]
+    for (source, target), counted in sent.items():
+        if machine_of(source) not in between:
+            counts = requests
+        elif machine_of(target) not in between:
+            counts = answers
+        else:
+            counts = between[machine_of(source)]
+        for at, count in enumerate(counted):
+            counts[at] += count
+    return {"seconds": round(seconds, 3), "machines": between, "answers": answers, "requests": requests}
