@@ -82,6 +82,8 @@ CHECKS: Registry[Check] = Registry(
     Entry("stability", "changes of role for which there was no reason", "checkers.checks.stability:CHECK"),
     Entry("recovery", "not healthy again in time after the last heal", "checkers.checks.recovery:CHECK"),
     Entry("growth", "what nodes at rest hold that grows with what they have done", "checkers.checks.growth:CHECK"),
+    Entry("work", "frames and bytes that simulated nodes sent each other, beyond what their system claims",
+          "checkers.checks.work:CHECK"),
     Entry("livelock", "simulated nodes that are never done", "checkers.checks.livelock:CHECK"),
     Entry("invariants", "what must hold of simulated nodes at every instant", "checkers.checks.invariants:CHECK"),
     Entry("latency", "quantiles of the time that operations took", "checkers.checks.latency:CHECK"),

@@ -14,7 +14,7 @@ from harness.deployment import demands_of
 from harness.guarantees import exemptions_of, guarantees_of
 from harness.settings import declared_options
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.bounds import JUDGED_BY_BOUNDS, SERVES, SERVES_WITH_MAJORITY, bounds_of
+from stormproof.contracts.bounds import JUDGED_BY_BOUNDS, SERVES, SERVES_WITH_MAJORITY, bounds_of, work_bounds_of
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.store import Store
 from stormproof.test import Test
@@ -73,6 +73,8 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         for name in (SERVES, SERVES_WITH_MAJORITY):
             bounds.pop(name, None)  # nobody may be beside the node that serves
     wanted += [check for check, names in JUDGED_BY_BOUNDS.items() if not bounds.keys().isdisjoint(names)]
+    work_bounds = work_bounds_of(system.work, test) if backend.in_process else {}
+    wanted += ["work"] if work_bounds else []
     wanted += ["growth"] if backend.in_process and system.keeps else []
     judged_by, statuses = guarantees_of(test, wanted)
     return Store(runs or store).create(
@@ -88,6 +90,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         gates=work.gates(test.options),
         invariants=invariants,
         bounds=bounds,
+        work_bounds=work_bounds,
         keeps={keep.name: keep.most(test.options) for keep in system.keeps},
         fault_points=dict(system.fault_points),
         command=command_line(test, store),

@@ -15,6 +15,7 @@ from harness.reproductions.recipes import recipes
 from harness.surface import surface_page
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.fiorano.diagram import with_transitions
+from stormproof.contracts.bounds import Bound, WorkBound
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "names.md"
@@ -61,7 +62,7 @@ def invariants_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-_OF_BOUNDS = """# Bounds of time
+_OF_BOUNDS = """# Bounds of time and work
 
 Made by `make docs` from what the systems declare (`nodes/systems/*/bounds.py`, `stormproof/contracts/bounds.py`).
 
@@ -80,6 +81,14 @@ fault is in force (a cut, a slow link, a wrong clock, a bad disk), in which one 
 failed; nor from one client that waits alone, or from clients that ask for nothing for a second. Bounds are claimed of
 simulated runs only: what a busy machine adds to the times of real nodes nobody knows. The two about serving are not
 claimed where clients stay with the node beside them, nor the second where nodes are spare or in several groups.
+
+Bounds of work say how many frames (what a program hands to its kernel at once) and bytes the machines of a simulated
+run may send each other (`work` in `run.json`, beside `work_bounds`; the check `work` decides). They are in proportion
+to what clients sent to machines, to the other machines that may have to have it, to time, and to faults:
+
+`each` x what clients sent x (machines - 1) + machines x (machines - 1) x (`times` x seconds + `fixed` x (1 + faults))
+
+Their numbers are those that 40 seeds of the default campaign of each design needed, half as much again.
 """
 
 
@@ -91,10 +100,17 @@ def bounds_page() -> str:
             continue
         lines += ["", f"## {system.name}", "", "| bound | at most | source | claimed |", "| --- | --- | --- | --- |"]
         for each in system.bounds:
-            where = [f"with {name}={' or '.join(map(str, values))}" for name, values in each.where.items()]
-            where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
-            lines.append(f"| `{each.name}` | {each.formula} | {each.source} | {', '.join(where) or 'always'} |")
+            lines.append(f"| `{each.name}` | {each.formula} | {each.source} | {_claimed(each)} |")
+        for work in system.work:
+            lines.append(f"| `{work.name}` | {work.formula} | {work.source} | {_claimed(work)} |")
     return "\n".join(lines) + "\n"
+
+
+def _claimed(bound: Bound | WorkBound) -> str:
+    """Of which tests a bound is claimed."""
+    where = [f"with {name}={' or '.join(map(str, values))}" for name, values in bound.where.items()]
+    where += [f"not under {' or '.join(bound.unless)}"] if bound.unless else []
+    return ", ".join(where) or "always"
 
 
 if __name__ == "__main__":

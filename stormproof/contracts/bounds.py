@@ -45,9 +45,7 @@ class Bound:
 
     def claimed(self, test: Test) -> bool:
         """Whether it must hold in a test."""
-        if any(family in self.unless for family in test.nemesis):
-            return False
-        return all(test.options.get(name) in values for name, values in self.where.items())
+        return _claimed(test, self.unless, self.where)
 
     def seconds(self, options: Mapping[str, Any]) -> float:
         """Its value under these settings."""
@@ -58,6 +56,64 @@ class Bound:
         """What it is, for a person: ``4 x detection_timeout + 2 s``."""
         parts = [f"{factor:g} x {name}" for name, factor in self.times.items()]
         return " + ".join([*parts, *([f"{self.fixed:g} s"] if self.fixed or not parts else [])])
+
+
+FRAMES, BYTES = "frames", "bytes"
+"""What of work is bounded: frames (what a program hands to its kernel at once), and their bytes."""
+
+
+@dataclass(frozen=True)
+class WorkBound:
+    """How many frames, or bytes, the machines of a run may send each other; ``name`` says of what.
+
+    For each one that clients have sent to them, so many (``each``) to each other machine. And from each machine to each
+    other: of each setting in ``times``, so many in each such time; ``fixed`` for the start, and again for each fault.
+    It is claimed as a ``Bound`` is.
+    """
+
+    name: str
+    each: float
+    times: Mapping[str, float]
+    fixed: float
+    source: str
+    unless: tuple[str, ...] = ()
+    where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def claimed(self, test: Test) -> bool:
+        """Whether it must hold in a test."""
+        return _claimed(test, self.unless, self.where)
+
+    def a_second(self, options: Mapping[str, Any]) -> float:
+        """How many from each machine to each other in a second, under these settings; one that is 0 adds none."""
+        return sum(count / float(options[name]) for name, count in self.times.items() if options[name])
+
+    @property
+    def formula(self) -> str:
+        """What it is, for a person."""
+        every = [f"{count:g} in each {name}" for name, count in self.times.items()]
+        each = f"{self.each:g} to each other machine for each that clients sent"
+        return f"{each}; between any two, {' and '.join([*every, f'{self.fixed:g} for the start and each fault'])}"
+
+    def to_json(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run's description says of it."""
+        return {"each": self.each, "second": self.a_second(options), "fixed": self.fixed, "formula": self.formula,
+                "source": self.source}  # fmt: skip
+
+
+def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[str, Any]]:
+    """What a test's description says of the bounds of work that are claimed of it: of each name, the first that is."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in declared:
+        if each.name not in found and each.claimed(test):
+            found[each.name] = each.to_json(test.options)
+    return found
+
+
+def _claimed(test: Test, unless: Sequence[str], where: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Whether no fault of a test is one of ``unless``, and its options have values as ``where`` says."""
+    if any(family in unless for family in test.nemesis):
+        return False
+    return all(test.options.get(name) in values for name, values in where.items())
 
 
 def bounds_of(declared: Sequence[Bound], test: Test) -> dict[str, dict[str, Any]]:

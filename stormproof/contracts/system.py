@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stormproof.contracts.bounds import Bound
+from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
@@ -116,8 +116,9 @@ class System(ABC):
     ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
 
     ``invariants`` are what must hold of simulated nodes at every instant, ``keeps`` what they may hold at rest,
-    ``bounds`` within which times it serves again and is at rest. Recorded for what steers runs: ``fault_points``
-    (name -> what happens there). ``drawing`` is what the default campaign draws of its settings.
+    ``bounds`` within which times it serves again and is at rest, ``work`` what they may send each other. Recorded for
+    what steers runs: ``fault_points`` (name -> what happens there). ``drawing`` is what the default
+    campaign draws of its settings.
     """
 
     name: str = ""
@@ -134,6 +135,7 @@ class System(ABC):
     bugs: tuple[KnownBug, ...] = ()
     invariants: tuple[Invariant, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    work: tuple[WorkBound, ...] = ()
     keeps: tuple[Keep, ...] = ()
     fault_points: Mapping[str, str] = {}
     drawing: Drawing = Drawing()

@@ -14,7 +14,7 @@ from nodes.reference.engine.limits import Limits
 from nodes.systems.reference.keeps import ENGINE
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
-from stormproof.contracts.bounds import Bound
+from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
@@ -68,6 +68,7 @@ class ReferenceSystem(System):
         local: ReferenceSystem | None = None,
         invariants: tuple[Invariant, ...] = (),
         bounds: tuple[Bound, ...] = (),
+        work: tuple[WorkBound, ...] = (),
         keeps: tuple[Keep, ...] = ENGINE,
         fault_points: Mapping[str, str] = MappingProxyType({}),
         drawing: Drawing | None = None,
@@ -80,6 +81,7 @@ class ReferenceSystem(System):
         self.guarantees = guarantees
         self.invariants = invariants
         self.bounds = bounds
+        self.work = work
         self.keeps = keeps
         self.fault_points = fault_points
         self.drawing = drawing or Drawing()

@@ -1,0 +1,76 @@
+"""Work: what machines send each other must be in proportion to what clients asked for, and to time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from checkers.api import RunCheck
+from checkers.run import Run
+from stormproof import vocabulary
+from stormproof.contracts.bounds import BYTES, FRAMES
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
+
+_PLACES = {FRAMES: 0, BYTES: 1}
+"""Where the counts of ``work`` in run.json have them."""
+
+
+def check(run: Run) -> CheckOutcome:
+    """Violated when all machines together sent each other more frames or bytes than the system's bounds of work say,
+    given what clients sent, how long the run took and how many faults there were.
+
+    Unknown where no bound is claimed, or nobody counted.
+    """
+    claimed, work = run.info.get("work_bounds"), run.info.get("work")
+    if not claimed:
+        return CheckOutcome(UNKNOWN, 0, "the system claims no bound of it")
+    if not isinstance(work, dict):
+        return CheckOutcome(UNKNOWN, 0, "nobody counted what the nodes sent")
+    sent = {name: sum(int(counts[place]) for counts in work["machines"].values()) for name, place in _PLACES.items()}
+    figures = _figures(run, sent)
+    found = list(_beyond(claimed, work, sent, len(run.faults)))
+    if found:
+        return CheckOutcome(INVALID, len(found), str(found[0].detail["reason"]), tuple(found), figures)
+    text = f"what machines sent each other ({_counted(sent[FRAMES], FRAMES)}) was in proportion"
+    return CheckOutcome(VALID, 0, text, (), figures)
+
+
+def _beyond(claimed: Mapping[str, Mapping[str, Any]], work: Mapping[str, Any], sent: Mapping[str, int],
+            faults: int) -> Iterator[Anomaly]:  # fmt: skip
+    """The bounds that were passed."""
+    machines = len(work["machines"])
+    for name, bound in sorted(claimed.items(), reverse=True):
+        asked = int(work["requests"][_PLACES[name]])
+        between_two = float(bound["second"]) * float(work["seconds"]) + float(bound["fixed"]) * (1 + faults)
+        most = (machines - 1) * (float(bound["each"]) * asked + machines * between_two)
+        if sent[name] > most:
+            reason = (f"{machines} machines sent each other {_counted(sent[name], name)}, at most "
+                      f"{most:,.0f} are needed for the {asked:,} that clients sent, in {work['seconds']:g} s with "
+                      f"{faults} faults ({bound['formula']})")  # fmt: skip
+            detail = {"reason": reason, "bound": name, "sent": sent[name], "most": round(most), "asked": asked,
+                      "by": {machine: counts[_PLACES[name]] for machine, counts in work["machines"].items()},
+                      **bound}  # fmt: skip
+            yield Anomaly("too-much-work", (), detail=detail)
+
+
+def _figures(run: Run, sent: Mapping[str, int]) -> dict[str, Any]:
+    """What was sent for each confirmed message; of each operation that was ok, where there are no messages."""
+    done = sum(int(counts[vocabulary.OK]) for counts in run.tally.values())
+    confirmed = sum(int(counts[vocabulary.OK]) for function, counts in run.tally.items()
+                    if vocabulary.function_named(function).counted == "enqueue")  # fmt: skip
+    count = confirmed or done
+    each = "message" if confirmed else "operation"
+    return {f"{name}_per_{each}": round(value / count, 2) for name, value in sent.items()} if count else {}
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}"
+
+
+CHECK = RunCheck(
+    name="work",
+    guarantee="what nodes send each other is in proportion to what clients ask for",
+    anomaly="too-much-work",
+    subjects=(vocabulary.ANY,),
+    function=check,
+)
