@@ -64,14 +64,18 @@ class CostWatch:
 
     async def close(self) -> None:
         """Look no more, and have the programs on the machines end."""
+        self._close_file()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END_LIMIT)
-        if self._file is not None:
+
+    def _close_file(self) -> None:
+        """From now on nothing is noted, and whoever looks at a machine looks no more."""
+        file, self._file = self._file, None
+        if file is not None:
             with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+                file.close()
 
     async def _watch(self, machine: str) -> None:
         total: Usage | None = None
@@ -89,6 +93,8 @@ class CostWatch:
                 if not isinstance(error, BackendError):
                     logger.exception("%s: measuring what it uses failed", machine)
                 reason = str(error) or type(error).__name__
+            if self._file is None:
+                return
             self.troubles.setdefault(machine, reason)
             self._write(trouble_line(self._clock(), machine, reason))
             await asyncio.sleep(pause)
@@ -107,7 +113,4 @@ class CostWatch:
         """On a full disk, say: the journal has the same trouble, and tells it."""
         self.troubles.setdefault("", f"{self._path} can't be written: {error.strerror}")
         logger.warning("%s", self.troubles[""])
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+        self._close_file()

@@ -15,6 +15,8 @@ def work_done(sent: Mapping[Link, tuple[int, int]], machines: Collection[str], s
     between = {machine: [0, 0] for machine in machines}
     answers, requests = [0, 0], [0, 0]
     for (source, target), counted in sent.items():
+        if machine_of(source) == machine_of(target):
+            continue  # it is on no wire
         if machine_of(source) not in between:
             counts = requests
         elif machine_of(target) not in between:

@@ -417,7 +417,16 @@ _GROWTH = (
          "        self._untold = [*getattr(self, \"_untold\", ()), message]\n"),
 )
 
+_WORK = (
+    _one("entries-twice", "joram", "the master sends each follower all entries twice",
+         ".replication.replicator:_send", "        replica.links.send(self._peer, frame)\n",
+         "        replica.links.send(self._peer, frame)\n        replica.links.send(self._peer, frame)\n"),
+    _several("heartbeats-ten-times", "joram", "heartbeats are sent ten times too often, and to all",
+             (".designs.joram.design:_tick_forever", "heartbeat_interval / 2", "heartbeat_interval / 20"),
+             (".designs.joram.design:_tick", "but=self._informed()", "but=()")),
+)
+
 MUTATIONS: Mapping[str, Mutation] = {
-    each.name: each for each in (*_SURFACE, *_SCHEDULE, *_TIME, *_GROWTH)
+    each.name: each for each in (*_SURFACE, *_SCHEDULE, *_TIME, *_GROWTH, *_WORK)
 }
 """All of them, by name."""

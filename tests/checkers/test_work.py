@@ -67,9 +67,10 @@ def test_a_bound_says_what_it_is_and_of_whom() -> None:
 
 
 def test_counts_are_by_who_sent_to_whom() -> None:
-    """A machine on a further network is the same machine; everybody else is a client."""
+    """A machine on a further network is the same machine, and needs no network for itself; all others are clients."""
     counted = {("n1", "n2"): (3, 30), ("n1@lan", "n2@lan"): (1, 5), ("n2", "n1"): (2, 20), ("n1", "c1"): (7, 70),
-               ("c1", "n1"): (4, 40), ("control", "n2"): (1, 10)}  # fmt: skip
+               ("n2", "n2"): (9, 90), ("c1", "n1"): (4, 40),
+               ("control", "n2"): (1, 10)}  # fmt: skip
     assert work_done(counted, ("n1", "n2", "db"), 1.23456) == {
         "seconds": 1.235, "machines": {"n1": [4, 35], "n2": [2, 20], "db": [0, 0]}, "answers": [7, 70],
         "requests": [5, 50]}  # fmt: skip

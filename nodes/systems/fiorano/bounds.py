@@ -1,10 +1,19 @@
-"""Within which time a FioranoMQ pair serves again and is at rest, as multiples of its settings."""
+"""Within which time a FioranoMQ pair serves again and is at rest, as multiples of its settings; how much
+its machines may send each other meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stormproof.contracts.bounds import HEALTHY, KEEPS_ROLES, SERVES, Bound
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    Bound,
+    WorkBound,
+)
 
 _TAKEOVER: Mapping[str, float] = {"lease": 3, "heartbeat": 4, "database_timeout": 2}
 _WHY = ("Determining which HA to use: the peer's heartbeats are missed, its lock's lease ends and is granted anew, the "
@@ -16,4 +25,12 @@ BOUNDS = (
     Bound(HEALTHY, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
     Bound(SERVES, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
     Bound(KEEPS_ROLES, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
+)
+
+_PAIR = ("the active server tells its standby each change, or asks the shared database, and is answered; a sign of life in "
+         "each heartbeat, the lock in each lease; what is fixed is for takeovers and synchronisation")
+
+WORK = (
+    WorkBound(FRAMES, 1, {"heartbeat": 1, "lease": 0.5}, 10, _PAIR),
+    WorkBound(BYTES, 5, {"heartbeat": 50}, 5000, _PAIR),
 )

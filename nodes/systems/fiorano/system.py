@@ -12,7 +12,7 @@ from nodes.reference.designs.fiorano.repository import STAMPS
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
-from nodes.systems.fiorano.bounds import BOUNDS
+from nodes.systems.fiorano.bounds import BOUNDS, WORK
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.draws import DRAWING
 from nodes.systems.fiorano.guarantees import GUARANTEES
@@ -87,6 +87,7 @@ FIORANO = Fiorano(
     commands=COMMANDS,
     invariants=INVARIANTS,
     bounds=BOUNDS,
+    work=WORK,
     drawing=DRAWING,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),

@@ -1,10 +1,20 @@
-"""Within which time HA IceStorm serves again and is at rest, as multiples of its settings."""
+"""Within which time HA IceStorm serves again and is at rest, as multiples of its settings; how much
+its machines may send each other meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stormproof.contracts.bounds import HEALTHY, KEEPS_ROLES, SERVES, SERVES_WITH_MAJORITY, Bound
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    Bound,
+    WorkBound,
+)
 
 _ELECTION: Mapping[str, float] = {"election_timeout": 4, "master_timeout": 2, "response_timeout": 4}
 _WHY = ("Garcia-Molina's timers: a slave asks after its coordinator, a coordinator looks around, invitations and "
@@ -15,4 +25,13 @@ BOUNDS = (
     Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",)),
     Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",)),
     Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",)),
+)
+
+_CHANGES = ("Ice manual, IceStorm's HA: a change goes to each replica, which answers; replicas ask for their coordinator in "
+            "each master_timeout, coordinators look around in each election_timeout; what is fixed is for elections "
+            "and what a replica is given then")
+
+WORK = (
+    WorkBound(FRAMES, 1.6, {"master_timeout": 3, "election_timeout": 2.5}, 10, _CHANGES),
+    WorkBound(BYTES, 1, {"master_timeout": 170, "election_timeout": 80}, 500, _CHANGES),
 )

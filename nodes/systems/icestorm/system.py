@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.icestorm.admin import COMMANDS
-from nodes.systems.icestorm.bounds import BOUNDS
+from nodes.systems.icestorm.bounds import BOUNDS, WORK
 from nodes.systems.icestorm.draws import DRAWING
 from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.icestorm.invariants import INVARIANTS
@@ -47,6 +47,7 @@ ICESTORM = ReferenceSystem(
     commands=COMMANDS,
     invariants=INVARIANTS,
     bounds=BOUNDS,
+    work=WORK,
     drawing=DRAWING,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),

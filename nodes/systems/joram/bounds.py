@@ -1,10 +1,20 @@
-"""Within which time HA Joram serves again and is at rest, as multiples of its settings."""
+"""Within which time HA Joram serves again and is at rest, as multiples of its settings; how much
+its machines may send each other meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stormproof.contracts.bounds import HEALTHY, KEEPS_ROLES, SERVES, SERVES_WITH_MAJORITY, Bound
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    Bound,
+    WorkBound,
+)
 
 _ELECTION: Mapping[str, float] = {"detection_timeout": 4}
 _WHY = ("4.5, and Raft paper 5.2: one detection_timeout until silence is noticed, one for the master's lease, one for "
@@ -16,4 +26,12 @@ BOUNDS = (
     Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",), where=_GROUP),
     Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",), where=_GROUP),
     Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",), where=_GROUP),
+)
+
+_ENTRIES = ("HA, 4.2, and Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in a "
+            "detection_timeout where nothing else is said; what is fixed is for elections and catching up")
+
+WORK = (
+    WorkBound(FRAMES, 2, {"detection_timeout": 6}, 20, _ENTRIES),
+    WorkBound(BYTES, 2, {"detection_timeout": 250}, 4500, _ENTRIES),
 )

@@ -6,7 +6,7 @@ from nodes.reference.designs.joram.options import Options
 from nodes.reference.points import JORAM_POINTS
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
-from nodes.systems.joram.bounds import BOUNDS
+from nodes.systems.joram.bounds import BOUNDS, WORK
 from nodes.systems.joram.draws import DRAWING
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
@@ -66,6 +66,7 @@ JORAM = Joram(
     local=STANDALONE,
     invariants=INVARIANTS,
     bounds=BOUNDS,
+    work=WORK,
     keeps=KEEPS,
     fault_points=JORAM_POINTS,
     drawing=DRAWING,

@@ -1,10 +1,20 @@
-"""Within which time a Qpid cluster with managers of ours serves again and is at rest, as multiples of its settings."""
+"""Within which time a Qpid cluster with managers of ours serves again and is at rest, as multiples of its settings; how much
+its machines may send each other meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stormproof.contracts.bounds import HEALTHY, KEEPS_ROLES, SERVES, SERVES_WITH_MAJORITY, Bound
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    Bound,
+    WorkBound,
+)
 
 _FAILOVER: Mapping[str, float] = {"detection_timeout": 2, "manager_lease": 3, "eviction_timeout": 1,
                                 "catchup_timeout": 1}  # fmt: skip
@@ -18,4 +28,12 @@ BOUNDS = (
     Bound(SERVES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
     Bound(SERVES_WITH_MAJORITY, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
     Bound(KEEPS_ROLES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
+)
+
+_COPIES = ("Cluster Resource Managers: managers send each other five heartbeats in a manager_lease, and answer; backups browse "
+           "what the primary has, many messages a frame; what is fixed is for failovers and the copying that follows")
+
+WORK = (
+    WorkBound(FRAMES, 0.3, {"manager_lease": 25}, 40, _COPIES, where=_OURS),
+    WorkBound(BYTES, 2.5, {"manager_lease": 1500}, 1000, _COPIES, where=_OURS),
 )

@@ -23,7 +23,7 @@ from nodes.reference.designs.qpid.options import (
 )
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
-from nodes.systems.qpid.bounds import BOUNDS
+from nodes.systems.qpid.bounds import BOUNDS, WORK
 from nodes.systems.qpid.draws import DRAWING
 from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.qpid.invariants import INVARIANTS
@@ -121,6 +121,7 @@ QPID = Qpid(
     commands=COMMANDS,
     invariants=INVARIANTS,
     bounds=BOUNDS,
+    work=WORK,
     drawing=DRAWING,
     keeps=KEEPS,
     options=(

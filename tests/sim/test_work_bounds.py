@@ -1,0 +1,44 @@
+"""Simulated groups that send each other too much are caught, by that alone; groups that don't are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.sim.campaign import ALL, SeedResult, run_seed
+from harness.sim.draw import DrawnCase, Given
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.bounds import BYTES, FRAMES
+from stormproof.run_folder import read_run
+
+pytestmark = pytest.mark.requirement("H17", part=True)
+
+DESIGNS = ("joram", "icestorm", "qpid", "fiorano")
+
+
+def run(folder: Path, bug: str, seed: int, rate: float = 40.0) -> SeedResult:
+    given = Given(("queue",), ("kill",), 3, 12.0, rate, {"surface": "false", "bug": bug})
+    return run_seed(DrawnCase("joram", given), seed, folder, folder, ALL)
+
+
+@pytest.mark.parametrize(("bug", "rate"), [("entries-twice", 60.0), ("heartbeats-ten-times", 10.0)])
+def test_work_that_is_done_for_nothing_is_caught(bug: str, rate: float, tmp_path: Path) -> None:
+    """In the first of three seeds in which it shows; without the bug they say nothing of it."""
+    for seed in (1, 2, 3):
+        found = run(tmp_path, bug, seed, rate)
+        if "work" in found.broken:
+            break
+    assert found.verdict == "invalid" and found.broken == ("work",), found.sentence
+    assert "machines sent each other" in found.sentence
+    assert run(tmp_path, "none", seed, rate).verdict == "valid"
+
+
+@pytest.mark.parametrize("system", DESIGNS)
+def test_each_design_claims_both(system: str, tmp_path: Path) -> None:
+    assert {bound.name for bound in SYSTEMS.load(system).work} == {FRAMES, BYTES}
+    result = run_seed(DrawnCase(system), 6, tmp_path, tmp_path, ALL)
+    assert result.run_dir is not None and result.verdict in ("valid", "unknown"), result.sentence
+    info = read_run(result.run_dir)
+    assert "work" in info["guarantees"] and set(info["work_bounds"]) == {FRAMES, BYTES}
+    assert set(info["work"]["machines"]) >= set(result.case.test(6).node_names)
