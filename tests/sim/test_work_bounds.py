@@ -22,13 +22,10 @@ def run(folder: Path, bug: str, seed: int, rate: float = 40.0) -> SeedResult:
     return run_seed(DrawnCase("joram", given), seed, folder, folder, ALL)
 
 
-@pytest.mark.parametrize(("bug", "rate"), [("entries-twice", 60.0), ("heartbeats-ten-times", 10.0)])
-def test_work_that_is_done_for_nothing_is_caught(bug: str, rate: float, tmp_path: Path) -> None:
-    """In the first of three seeds in which it shows; without the bug they say nothing of it."""
-    for seed in (1, 2, 3):
-        found = run(tmp_path, bug, seed, rate)
-        if "work" in found.broken:
-            break
+@pytest.mark.parametrize(("bug", "seed", "rate"), [("entries-twice", 3, 60.0), ("heartbeats-ten-times", 1, 10.0)])
+def test_work_that_is_done_for_nothing_is_caught(bug: str, seed: int, rate: float, tmp_path: Path) -> None:
+    """By that check alone, which has nothing to say of the same run without the bug."""
+    found = run(tmp_path, bug, seed, rate)
     assert found.verdict == "invalid" and found.broken == ("work",), found.sentence
     assert "machines sent each other" in found.sentence
     assert run(tmp_path, "none", seed, rate).verdict == "valid"

@@ -27,8 +27,8 @@ BOUNDS = (
     Bound(KEEPS_ROLES, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
 )
 
-_PAIR = ("the active server tells its standby each change, or asks the shared database, and is answered; a sign of life in "
-         "each heartbeat, the lock in each lease; what is fixed is for takeovers and synchronisation")
+_PAIR = ("the active server tells its standby each change, or asks the shared database, and is answered; a sign of "
+         "life in each heartbeat, the lock in each lease; what is fixed is for takeovers and synchronisation")
 
 WORK = (
     WorkBound(FRAMES, 1, {"heartbeat": 1, "lease": 0.5}, 10, _PAIR),

@@ -27,8 +27,8 @@ BOUNDS = (
     Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",)),
 )
 
-_CHANGES = ("Ice manual, IceStorm's HA: a change goes to each replica, which answers; replicas ask for their coordinator in "
-            "each master_timeout, coordinators look around in each election_timeout; what is fixed is for elections "
+_CHANGES = ("a change goes to each replica, which answers; Garcia-Molina's timers: replicas ask for their coordinator "
+            "in each master_timeout, coordinators look around in each election_timeout; what is fixed is for elections "
             "and what a replica is given then")
 
 WORK = (

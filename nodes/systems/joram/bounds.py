@@ -28,7 +28,7 @@ BOUNDS = (
     Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",), where=_GROUP),
 )
 
-_ENTRIES = ("HA, 4.2, and Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in a "
+_ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in each "
             "detection_timeout where nothing else is said; what is fixed is for elections and catching up")
 
 WORK = (

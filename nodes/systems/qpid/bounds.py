@@ -1,5 +1,5 @@
-"""Within which time a Qpid cluster with managers of ours serves again and is at rest, as multiples of its settings; how much
-its machines may send each other meanwhile."""
+"""Within which time a Qpid cluster with managers of ours serves again and is at rest, as multiples of its settings; how
+much its machines may send each other meanwhile."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ BOUNDS = (
     Bound(KEEPS_ROLES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
 )
 
-_COPIES = ("Cluster Resource Managers: managers send each other five heartbeats in a manager_lease, and answer; backups browse "
-           "what the primary has, many messages a frame; what is fixed is for failovers and the copying that follows")
+_COPIES = ("Cluster Resource Managers: managers send each other five heartbeats in a manager_lease, and answer; "
+           "backups browse what the primary has, many messages a frame; what is fixed is for failovers and the copying "
+           "that follows")
 
 WORK = (
     WorkBound(FRAMES, 0.3, {"manager_lease": 25}, 40, _COPIES, where=_OURS),
