@@ -88,7 +88,7 @@ to what clients sent to machines, to the other machines that may have to have it
 
 `each` x what clients sent x (machines - 1) + machines x (machines - 1) x (`times` x seconds + `fixed` x (1 + faults))
 
-Their numbers are those that 40 seeds of the default campaign of each design needed, half as much again.
+Their numbers are what 50 seeds of the default campaign of each design needed at most, and half as much again or more.
 """
 
 

@@ -36,5 +36,5 @@ _COPIES = ("Cluster Resource Managers: managers send each other five heartbeats 
 
 WORK = (
     WorkBound(FRAMES, 0.3, {"manager_lease": 25}, 40, _COPIES, where=_OURS),
-    WorkBound(BYTES, 2.5, {"manager_lease": 1500}, 1000, _COPIES, where=_OURS),
+    WorkBound(BYTES, 3.5, {"manager_lease": 2000}, 2000, _COPIES, where=_OURS),
 )
