@@ -39,11 +39,18 @@ NOTHING_PREPARED = "none prepared"
 
 @dataclass(frozen=True)
 class GateResult:
-    """Whether a gate is met; ``found`` is the figure compared, ``reason`` one clause that says what was missing."""
+    """Whether a gate is met; ``found`` is the figure compared, ``reason`` one clause that says what was missing,
+    ``told`` one that says what was found."""
 
     met: bool
     found: Any
     reason: str = ""
+    told: str = ""
+
+    @property
+    def words(self) -> str:
+        """What was found or missing, for people."""
+        return (self.told if self.met else self.reason) or str(self.found)
 
 
 Gate = Callable[[Run, Any], GateResult]
@@ -56,8 +63,11 @@ def check(run: Run) -> CheckOutcome:
     wanted = {name: value for name, value, _ in asked}
     missed = {name: result for name, result in results.items() if not result.met}
     figures = {
-        "gates": {name: {"wanted": wanted[name], "found": r.found, "met": r.met} for name, r in results.items()}
-    }
+        "gates": {
+            name: {"wanted": wanted[name], "found": r.found, "met": r.met, "asks": asks(name, wanted[name]),
+                   "told": r.words} for name, r in results.items()
+        }
+    }  # fmt: skip
     if not missed:
         return CheckOutcome(VALID, 0, f"all {len(results)} coverage gates are met", (), figures)
     examples = tuple(
@@ -93,7 +103,7 @@ def _completed(run: Run) -> GateResult:
     status = run.info.get("status")
     if failure:
         return GateResult(False, status, f"the run did not complete: {failure}")
-    return GateResult(status != "broken", status, "the run did not complete")
+    return GateResult(status != "broken", status, "the run did not complete", "it did")
 
 
 def _schedule(run: Run) -> GateResult:
@@ -112,17 +122,19 @@ def _schedule(run: Run) -> GateResult:
     told = f"; of {', '.join(unseen)} none" if unseen else ""
     reason = (f"the harness itself stood still for {seconds:.1f} s, and the schedule did not happen "
               f"({happened} of {planned} planned faults did{told})")  # fmt: skip
-    return GateResult(met, happened, reason)
+    return GateResult(met, happened, reason, f"{happened} of {planned} planned faults did")
 
 
 def _enqueued(run: Run, wanted: Any) -> GateResult:
     found = run.count(vocabulary.ENQUEUE, vocabulary.OK)
-    return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are asked for")
+    return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are asked for",
+                      f"{found:,} were")  # fmt: skip
 
 
 def _dequeued(run: Run, wanted: Any) -> GateResult:
     found = run.count(vocabulary.DEQUEUE, vocabulary.OK) + run.count(vocabulary.DRAIN, vocabulary.OK)
-    return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for")
+    return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for",
+                      f"{found:,} were")  # fmt: skip
 
 
 def _kept(run: Run, wanted: Any) -> GateResult:
@@ -130,7 +142,8 @@ def _kept(run: Run, wanted: Any) -> GateResult:
     h = run.history
     found = int(np.count_nonzero((h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.OK) & h.error.rows_with(KEPT)))
     return GateResult(found >= wanted, found,
-                      f"only {found:,} sends went through a repository, {wanted:,} are asked for")
+                      f"only {found:,} sends went through a repository, {wanted:,} are asked for",
+                      f"{found:,} did")  # fmt: skip
 
 
 def _min_ok(run: Run, wanted: Any) -> GateResult:
@@ -138,7 +151,8 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
     found = {name: int(run.tally[name][vocabulary.OK]) if name in run.tally else 0 for name in wanted}
     short = [f"{found[function]:,} of {function}" for function in wanted if found[function] < wanted[function]]
     asked = ", ".join(f"{least:,} of {function}" for function, least in wanted.items())
-    return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for")
+    told = ", ".join(f"{count:,} of {function}" for function, count in found.items())
+    return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for", told)
 
 
 def _recovered(run: Run, wanted: Any) -> GateResult:
@@ -151,26 +165,29 @@ def _recovered(run: Run, wanted: Any) -> GateResult:
     begun = np.isin(h.role, roles) & (h.kind != vocabulary.INVOKE)
     last = np.flatnonzero(begun & ~run.empty & ~nothing)
     met = len(looks) > 0 and (len(last) == 0 or looks.max() > last[-1])
-    return GateResult(bool(met), len(looks), "nobody saw at the end that no prepared transaction was left")
+    return GateResult(bool(met), len(looks), "nobody saw at the end that no prepared transaction was left",
+                      "the last look found none")  # fmt: skip
 
 
 def _drained(run: Run, wanted: Any) -> GateResult:
     open_queues = run.undrained
     noun = noun_of(run)
     reasons = "; ".join(f"{noun} {queue}: {reason}" for queue, reason in list(open_queues.items())[:3])
-    return GateResult(not open_queues, len(open_queues), f"the drain did not finish ({reasons})")
+    return GateResult(not open_queues, len(open_queues), f"the drain did not finish ({reasons})", "all of them")
 
 
 def _depth_read(run: Run, wanted: Any) -> GateResult:
     unread = [queue for queue in run.queues if queue not in run.depths]
-    return GateResult(not unread, len(unread), f"the depth of {len(unread)} {noun_of(run)}s was not read")
+    reason = f"the depth of {len(unread)} {noun_of(run)}s was not read"
+    return GateResult(not unread, len(unread), reason, "all of it")
 
 
 def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
     """Every family that the test names has a window whose evidence shows that it took effect."""
     confirmed = {fault.fault for fault in run.faults if fault.confirmed and not run.swallowed(fault)}
     missing = [family for family in run.test.get("nemesis") or () if family not in confirmed]
-    return GateResult(not missing, sorted(confirmed), f"no proof that these faults took effect: {', '.join(missing)}")
+    return GateResult(not missing, sorted(confirmed), f"no proof that these faults took effect: {', '.join(missing)}",
+                      f"it is there for {', '.join(sorted(confirmed))}" if confirmed else "there were no faults")
 
 
 def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
@@ -212,7 +229,8 @@ def _both_sides(run: Run, wanted: Any) -> GateResult:
     found = 0
     for counts in _confirmed_by_side(run):
         found = max(found, sorted([0, 0, *counts.values()])[-2])
-    return GateResult(found >= least, found, "no partition had sends confirmed on both of its sides")
+    return GateResult(found >= least, found, "no partition had sends confirmed on both of its sides",
+                      f"{found:,} on the side that had fewer")  # fmt: skip
 
 
 def _majority_success(run: Run, wanted: Any) -> GateResult:
@@ -222,8 +240,9 @@ def _majority_success(run: Run, wanted: Any) -> GateResult:
         count for counts in _confirmed_by_side(run) for group, count in counts.items() if len(group) > half
     )
     return GateResult(
-        found >= wanted, found, f"only {found:,} sends were confirmed on the majority's side, {wanted:,} are asked for"
-    )
+        found >= wanted, found, f"only {found:,} sends were confirmed on the majority's side, {wanted:,} are asked for",
+        f"{found:,} were",
+    )  # fmt: skip
 
 
 def _at_least(functions: tuple[str, ...], what: str) -> Gate:
@@ -233,7 +252,8 @@ def _at_least(functions: tuple[str, ...], what: str) -> Gate:
         h = run.history
         ours = [code for code, name in enumerate(h.f.names) if name in functions]
         found = int(np.count_nonzero((h.kind == vocabulary.OK) & np.isin(h.f.codes, ours)))
-        return GateResult(found >= wanted, found, f"only {found:,} {what} were confirmed, {wanted:,} are asked for")
+        return GateResult(found >= wanted, found, f"only {found:,} {what} were confirmed, {wanted:,} are asked for",
+                          f"{found:,} were")  # fmt: skip
 
     return gate
 
@@ -248,7 +268,38 @@ def _last_reads(run: Run, wanted: Any) -> GateResult:
     seen = np.flatnonzero(np.isin(h.f.codes, looks) & (h.kind == vocabulary.OK) & (h.partner > last))
     unseen = sorted(set(h.key[changed].tolist()) - set(h.key[seen].tolist()))
     return GateResult(not unseen, len(unseen), f"{len(unseen)} objects were not looked at in the end: "
-                      f"{', '.join(map(str, unseen[:5]))}")  # fmt: skip
+                      f"{', '.join(map(str, unseen[:5]))}", "all of them")  # fmt: skip
+
+
+def asks(name: str, wanted: Any) -> str:
+    """What a gate asks for, in words; its own name where there is no such gate."""
+    words = ASKS.get(name)
+    if words is None:
+        return name.replace("_", " ")
+    number = max(1, int(wanted)) if isinstance(wanted, int | float) else 1
+    least = wanted.items() if isinstance(wanted, Mapping) else ()
+    return words.format(n=number, listed=", ".join(f"{n} of {function}" for function, n in least))
+
+
+ASKS: Mapping[str, str] = {
+    "completed": "the run came to its end",
+    "guarantees": "it names the guarantees that it is judged by",
+    "schedule": "the faults happened as planned, though the harness stood still",
+    "min_ok": "so many operations were confirmed at least: {listed}",
+    "recovered": "in the end somebody saw that no prepared transaction was left",
+    "min_changes_ok": "at least {n:,} changes were confirmed",
+    "min_looks_ok": "at least {n:,} looks were confirmed",
+    "last_looks": "every object that was changed was looked at in the end",
+    "min_kept": "at least {n:,} sends went through a client's repository",
+    "min_enqueue_ok": "at least {n:,} sends were confirmed",
+    "min_dequeue_ok": "at least {n:,} deliveries were confirmed",
+    "drain": "everything that was used was drained to its end",
+    "depth": "what was left in everything sent to was read",
+    "faults_confirmed": "each family of faults has evidence that it took effect",
+    "both_sides": "in some partition at least {n:,} sends were confirmed on each of two sides",
+    "majority_success": "at least {n:,} sends were confirmed on the majority's side of partitions",
+}
+"""What each gate asks for, in words."""
 
 
 GATES: Mapping[str, Gate] = {

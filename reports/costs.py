@@ -1,59 +1,26 @@
-"""What the machines of a run used, for its page: totals of each, and lines over time.
-
-The lines are what a page draws below its timeline: the fields of ``CostPlot`` and ``CostLine`` are those of every plot.
-"""
+"""What the machines of a run used, for its page: totals of each, and lines on the timeline's axis."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reports.folder import mapping, number, sequence
 from reports.pack import shorten
+from reports.plots import BYTE_RATE, BYTES, PERCENT, Line, Plot
 from stormproof.errors import HistoryError
 from stormproof.history.costs import LATE, NodeCosts, Sample, read_costs
 from stormproof.run_folder import COSTS
 from stormproof.text import amount, size
 
-PERCENT, BYTES, BYTE_RATE = "percent", "bytes", "byte-rate"
-"""How the values of a plot are written."""
 MAX_NODES = 12
 """Machines that are drawn."""
 MAX_POINTS = 600
 """Of one line: what is looked at more often is drawn less often."""
 COLOURS = ("f0", "f1", "f2", "f3", "info", "fault-1")
-
-
-@dataclass(frozen=True)
-class CostLine:
-    """One machine's values, each with the second of the run at which it was sampled; None: it was not looked at."""
-
-    name: str
-    values: Sequence[float | None]
-    times: Sequence[float]
-    colour: str
-    rank: int = 0
-    width: float = 0.0
-
-
-@dataclass(frozen=True)
-class CostPlot:
-    """Lines with one scale."""
-
-    name: str
-    title: str
-    remark: str
-    written: str
-    lines: Sequence[CostLine]
-    logarithmic: bool = False
-    points: int = -1
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for the page."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -139,7 +106,7 @@ def _trouble(node: str, told: Mapping[str, Any]) -> str:
     return f"{shorten(node)} could not be looked at{' ' + when if when else ''}: {reason}."
 
 
-def cost_plots(run_dir: Path) -> list[CostPlot]:
+def cost_plots(run_dir: Path) -> list[Plot]:
     """Lines over time: CPU, memory, disk, the wire; empty where nothing was noted or can be read."""
     try:
         costs = read_costs(run_dir / COSTS)
@@ -148,16 +115,16 @@ def cost_plots(run_dir: Path) -> list[CostPlot]:
     names = sorted((node for node, each in costs.items() if each.samples), key=lambda node: (len(node), node))
     drawn = {node: costs[node] for node in names[:MAX_NODES]}
     plots = [
-        CostPlot("cost-cpu", "CPU", "of one core, by machine", PERCENT, _rates(drawn, "cpu", 100.0)),
-        CostPlot("cost-memory", "Memory", "resident, of the system's programs", BYTES, _levels(drawn, "memory")),
-        CostPlot("cost-sent", "Sent", "bytes on the wire a second", BYTE_RATE, _rates(drawn, "sent", 1.0)),
-        CostPlot("cost-written", "Written", "bytes to storage a second", BYTE_RATE, _rates(drawn, "written", 1.0)),
-        CostPlot("cost-disk", "On disk", "in the data folder", BYTES, _levels(drawn, "disk")),
+        Plot("cost-cpu", "CPU", "of one core, by machine", PERCENT, _rates(drawn, "cpu", 100.0)),
+        Plot("cost-memory", "Memory", "resident, of the system's programs", BYTES, _levels(drawn, "memory")),
+        Plot("cost-sent", "Sent", "bytes on the wire a second", BYTE_RATE, _rates(drawn, "sent", 1.0)),
+        Plot("cost-written", "Written", "bytes to storage a second", BYTE_RATE, _rates(drawn, "written", 1.0)),
+        Plot("cost-disk", "On disk", "in the data folder", BYTES, _levels(drawn, "disk")),
     ]
     return [plot for plot in plots if any(value is not None for line in plot.lines for value in line.values)]
 
 
-def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], float | None]) -> list[CostLine]:
+def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], float | None]) -> list[Line]:
     lines = []
     for at, (node, each) in enumerate(costs.items()):
         samples = _thinned(each.samples)
@@ -172,7 +139,7 @@ def _lines(costs: Mapping[str, NodeCosts], value: Callable[[Sample, Sample], flo
             else:
                 times.append(round(new.time, 3))
                 values.append(value(old, new))
-        lines.append(CostLine(shorten(node), values, times, COLOURS[at % len(COLOURS)], at // len(COLOURS)))
+        lines.append(Line(shorten(node), values, COLOURS[at % len(COLOURS)], at // len(COLOURS), times=times))
     return lines
 
 
@@ -181,7 +148,7 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
     return samples[::step]
 
 
-def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[CostLine]:
+def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[Line]:
     def rate(old: Sample, new: Sample) -> float | None:
         before: float | None = getattr(old.usage, name)
         now: float | None = getattr(new.usage, name)
@@ -192,7 +159,7 @@ def _rates(costs: Mapping[str, NodeCosts], name: str, factor: float) -> list[Cos
     return _lines(costs, rate)
 
 
-def _levels(costs: Mapping[str, NodeCosts], name: str) -> list[CostLine]:
+def _levels(costs: Mapping[str, NodeCosts], name: str) -> list[Line]:
     def level(_: Sample, new: Sample) -> float | None:
         found = getattr(new.usage, name)
         return None if found is None else float(found)

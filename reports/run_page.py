@@ -11,25 +11,40 @@ import numpy as np
 
 from reports.costs import cost_plots, cost_table
 from reports.disk_writes import disk_facts
+from reports.faults import FaultRow, fault_rows
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
+from reports.idents import content_names
 from reports.leaders import leader_lanes
 from reports.node_logs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
-from reports.roles import role_lanes
+from reports.plots import run_plots
+from reports.roles import Lane, role_lanes
 from reports.series import run_series
-from reports.spans import pair_spans
-from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, fault_name, flat, plain
+from reports.spans import client_functions, pair_spans
+from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, flat, plain
+from reports.timeline import (
+    Phase,
+    StripLane,
+    axis_start,
+    fault_lanes,
+    group_lanes,
+    leader_strips,
+    node_lanes,
+    nodes_of,
+    phase_lanes,
+)
 from reports.why import Group, declared, groups, read_transfers
-from stormproof.contracts.check import VERDICTS
+from stormproof.contracts.check import VALID, VERDICTS
 from stormproof.history.columns import Int64s
-from stormproof.history.ledger import FaultWindow, Standstill
+from stormproof.history.ledger import Standstill
 from stormproof.node_logs import parse_time
 from stormproof.run_folder import COSTS, HISTORY, LEADERS, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
 STYLES = ("base.css", "run.css")
-SCRIPTS = ("dom.js", "theme.js", "model.js", "lanes_view.js", "lanes.js", "plots.js", "costs.js", "logs.js", "run.js")
+SCRIPTS = ("dom.js", "theme.js", "model.js", "view.js", "strips.js", "lanes_view.js", "lanes.js", "points.js",
+           "plots.js", "logs.js", "detail.js", "player.js", "address.js", "run.js")  # fmt: skip
 
 FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, COSTS, UNDO_FILE)
 
@@ -41,19 +56,6 @@ STATUS_SENTENCES = {
     "recorded": "This run is recorded but not checked yet: stormproof check decides it.",
     "broken": "The harness failed, so this run decides nothing about the system.",
 }
-
-
-@dataclass(frozen=True)
-class FaultRow:
-    """One fault as the page shows it: when, on what, its evidence, and how long recovery took (seconds)."""
-
-    window: FaultWindow
-    name: str
-    start: float
-    end: float | None
-    injected: tuple[tuple[str, str], ...]
-    healed: tuple[tuple[str, str], ...]
-    recovery: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,22 @@ class CheckGroup:
     declared: str = ""
     """What the system says of the guarantee."""
     groups: tuple[Group, ...] = ()
+
+    @property
+    def tone(self) -> str:
+        """How grave what it found is: nothing that bears not on the verdict is an alarm."""
+        return self.verdict if self.decides and self.verdict != VALID else "none"
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """A coverage gate: its name, what it asks for and what was found in words, whether it is met (None: nobody has
+    looked)."""
+
+    name: str
+    asks: str
+    found: str
+    met: bool | None
 
 
 def write_report(run_dir: Path) -> Path:
@@ -97,6 +115,9 @@ def run_report(folder: RunFolder) -> str:
     planned = number(folder.run.get("faults_planned")) or 0
     logs = _logs(folder, anomalies, faults)
     roles = role_lanes(folder.path, folder.faults, duration)
+    phases = _phases(folder.run)
+    start = axis_start(phases, history, faults)
+    strips = _strips(folder, phases, faults, roles, duration)
     transfers = read_transfers(folder.path)
     checks = [
         replace(
@@ -128,9 +149,9 @@ def run_report(folder: RunFolder) -> str:
         "files": [name for name in FILES if (folder.path / name).exists()],
         "pictures": frozenset(pictures(folder.path)),
         "logs": logs,
-        "roles": roles,
-        "leaders": leader_lanes(folder.path, duration),
         "costs": cost_table(folder.run, verdict),
+        "strips": strips,
+        "start": min(start, duration),
         "sha256": str(folder.run.get("history_sha256") or ""),
         "noun": noun,
         "clock_known": "clock_zero" in folder.run,
@@ -138,22 +159,24 @@ def run_report(folder: RunFolder) -> str:
     }
     data: dict[str, Any] = {
         "name": folder.name,
+        "start": min(start, duration),
         "duration": duration,
+        "simulated": bool(mapping(folder.run.get("backend")).get("in_process")),
         "concurrency": int(number(folder.test.get("concurrency")) or 0),
         "faults": [*(_fault_data(row, duration) for row in faults), *map(_standstill_data, folder.standstills)],
-        "phases": _phases(folder.run),
         "logs": [_log_data(log) for log in logs],
         "anomalies": [],
-        "costs": [plot.to_json() for plot in cost_plots(folder.path)],
         "spans": None,
-        "series": None,
+        "plots": [plot.to_json() for plot in cost_plots(folder.path)],
     }
     if history is not None and spans is not None:
         keep = np.asarray(sorted({op.span for a in anomalies for op in a.operations}), dtype=np.int64)
         chosen = choose_spans(spans, keep)
         data["spans"] = pack_spans(history, spans, chosen)
-        data["series"] = run_series(history, spans).to_json()
-        data["anomalies"] = [_anomaly_data(anomaly, chosen) for anomaly in anomalies]
+        functions = [history.f.names[code] for code in client_functions(history, spans)]
+        data["plots"][:0] = [plot.to_json() for plot in run_plots(run_series(history, spans), functions)]
+        data["anomalies"] = [_anomaly_data(anomaly, check.tone, chosen)
+                             for check in checks for anomaly in check.anomalies]  # fmt: skip
     return render("run.html", STYLES, SCRIPTS, data, context)
 
 
@@ -203,14 +226,15 @@ def headline_facts(
 def check_groups(verdict: Mapping[str, Any], narrator: Narrator | None, noun: str) -> list[CheckGroup]:
     """Checks in the order of their weight: those that decide first, among them the violated ones."""
     groups: list[CheckGroup] = []
-    for at, item in enumerate(mapping(c) for c in sequence(verdict.get("checks"))):
-        name = str(item.get("check") or f"check {at + 1}")
-        examples = [mapping(a) for a in sequence(item.get("anomalies"))[:MAX_ANOMALIES]]
+    items = [mapping(c) for c in sequence(verdict.get("checks"))]
+    named = [(str(item.get("check") or f"check {at + 1}"),
+              [mapping(a) for a in sequence(item.get("anomalies"))[:MAX_ANOMALIES]])
+             for at, item in enumerate(items)]  # fmt: skip
+    idents = iter(content_names([(name, example) for name, examples in named for example in examples]))
+    for item, (name, examples) in zip(items, named, strict=True):
         anomalies = [
-            narrator.anomaly(f"a{at}-{n}", name, example)
-            if narrator
-            else _bare_anomaly(f"a{at}-{n}", name, example, noun)
-            for n, example in enumerate(examples)
+            narrator.anomaly(ident, name, example) if narrator else _bare_anomaly(ident, name, example, noun)
+            for example, ident in zip(examples, idents, strict=False)  # in this order: no name is taken in vain
         ]
         groups.append(
             CheckGroup(
@@ -251,41 +275,23 @@ def _bare_anomaly(ident: str, check: str, data: Mapping[str, Any], noun: str) ->
     )
 
 
-def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:
-    """The ledger's faults with their evidence and the recovery time that the checks measured."""
-    measured = {
-        entry.get("fault_id"): entry.get("seconds")
-        for entry in map(mapping, sequence(mapping(verdict.get("figures")).get("recovery_s")))
-    }
-    rows: list[FaultRow] = []
-    for window in faults:
-        took = number(measured.get(window.id))
-        recovery = "not measured"
-        if window.id in measured:
-            recovery = f"{took:,.3g} s" if took is not None else "did not recover"
-        rows.append(
-            FaultRow(
-                window=window,
-                name=fault_name(window),
-                start=window.start / 1e9,
-                end=None if window.end is None else window.end / 1e9,
-                injected=flat(mapping(window.inject_evidence)),
-                healed=flat(mapping(window.heal_evidence)),
-                recovery=recovery,
-            )
-        )
-    return rows
-
-
-def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, str, str, bool | None]]:
-    """(name, wanted, found, met) of each coverage gate; ``met`` is None where no check has looked."""
+def gate_rows(run: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[GateRow]:
+    """Each coverage gate in words; those of a run that no check has looked at by their names."""
     results: Mapping[str, Any] = {}
     for item in map(mapping, sequence(verdict.get("checks"))):
         results = mapping(mapping(item.get("figures")).get("gates")) or results
     if not results:
-        return [(name, wanted, "—", None) for name, wanted in flat(mapping(run.get("gates")))]
-    rows = ((str(name).replace("_", " "), mapping(result)) for name, result in results.items())
-    return [(name, plain(r.get("wanted")), shorten(plain(r.get("found"))), bool(r.get("met"))) for name, r in rows]
+        return [GateRow(name, name, f"asked for: {wanted}", None) for name, wanted in flat(mapping(run.get("gates")))]
+    return [_gate_row(str(name).replace("_", " "), mapping(result)) for name, result in results.items()]
+
+
+def _gate_row(name: str, result: Mapping[str, Any]) -> GateRow:
+    # A verdict of an earlier release tells figures alone.
+    words = shorten(str(result.get("asks") or f"{name}: {plain(result.get('wanted'))}"))
+    found = result.get("found")
+    found = ", ".join(map(str, found)) if isinstance(found, list | tuple) else plain(found)
+    found = shorten(str(result.get("told") or found))
+    return GateRow(name, words[:1].upper() + words[1:], found, bool(result.get("met")))
 
 
 def tested(folder: RunFolder) -> str:
@@ -371,25 +377,39 @@ def _standstill_data(standstill: Standstill) -> dict[str, Any]:
             "healed": True, "confirmed": True}  # fmt: skip
 
 
-def _phases(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    phases: list[dict[str, Any]] = []
+def _phases(run: Mapping[str, Any]) -> list[Phase]:
+    phases: list[Phase] = []
     for phase in map(mapping, sequence(run.get("phases"))):
         start, end = number(phase.get("start")), number(phase.get("end"))
         if start is not None and end is not None:
-            phases.append({"name": str(phase.get("name")), "start": start / 1e9, "end": end / 1e9})
+            phases.append(Phase(shorten(str(phase.get("name"))), start / 1e9, end / 1e9))
     return phases
+
+
+def _strips(
+    folder: RunFolder, phases: Sequence[Phase], faults: Sequence[FaultRow], roles: Sequence[Lane], duration: float
+) -> list[StripLane]:
+    nodes = nodes_of(folder.test, folder.history, (path.stem for path in folder.logs))
+    return [
+        *phase_lanes(phases),
+        *fault_lanes(faults, folder.standstills, duration),
+        *group_lanes(roles, duration),
+        *node_lanes(roles, nodes),
+        *leader_strips(leader_lanes(folder.path, duration)),
+    ]
 
 
 def _log_data(log: NodeLog) -> dict[str, Any]:
     return {"node": log.node, "lines": [[line.number, line.time, line.text] for line in log.lines]}
 
 
-def _anomaly_data(anomaly: ShownAnomaly, chosen: Int64s) -> dict[str, Any]:
+def _anomaly_data(anomaly: ShownAnomaly, tone: str, chosen: Int64s) -> dict[str, Any]:
     spans = [int(at) for at in np.searchsorted(chosen, [op.span for op in anomaly.operations])]
     window = anomaly.window
     return {
         "ident": anomaly.ident,
         "title": anomaly.title,
+        "tone": tone,
         "spans": spans,
         "proof": [at for at, op in zip(spans, anomaly.operations, strict=True) if op.proof],
         "start": window[0] if window else None,

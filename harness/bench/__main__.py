@@ -30,6 +30,7 @@ from harness.bench.fiorano import fiorano_figures
 from harness.bench.interpreter import operations_per_second
 from harness.bench.joram import joram_figures
 from harness.bench.qpid import qpid_figures
+from harness.bench.report import report_figures
 from harness.bench.simulation import demo_seconds, speed
 from harness.bench.ssh import shell_figures
 from stormproof.errors import StormproofError, UsageError
@@ -255,7 +256,7 @@ GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "qpid": on_each_backend(qpid_figures), "fiorano": on_each_backend(fiorano_figures), "elections": election_figures,
     "events": lambda: event_figures("local"), "backends": backend_figures, "check": check_figures,
     "engines": engine_figures, "engines-large": large_engine_figures,
-    "porcupine": porcupine_figures,
+    "porcupine": porcupine_figures, "report": report_figures,
 }  # fmt: skip
 
 SLOW = frozenset({"engines-large"})

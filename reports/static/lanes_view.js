@@ -1,24 +1,23 @@
 // Lanes: which operation lies where, and drawing the part in view. One pass over the operations in view;
 // what is narrower than a pixel is merged, the most alarming outcome of a pixel wins.
 
-const LANE = 18;
-const AXIS = 24;
-const FAULT_ROW = 18;
-const PHASE_ROW = 16;
-
 // Painting order: later classes cover earlier ones.
 const CLASS_QUIET = 0;
 const CLASS_OK = 1; // + function, up to four
 const CLASS_FAIL = 5;
 const CLASS_INFO = 6;
-const CLASS_MARK = 7;
+const CLASS_PERMITTED = 7; // named by a check, though it bears not on the verdict
+const CLASS_DOUBT = 8;
+const CLASS_MARK = 9;
+const MARKED = [0, CLASS_PERMITTED, CLASS_DOUBT, CLASS_MARK];
+const CLASS_COLOURS = ['--quiet', '--f0', '--f1', '--f2', '--f3', '--fail', '--info', '--none', '--unknown', '--invalid'];
 
 function classify(model) {
   const classes = new Uint8Array(model.n);
   const quiet = model.names.errors.indexOf('empty');
   for (let i = 0; i < model.n; i++) {
     const type = model.type[i];
-    if (model.marked[i]) classes[i] = CLASS_MARK;
+    if (model.marked[i]) classes[i] = MARKED[model.marked[i]];
     else if (type === 1) classes[i] = CLASS_OK + Math.min(3, model.f[i]);
     else if (type === 2) classes[i] = model.error[i] === quiet ? CLASS_QUIET : CLASS_FAIL;
     else classes[i] = CLASS_INFO;
@@ -63,24 +62,14 @@ function lowerBound(array, wanted, read = (entry) => entry) {
   return low;
 }
 
-// Faults in as few rows as keep them from overlapping.
-function stackFaults(faults) {
-  const ends = [];
-  return faults.map((fault) => {
-    let row = ends.findIndex((end) => end <= fault.start);
-    if (row < 0) row = ends.length;
-    ends[row] = fault.end;
-    return row;
-  });
-}
-
 // Rectangles of one lane, appended per class as x, y, width, height.
-function layLane(model, classes, lane, y, view, paint, hidden) {
+function layLane(model, classes, lane, y, tall, view, paint, hidden) {
   const { from, to, left, scale } = view;
+  const pad = tall > 14 ? 3 : 1.5;
   let column = -1;
   let strongest = 0;
   const flush = () => {
-    if (column >= 0) paint[strongest].push(column, y + 3, 1.5, LANE - 6);
+    if (column >= 0) paint[strongest].push(column, y + pad, 1.5, tall - 2 * pad);
     column = -1;
   };
   for (let at = lowerBound(lane.reach, from); at < lane.items.length; at++) {
@@ -93,7 +82,7 @@ function layLane(model, classes, lane, y, view, paint, hidden) {
     if (width >= 2) {
       flush();
       const quiet = kind === CLASS_QUIET;
-      paint[kind].push(x, quiet ? y + LANE / 2 - 1 : y + 3, width - 0.5, quiet ? 2 : LANE - 6);
+      paint[kind].push(x, quiet ? y + tall / 2 - 1 : y + pad, width - 0.5, quiet ? 2 : tall - 2 * pad);
       continue;
     }
     const pixel = Math.floor(x);
@@ -106,82 +95,26 @@ function layLane(model, classes, lane, y, view, paint, hidden) {
   flush();
 }
 
-function paintAxis(context, view, width, height, colours) {
-  const step = niceStep(view.to - view.from, (width - view.left) / 90);
-  const digits = clamp(Math.ceil(-Math.log10(step)), 0, 6);
-  context.font = '11px system-ui, sans-serif';
-  context.textBaseline = 'middle';
-  context.textAlign = 'center';
-  for (let tick = Math.ceil(view.from / step) * step; tick <= view.to; tick += step) {
-    const x = view.left + (tick - view.from) * view.scale;
-    context.fillStyle = colours.line;
-    context.fillRect(Math.round(x), AXIS - 4, 1, height - AXIS + 4);
-    context.fillStyle = colours.muted;
-    context.fillText(seconds(tick, digits), clamp(x, view.left + 20, width - 26), AXIS / 2 - 1);
-  }
-}
-
-// Names of the run's phases under the axis, each where there is room for it.
-function paintPhases(context, view, phases, colours) {
-  for (const phase of phases) {
-    if (phase.end < view.from || phase.start > view.to) continue;
-    const left = view.left + (Math.max(phase.start, view.from) - view.from) * view.scale;
-    const right = view.left + (Math.min(phase.end, view.to) - view.from) * view.scale;
-    context.fillStyle = colours.line;
-    context.fillRect(left, AXIS, Math.max(1, right - left - 1), PHASE_ROW - 3);
-    context.fillStyle = colours.muted;
-    context.textAlign = 'left';
-    if (right - left > context.measureText(phase.name).width + 8) context.fillText(phase.name, left + 4, AXIS + PHASE_ROW / 2 - 1);
-  }
-}
-
-// The faults in view with their place: left edge and width.
-function placeFaults(view, faults) {
-  const x = (time) => view.left + (clamp(time, view.from, view.to) - view.from) * view.scale;
-  return faults
-    .map((fault, at) => ({ fault, at, left: x(fault.start), span: Math.max(2, x(fault.end) - x(fault.start)) }))
-    .filter(({ fault }) => fault.end >= view.from && fault.start <= view.to);
-}
-
-const faultColour = (fault, colours) => colours.faults[fault.family] || colours.faults.other;
-
-// Bands lie under the operations, so that these keep their colours.
-function paintBands(context, view, top, height, faults, rows, colours) {
-  context.globalAlpha = 0.13;
-  for (const { fault, at, left, span } of placeFaults(view, faults)) {
-    context.fillStyle = faultColour(fault, colours);
-    context.fillRect(left, top + (rows[at] + 1) * FAULT_ROW, span, height);
-  }
-  context.globalAlpha = 1;
-}
-
-function paintFaults(context, view, firstRow, faults, rows, colours) {
-  for (const { fault, at, left, span } of placeFaults(view, faults)) {
-    const top = firstRow + rows[at] * FAULT_ROW;
-    context.fillStyle = faultColour(fault, colours);
-    context.fillRect(left, top + 2, span, FAULT_ROW - 3);
-    if (span < 40) continue;
-    context.save();
-    context.beginPath();
-    context.rect(left, top, span, FAULT_ROW);
-    context.clip();
-    context.fillStyle = colours.onFault;
-    context.textAlign = 'left';
-    context.fillText(`${fault.name}${fault.targets.length ? `: ${fault.targets.join(', ')}` : ''}`, left + 6, top + FAULT_ROW / 2 + 1);
-    context.restore();
-  }
-}
-
-// A triangle above each operation that proves an anomaly: colour is not the only sign.
-function paintMark(context, x, y, colour, edge) {
+// A triangle above each operation that proves an anomaly: colour is not the only sign. It is hollow where the anomaly
+// bears not on the verdict.
+function paintMark(context, x, y, colour, edge, hollow) {
   context.beginPath();
   context.moveTo(x - 5.5, y - 3);
   context.lineTo(x + 5.5, y - 3);
   context.lineTo(x, y + 5);
   context.closePath();
-  context.fillStyle = colour;
-  context.strokeStyle = edge;
-  context.lineWidth = 2.5;
+  context.fillStyle = hollow ? edge : colour;
+  context.strokeStyle = hollow ? colour : edge;
+  context.lineWidth = hollow ? 1.5 : 2.5;
+  if (hollow) context.fill();
   context.stroke();
-  context.fill();
+  if (!hollow) context.fill();
+}
+
+// The text, cut so that it fits.
+function fitText(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let end = text.length;
+  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > width) end--;
+  return `${text.slice(0, end)}…`;
 }

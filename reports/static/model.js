@@ -26,8 +26,11 @@ async function loadModel(data) {
     const open = column.duration[i] < 0;
     end[i] = open ? data.duration : (ticks + column.duration[i]) / TICKS_PER_SECOND;
   }
-  const marked = new Uint8Array(n);
-  for (const anomaly of data.anomalies) for (const i of anomaly.proof) marked[i] = 1;
+  const marked = new Uint8Array(n); // by the gravest of the anomalies that an operation proves
+  const grave = { none: 1, unknown: 2, invalid: 3 };
+  for (const anomaly of data.anomalies) {
+    for (const i of anomaly.proof) marked[i] = Math.max(marked[i], grave[anomaly.tone] ?? 1);
+  }
   return {
     ...column, n, start, end, marked,
     total: packed.total, names: packed, duration: data.duration || 1, concurrency: data.concurrency,
@@ -51,6 +54,12 @@ function sameMessage(model, i) {
     if (model.low[j] === model.low[i] && model.high[j] === model.high[i] && model.key[j] === model.key[i]) found.push(j);
   }
   return found;
+}
+
+// The operation with this row of the history; -1 where the page holds none.
+function findRow(model, row) {
+  for (let i = 0; i < model.n; i++) if (model.first[i] === row || model.last[i] === row) return i;
+  return -1;
 }
 
 function findMessage(model, text) {

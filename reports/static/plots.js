@@ -1,177 +1,178 @@
-// Latency and throughput over the whole run, as SVG drawn at the width there is.
+// Throughput, latency and whatever else was sampled, on the one axis. A plot is what reports/plots.py makes.
 
-const PLOT_HEIGHT = 190;
-const MARGIN = { left: 52, right: 10, top: 10, bottom: 24 };
+const SCREEN_HEIGHT = 132;
+const PAPER_HEIGHT = 84;
+const PLOT_TOP = 8;
+const PLOT_BOTTOM = 6;
 
-function plotSpecs(data, functions) {
-  const { latency, rate, quantiles, width } = data.series;
-  const specs = [];
-  const rates = Object.entries(rate).filter(([, values]) => values.some((value) => value > 0));
-  specs.push({
-    title: 'Throughput', unit: 'operations/s', log: false, format: (value) => `${count(value)}/s`,
-    lines: rates.map(([name, values]) => ({ name, values, colour: rateColour(name, functions) })),
-  });
-  for (const [name, lines] of Object.entries(latency)) {
-    const colour = `--f${Math.min(3, Math.max(0, functions.indexOf(name)))}`;
-    specs.push({
-      title: `Latency of ${name}`, unit: 'of those that are ok', log: true, format: milliseconds,
-      lines: lines.map((values, at) => ({ name: quantileName(quantiles[at]), values, colour, rank: at })),
+const WRITTEN = {
+  rate: (value) => `${count(Math.round(value * 10) / 10)}/s`,
+  milliseconds,
+  percent: (value) => `${Math.round(value * 10) / 10} %`,
+  bytes: (value) => {
+    const power = Math.min(4, Math.max(0, Math.floor(Math.log(Math.max(1, value)) / Math.log(1024))));
+    return `${count(Math.round((value / 1024 ** power) * 10) / 10)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]}`;
+  },
+  'byte-rate': (value) => `${WRITTEN.bytes(value)}/s`,
+};
+
+const FAINT = [1, 0.9, 0.7, 0.5];
+const THICK = [2, 2, 1.5, 1];
+
+function createPlots(specs, model, view) {
+  const area = byId('plots');
+  const columns = model ? pointColumns(model) : new Map();
+  const plots = specs.map((spec) => createPlot(area, spec, spec.points >= 0 ? columns.get(spec.points) : null, view));
+  const read = () => {
+    const time = view.state.cursor ?? view.state.pin;
+    for (const plot of plots) plot.read(time);
+  };
+  view.panels.push({ paint: () => {
+    for (const plot of plots) if (plot.isSeen() || view.onPaper()) plot.paint();
+    read();
+  }, resize: () => plots.forEach((plot) => plot.resize()) });
+}
+
+function keyOf(line) {
+  const key = svg('svg', { width: 18, height: 8, 'aria-hidden': 'true' }, svg('path', { d: 'M1 4H17', fill: 'none', 'stroke-width': THICK[line.rank] ?? 1, 'stroke-opacity': FAINT[line.rank] ?? 0.5, 'stroke-dasharray': line.rank ? '5 3' : 'none' }));
+  key.firstChild.style.stroke = `var(--${line.colour})`;
+  return key;
+}
+
+function createPlot(area, spec, points, view) {
+  const write = WRITTEN[spec.written] || count;
+  const canvas = el('canvas', { role: 'img', 'aria-label': `${spec.title} over time: ${summaryOf(spec, write)}` });
+  const readings = spec.lines.map(() => el('b', {}));
+  const legend = el('span', { class: 'legend' }, ...spec.lines.map((line, at) => el('span', {}, keyOf(line), line.name, readings[at])));
+  const caption = el('figcaption', {}, el('strong', {}, spec.title), el('span', { class: 'muted' }, spec.remark), legend);
+  area.append(el('figure', { class: 'plot', id: `plot-${spec.name}` }, caption, canvas));
+  const layer = points ? createPointLayer() : null;
+  const lines = spec.lines.map(timesOf);
+  let context = null;
+  let ratio = 1;
+  let height = SCREEN_HEIGHT;
+  let scale = null;
+  let colours = {};
+
+  function resize() {
+    ratio = view.ratio();
+    height = view.onPaper() ? PAPER_HEIGHT : SCREEN_HEIGHT;
+    context = fitCanvas(canvas, view.width(), height, ratio);
+    scale = valueScale(spec, points, height);
+    colours = { line: cssColour('--line'), muted: cssColour('--muted'), info: cssColour('--info') };
+    for (const line of spec.lines) colours[line.colour] = cssColour(`--${line.colour}`);
+  }
+
+  function paint() {
+    const { from, to } = view.state;
+    const left = view.gutter();
+    const width = view.width();
+    context.clearRect(0, 0, width, height);
+    context.font = '11px system-ui, sans-serif';
+    context.textBaseline = 'middle';
+    context.textAlign = 'right';
+    for (const tick of scale.ticks) {
+      context.fillStyle = colours.line;
+      context.fillRect(left, Math.round(scale.y(tick)), width - left, 1);
+      context.fillStyle = colours.muted;
+      context.fillText(write(tick).replace(/\.0+ /, ' '), left - 6, clamp(scale.y(tick), 7, height - 7), left - 8);
+    }
+    context.save();
+    context.beginPath();
+    context.rect(left, 0, width - left, height);
+    context.clip();
+    if (points) {
+      layer.clear(Math.round((width - left) * ratio), Math.round(height * ratio));
+      const row = (ms) => scale.y(ms) * ratio;
+      layer.add(points[1], from, to, view.scale() * ratio, row, colours[spec.lines[0].colour]);
+      layer.add(points[3], from, to, view.scale() * ratio, row, colours.info);
+      layer.done();
+      context.drawImage(layer.canvas, left, 0, width - left, height);
+    }
+    lines.forEach(({ times, ends }, at) => {
+      const { values, colour, rank } = spec.lines[at];
+      context.strokeStyle = colours[colour];
+      context.globalAlpha = FAINT[rank] ?? 0.5;
+      context.lineWidth = THICK[rank] ?? 1;
+      context.beginPath();
+      let pen = false;
+      for (let i = Math.max(0, lowerBound(ends, from) - 1); i < values.length && times[i] <= to; i++) {
+        if (values[i] === null) {
+          pen = false;
+          continue;
+        }
+        const y = scale.y(values[i]);
+        if (pen && (!rank || !spec.lines[at].width)) context.lineTo(view.x(times[i]), y); // the fainter ones would be a thicket of uprights
+        else context.moveTo(view.x(times[i]), y);
+        context.lineTo(view.x(spec.lines[at].width ? ends[i] : times[i]) + (spec.lines[at].width ? 0 : 0.5), y);
+        pen = true;
+      }
+      context.stroke();
+    });
+    context.restore();
+  }
+
+  function read(time) {
+    spec.lines.forEach((line, at) => {
+      const { times, ends } = lines[at];
+      const i = time === null ? -1 : lowerBound(ends, time + 1e-9);
+      const value = i >= 0 && i < times.length && (line.width ? time >= times[i] : i > 0) ? line.values[i] : null;
+      const text = value === null || value === undefined ? '' : ` ${write(value)}`;
+      if (readings[at].textContent !== text) readings[at].textContent = text;
     });
   }
-  return specs.map((spec) => ({ ...spec, width }));
+
+  // What is scrolled out of sight is drawn when it comes back.
+  let seen = false;
+  new IntersectionObserver((entries) => {
+    seen = entries[entries.length - 1].isIntersecting;
+    if (seen) view.request();
+  }).observe(canvas);
+
+  resize();
+  return { paint, resize, read, isSeen: () => seen };
 }
 
-const quantileName = (quantile) => (quantile === 1 ? 'max' : `p${Math.round(quantile * 100)}`);
-
-function rateColour(name, functions) {
-  if (name === 'info' || name === 'fail') return `--${name}`;
-  return `--f${Math.min(3, Math.max(0, functions.indexOf(name.replace(/ ok$/, ''))))}`;
-}
-
-function createPlots(data, functions, onBrush) {
-  const area = byId('plot-area');
-  const plots = plotSpecs(data, functions).map((spec) => createPlot(area, spec, data, onBrush));
-  return { showView: (from, to) => plots.forEach((plot) => plot.showView(from, to)) };
-}
-
-function createPlot(area, spec, data, onBrush) {
-  const legend = el('div', { class: 'legend' });
-  for (const line of spec.lines) {
-    const key = svg('svg', { width: 20, height: 10, 'aria-hidden': 'true' }, svg('path', { d: 'M1 5H19', class: lineClass(line) }));
-    key.firstChild.style.stroke = `var(${line.colour})`;
-    legend.append(el('span', {}, key, line.name));
+// When each value begins and ends to hold.
+function timesOf(line) {
+  if (line.width) {
+    return {
+      times: Float64Array.from(line.values, (_, at) => at * line.width),
+      ends: Float64Array.from(line.values, (_, at) => (at + 1) * line.width),
+    };
   }
-  const holder = el('div', { class: 'plot-box' });
-  const reading = el('p', { class: 'reading muted' }, ' ');
-  area.append(el('figure', { class: 'plot' }, el('figcaption', {}, el('strong', {}, spec.title), ` ${spec.unit}`), legend, holder, reading));
-  let view = null;
-  let shown = null;
-  const redraw = () => {
-    shown = drawPlot(holder, spec, data, onBrush, reading);
-    if (view) shown.showView(...view);
-  };
-  new ResizeObserver(() => shown?.width !== holder.clientWidth && redraw()).observe(holder);
-  redraw();
-  return {
-    showView: (from, to) => {
-      view = [from, to];
-      shown.showView(from, to);
-    },
-  };
+  return { times: Float64Array.from(line.times), ends: Float64Array.from(line.times) };
 }
 
-const lineClass = (line) => `line rank-${line.rank ?? 0}`;
+// What somebody who can't see the plot is told of it.
+function summaryOf(spec, write) {
+  return spec.lines.map((line) => {
+    const values = line.values.filter((value) => value !== null);
+    return values.length ? `${line.name} from ${write(Math.min(...values))} to ${write(Math.max(...values))}` : `${line.name} none`;
+  }).join('; ');
+}
 
-function valueScale(spec, height) {
+function valueScale(spec, points, height) {
   const values = spec.lines.flatMap((line) => line.values.filter((value) => value !== null && value > 0));
-  const top = Math.max(...values, spec.log ? 1 : 0.1);
-  const inner = height - MARGIN.top - MARGIN.bottom;
-  if (!spec.log) {
-    const step = niceStep(top, 4);
+  let top = Math.max(...values, spec.logarithmic ? 1 : 0.1);
+  let least = Math.min(...values, top);
+  for (const column of points ? Object.values(points) : []) {
+    for (const ms of column.ms) {
+      if (ms > top) top = ms;
+      if (ms < least && ms > 0) least = ms;
+    }
+  }
+  const inner = height - PLOT_TOP - PLOT_BOTTOM;
+  if (!spec.logarithmic) {
+    const unit = spec.written.startsWith('byte') ? 1024 ** Math.min(4, Math.floor(Math.log2(Math.max(1, top)) / 10)) : 1;
+    const step = niceStep(top / unit, 4) * unit; // of bytes, a round number of their unit
     const limit = Math.ceil(top / step) * step;
     const ticks = Array.from({ length: Math.round(limit / step) + 1 }, (_, at) => at * step);
-    return { y: (value) => MARGIN.top + inner * (1 - value / limit), ticks };
+    return { y: (value) => PLOT_TOP + inner * (1 - value / limit), ticks };
   }
-  const low = Math.floor(Math.log10(Math.max(0.01, Math.min(...values, top))));
+  const low = Math.floor(Math.log10(Math.max(0.01, least)));
   const high = Math.max(low + 1, Math.ceil(Math.log10(top)));
   const ticks = Array.from({ length: high - low + 1 }, (_, at) => 10 ** (low + at));
-  const y = (value) => MARGIN.top + inner * (1 - (Math.log10(Math.max(value, 10 ** low)) - low) / (high - low));
+  const y = (value) => PLOT_TOP + inner * (1 - (Math.log10(Math.max(value, 10 ** low)) - low) / (high - low));
   return { y, ticks };
-}
-
-// A path through the points; empty buckets break it, a lone point becomes a dash.
-function pathOf(values, x, y) {
-  let path = '';
-  let pen = false;
-  values.forEach((value, at) => {
-    if (value === null) {
-      pen = false;
-      return;
-    }
-    const px = x(at).toFixed(1);
-    const py = y(value).toFixed(1);
-    path += pen ? `L${px} ${py}` : `M${px} ${py}h.5`;
-    pen = true;
-  });
-  return path;
-}
-
-function drawPlot(holder, spec, data, onBrush, reading) {
-  const width = Math.max(240, holder.clientWidth);
-  const duration = data.duration || 1;
-  const right = width - MARGIN.right;
-  const bottom = PLOT_HEIGHT - MARGIN.bottom;
-  const x = (time) => MARGIN.left + (time / duration) * (right - MARGIN.left);
-  const bucketX = (at) => x(Math.min(duration, (at + 0.5) * spec.width));
-  const { y, ticks } = valueScale(spec, PLOT_HEIGHT);
-  const root = svg('svg', { viewBox: `0 0 ${width} ${PLOT_HEIGHT}`, width: '100%', role: 'img', 'aria-label': `${spec.title} over time` });
-  for (const fault of data.faults) {
-    const band = svg('rect', { x: x(fault.start), y: MARGIN.top, width: Math.max(1, x(fault.end) - x(fault.start)), height: bottom - MARGIN.top, class: 'band' });
-    band.style.fill = `var(${familyColour(fault.family)})`;
-    band.append(svg('title', {}, fault.name));
-    root.append(band);
-  }
-  for (const tick of ticks) {
-    root.append(svg('line', { x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick), class: 'grid' }));
-    root.append(svg('text', { x: MARGIN.left - 6, y: y(tick) + 4, 'text-anchor': 'end' }, spec.log ? milliseconds(tick).replace(/\.0+ /, ' ') : count(tick)));
-  }
-  const step = niceStep(duration, (right - MARGIN.left) / 70);
-  for (let tick = 0; tick <= duration; tick += step) {
-    root.append(svg('text', { x: x(tick), y: PLOT_HEIGHT - 6, 'text-anchor': 'middle' }, `${Number(tick.toFixed(6))} s`));
-  }
-  const window_ = svg('rect', { y: MARGIN.top, height: bottom - MARGIN.top, width: 0, x: 0, class: 'window' });
-  const cursor = svg('line', { y1: MARGIN.top, y2: bottom, x1: -9, x2: -9, class: 'cursor' });
-  root.append(window_);
-  for (const line of spec.lines) {
-    const path = svg('path', { d: pathOf(line.values, bucketX, y), class: lineClass(line) });
-    path.style.stroke = `var(${line.colour})`;
-    root.append(path);
-  }
-  root.append(cursor);
-  holder.replaceChildren(root);
-  const timeAt = (event) => {
-    const area = root.getBoundingClientRect();
-    const px = ((event.clientX - area.left) / area.width) * width;
-    return clamp(((px - MARGIN.left) / (right - MARGIN.left)) * duration, 0, duration);
-  };
-  attachBrush(root, { timeAt, x, cursor, spec, reading, onBrush, window_ });
-  const showView = (from, to) => {
-    const whole = from <= 0 && to >= duration;
-    window_.setAttribute('x', x(from));
-    window_.setAttribute('width', whole ? 0 : Math.max(1, x(to) - x(from)));
-  };
-  return { width: holder.clientWidth, showView };
-}
-
-function attachBrush(root, { timeAt, x, cursor, spec, reading, onBrush, window_ }) {
-  let from = null;
-  root.addEventListener('pointerdown', (event) => {
-    from = timeAt(event);
-    if (event.pointerType === 'mouse') root.setPointerCapture(event.pointerId);
-  });
-  root.addEventListener('pointermove', (event) => {
-    const time = timeAt(event);
-    cursor.setAttribute('x1', x(time));
-    cursor.setAttribute('x2', x(time));
-    const at = Math.floor(time / spec.width);
-    const values = spec.lines.filter((line) => line.values[at] !== null && line.values[at] !== undefined);
-    reading.textContent = `${seconds(at * spec.width, 1)}: ${values.map((line) => `${line.name} ${spec.format(line.values[at])}`).join(', ') || 'nothing completed'}`;
-    if (from !== null) {
-      window_.setAttribute('x', x(Math.min(from, time)));
-      window_.setAttribute('width', Math.abs(x(time) - x(from)));
-    }
-  });
-  root.addEventListener('pointerup', (event) => {
-    const to = timeAt(event);
-    if (from !== null && Math.abs(x(to) - x(from)) > 5) onBrush(Math.min(from, to), Math.max(from, to));
-    from = null;
-  });
-  root.addEventListener('pointercancel', () => {
-    from = null;
-  });
-  root.addEventListener('pointerleave', () => {
-    cursor.setAttribute('x1', -9);
-    cursor.setAttribute('x2', -9);
-    reading.textContent = ' ';
-  });
 }

@@ -2,27 +2,7 @@
 
 const data = JSON.parse(byId('data').textContent);
 
-function setUpCopy() {
-  const button = byId('copy');
-  if (!button) return;
-  button.hidden = false;
-  button.addEventListener('click', async () => {
-    const text = byId('command').textContent;
-    let done = true;
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      getSelection().selectAllChildren(byId('command')); // no clipboard for this page: select, and copy the old way
-      done = document.execCommand('copy');
-    }
-    button.textContent = done ? 'Copied' : 'Selected';
-    setTimeout(() => {
-      button.textContent = 'Copy';
-    }, 1500);
-  });
-}
-
-function setUpLegend(model, lanes) {
+function setUpLegend(model, lanes, view) {
   const legend = byId('legend');
   const entries = model.names.f.slice(0, 4).map((name, at) => [`${name} ok`, CLASS_OK + at, `--f${at}`]);
   entries.push(['info', CLASS_INFO, '--info'], ['fail', CLASS_FAIL, '--fail'], ['fail: empty', CLASS_QUIET, '--quiet']);
@@ -34,51 +14,129 @@ function setUpLegend(model, lanes) {
     const button = el('button', { type: 'button', class: 'quiet', 'aria-pressed': 'true', onclick: () => {
       lanes.hidden[kind] = lanes.hidden[kind] ? 0 : 1;
       button.setAttribute('aria-pressed', String(!lanes.hidden[kind]));
-      lanes.draw();
+      view.request();
     } }, swatch, name);
     legend.append(button);
   }
-  if (classes.has(CLASS_MARK)) legend.append(el('span', { class: 'mark-key' }, '▼ proves an anomaly'));
-}
-
-function detailOf(model, i, story, lanes) {
-  const { names } = model;
-  const error = nameOf(names.errors, model.error[i]);
-  const open = model.type[i] === 4;
-  const during = data.faults.filter((fault) => fault.start <= model.end[i] && fault.end >= model.start[i]).map((fault) => fault.name);
-  const rows = [
-    ['Rows of the history', model.first[i] === model.last[i] ? model.first[i] : `${model.first[i]}, ${model.last[i]}`],
-    ['Time', open ? `${seconds(model.start[i], 6)}, no completion` : `${seconds(model.start[i], 6)} – ${seconds(model.end[i], 6)} (${milliseconds((model.end[i] - model.start[i]) * 1000)})`],
-    ['Process', model.process[i]], ['Node', nameOf(names.nodes, model.node[i]) || '—'],
-    ['Object', model.key[i] >= 0 ? model.key[i] : '—'], ['Value', valueText(model, i) || '—'],
-    ['Error', error || '—'], ['During', during.join(', ') || 'no fault'],
-  ];
-  const list = el('dl', { class: 'pairs' });
-  for (const [label, text] of rows) list.append(el('div', {}, el('dt', {}, label), el('dd', {}, String(text))));
-  const others = el('ol', { class: 'story' });
-  for (const j of story) {
-    const text = `${seconds(model.start[j])}: ${names.f[model.f[j]]} by process ${model.process[j]} ${nameOf(names.nodes, model.node[j])}: ${TYPES[model.type[j]]} ${nameOf(names.errors, model.error[j])}`;
-    others.append(el('li', {}, j === i ? el('strong', {}, text) : el('button', { type: 'button', class: 'link', onclick: () => lanes.select(j, story) }, text)));
+  for (const [kind, tone, words] of [[CLASS_MARK, 'invalid', '▼ proves an anomaly'], [CLASS_DOUBT, 'unknown', '▼ leaves the verdict open'], [CLASS_PERMITTED, 'none', '▽ noted, bears not on the verdict']]) {
+    if (classes.has(kind)) legend.append(el('span', { class: `mark-key v-${tone}` }, words));
   }
-  const title = el('h3', {}, `${names.f[model.f[i]]} ${valueText(model, i)} `, el('span', { class: `type t-${TYPES[model.type[i]]}` }, TYPES[model.type[i]]));
-  return [title, list, ...(story.length > 1 ? [el('h4', {}, 'All operations of this message'), others] : [])];
 }
 
-function showAnomaly(at, model, lanes) {
-  const anomaly = data.anomalies[at];
-  if (anomaly.start === null) return;
-  const pad = Math.max(0.25, (anomaly.end - anomaly.start) * 0.08);
-  lanes.setView(anomaly.start - pad, anomaly.end + pad);
-  lanes.select(anomaly.proof[0] ?? anomaly.spans[0], anomaly.spans);
-  byId('timeline').scrollIntoView();
-  byId('lanes').focus({ preventScroll: true });
+// Paper is light, as wide as paper, and shows of what is folded up as much as belongs on paper.
+function setUpPrint(view) {
+  let folded = [];
+  addEventListener('beforeprint', () => {
+    folded = [...document.querySelectorAll('details[data-paper]:not([open])')];
+    for (const part of folded) part.open = true;
+    view?.setPaper(true);
+  });
+  addEventListener('afterprint', () => {
+    for (const part of folded) part.open = false;
+    view?.setPaper(false);
+  });
 }
 
-function setUpTimelineTools(model, lanes) {
-  byId('lanes-tools').hidden = false;
-  const actions = { in: () => lanes.zoom(0.5), out: () => lanes.zoom(2), left: () => lanes.move(-0.4), right: () => lanes.move(0.4), fit: lanes.fit };
+// Opens whatever an element lies folded up in.
+function unfold(element) {
+  for (let each = element; each; each = each.parentElement) if (each.tagName === 'DETAILS') each.open = true;
+}
+
+// The parts that need a history may be missing: `model` and `lanes` are null then.
+function joinParts(model, view) {
+  const tip = createTip();
+  const strips = createStrips(view);
+  createBack(view, data.faults);
+  const chosen = { log: '' };
+  const toTimeline = () => byId('timeline').scrollIntoView();
+  const detail = byId('detail');
+  const tell = (content) => {
+    detail.hidden = !content;
+    detail.replaceChildren(...(content || []));
+  };
+  const logs = data.logs.length ? createLogs(data, view, (time, name) => {
+    goTo(time, name);
+    toTimeline();
+  }) : null;
+  const asks = {
+    select: (i, story) => lanes.select(i, story),
+    logsAt: (from, to) => {
+      logs?.around(from, to);
+      byId('logs').scrollIntoView();
+    },
+  };
+  const onSelect = (i, story) => {
+    chosen.log = '';
+    tell(i < 0 ? null : operationDetail(model, data, i, story, asks));
+  };
+  const lanes = model ? createLanes(model, data, view, onSelect) : null;
+  createPlots(data.plots, model, view);
+
+  function goTo(time, line) {
+    lanes?.select(-1);
+    view.setPin(time);
+    view.show(time);
+    chosen.log = line || '';
+    logs?.choose(chosen.log);
+    address.changed();
+  }
+
+  function showAnomaly(at) {
+    const anomaly = data.anomalies[at];
+    if (!lanes || !anomaly || anomaly.start === null) return;
+    const pad = Math.max(0.25, (anomaly.end - anomaly.start) * 0.08);
+    view.setView(anomaly.start - pad, anomaly.end + pad);
+    lanes.select(anomaly.proof[0] ?? anomaly.spans[0], anomaly.spans);
+  }
+
+  function showFault(fault) {
+    const pad = Math.max(0.5, (fault.end - fault.start) * 0.2);
+    lanes?.select(-1);
+    view.setView(fault.start - pad, fault.end + pad);
+    view.setPin(fault.start);
+  }
+
+  attachPointers(view, {
+    clicked: (target, time, event) => {
+      const strip = strips.of(target);
+      const i = !strip && lanes && target.closest('#lanes') ? lanes.hit(time, event.clientY) : -1;
+      if (lanes) lanes.select(i);
+      if (i < 0) view.setPin(strip ? Math.max(strip.from, view.state.from) : time);
+      if (strip) tell(stripDetail(strip, asks));
+    },
+    hovered: (target, time, event) => {
+      const i = time !== null && lanes && target?.closest?.('#lanes') ? lanes.hit(time, event.clientY) : -1;
+      tip(i >= 0 ? tipOf(model, i) : null, event);
+    },
+    left: (event) => tip(null, event),
+  });
+  const player = createPlayer({ model, data, view, strips, logs, lanes });
+  byId('lanes')?.addEventListener('keydown', (event) => {
+    const step = { n: 1, p: -1 }[event.key];
+    if (step && !event.ctrlKey && !event.metaKey && !event.altKey) player.step(step);
+  });
+  const address = createAddress(view, () => ({
+    op: lanes && lanes.state.selected >= 0 ? model.first[lanes.state.selected] : null, log: chosen.log, by: lanes ? lanes.state.by : 'thread',
+  }));
+  view.watchers.push(address.changed);
+  return { view, model, lanes, logs, address, goTo, showAnomaly, showFault, toTimeline };
+}
+
+function setUpTools({ view, model, lanes, address }) {
+  byId('axis-tools').hidden = false;
+  const actions = { in: () => view.zoom(0.5), out: () => view.zoom(2), left: () => view.move(-0.4), right: () => view.move(0.4), fit: view.fit };
   for (const button of document.querySelectorAll('[data-do]')) button.addEventListener('click', actions[button.dataset.do]);
-  byId('lanes-by').addEventListener('change', (event) => lanes.setLanes(event.target.value));
+  const page = () => location.href.replace(/#.*$/s, '');
+  byId('copy-link').addEventListener('click', (event) => copyText(page() + address.current(), event.target));
+  for (const button of document.querySelectorAll('[data-link]')) {
+    button.hidden = false;
+    button.addEventListener('click', () => copyText(`${page()}#${encodeURIComponent(button.dataset.link).replaceAll('%2F', '/')}`, button));
+  }
+  if (!lanes) return;
+  byId('lanes-by').addEventListener('change', (event) => {
+    lanes.setLanes(event.target.value);
+    address.changed();
+  });
   byId('find').addEventListener('submit', (event) => {
     event.preventDefault();
     const text = byId('find-text').value.trim();
@@ -91,61 +149,76 @@ function setUpTimelineTools(model, lanes) {
   }
 }
 
-// What is folded up on the screen belongs on paper.
-function setUpPrint() {
-  let folded = [];
-  addEventListener('beforeprint', () => {
-    folded = [...document.querySelectorAll('details:not([open])')].slice(0, 60);
-    for (const part of folded) part.open = true;
+function setUpButtons({ logs, showAnomaly, showFault, toTimeline }) {
+  const at = (ident) => data.anomalies.findIndex((anomaly) => anomaly.ident === ident);
+  const each = (name, act) => {
+    for (const button of document.querySelectorAll(`[data-${name}]`)) button.addEventListener('click', () => act(button.getAttribute(`data-${name}`)));
+  };
+  each('lanes', (ident) => {
+    showAnomaly(at(ident));
+    toTimeline();
+    byId('lanes').focus({ preventScroll: true });
   });
-  addEventListener('afterprint', () => {
-    for (const part of folded) part.open = false;
+  each('logs', (ident) => {
+    logs?.aroundAnomaly(at(ident));
+    byId('logs').scrollIntoView();
   });
+  each('fault', (place) => {
+    showFault(data.faults[Number(place)]);
+    toTimeline();
+  });
+  each('fault-logs', (place) => {
+    const fault = data.faults[Number(place)];
+    logs?.around(fault.start, fault.start);
+    byId('logs').scrollIntoView();
+  });
+}
+
+// Shows what the address asks for; of a name, the element and, where it is an anomaly's, its stretch of the timeline.
+function follow({ view, model, lanes, logs, goTo, showAnomaly, toTimeline }, asked) {
+  if (asked.name !== undefined) {
+    const target = asked.name && byId(asked.name);
+    if (!target) return;
+    unfold(target);
+    showAnomaly(data.anomalies.findIndex((anomaly) => anomaly.ident === asked.name));
+    target.scrollIntoView();
+    return;
+  }
+  if (lanes && ['thread', 'process', 'node'].includes(asked.by)) {
+    byId('lanes-by').value = asked.by;
+    lanes.setLanes(asked.by);
+  }
+  if (asked.window) view.setView(...asked.window);
+  const i = lanes && asked.op !== null ? findRow(model, asked.op) : -1;
+  if (i >= 0) lanes.select(i);
+  else if (asked.at !== null) {
+    if (asked.window) {
+      view.setPin(asked.at);
+      logs?.choose(asked.log);
+    } else goTo(asked.at, asked.log);
+  } else if (asked.op !== null) byId('lanes-note').textContent = `The operation of row ${asked.op} is not among those that are drawn.`;
+  toTimeline();
 }
 
 async function start() {
   setUpTheme();
-  setUpCopy();
-  setUpPrint();
-  for (const swatch of document.querySelectorAll('[data-family]')) swatch.style.background = `var(${familyColour(swatch.dataset.family)})`;
-  createCosts(data);
-  let lanes = null;
-  const logs = data.logs.length ? createLogs(data, () => (lanes ? lanes.state : { from: 0, to: data.duration })) : null;
-  if (data.spans) {
-    const model = await loadModel(data);
-    let plots = null;
-    const onView = (from, to) => {
-      plots?.showView(from, to);
-      logs?.viewChanged();
-    };
-    const onSelect = (i, story) => {
-      const detail = byId('detail');
-      detail.hidden = i < 0;
-      detail.replaceChildren(...(i < 0 ? [] : detailOf(model, i, story, lanes)));
-    };
-    lanes = createLanes(model, data, onView, onSelect);
-    plots = createPlots(data, model.names.f, (from, to) => lanes.setView(from, to));
-    setUpTimelineTools(model, lanes);
-    setUpLegend(model, lanes);
-    const at = (ident) => data.anomalies.findIndex((anomaly) => anomaly.ident === ident);
-    for (const button of document.querySelectorAll('[data-lanes]')) button.addEventListener('click', () => showAnomaly(at(button.dataset.lanes), model, lanes));
-    for (const button of document.querySelectorAll('[data-logs]')) {
-      button.addEventListener('click', () => {
-        logs?.around(at(button.dataset.logs));
-        byId('logs').scrollIntoView();
-      });
-    }
-    for (const button of document.querySelectorAll('[data-fault]')) {
-      button.addEventListener('click', () => {
-        const fault = data.faults[Number(button.dataset.fault)];
-        const pad = Math.max(0.5, (fault.end - fault.start) * 0.2);
-        lanes.setView(fault.start - pad, fault.end + pad);
-        byId('timeline').scrollIntoView();
-      });
-    }
+  const copy = byId('copy');
+  if (copy) {
+    copy.hidden = false;
+    copy.addEventListener('click', () => copyText(byId('command').textContent, copy, byId('command')));
   }
-  let target = location.hash && byId(location.hash.slice(1));
-  for (; target; target = target.parentElement) if (target.tagName === 'DETAILS') target.open = true;
+  for (const swatch of document.querySelectorAll('[data-family]')) swatch.style.background = `var(${familyColour(swatch.dataset.family)})`;
+  const view = byId('axis') ? createView(data.start, data.duration) : null;
+  setUpPrint(view);
+  if (view) {
+    const parts = joinParts(data.spans ? await loadModel(data) : null, view);
+    setUpTools(parts);
+    setUpButtons(parts);
+    if (parts.lanes) setUpLegend(parts.model, parts.lanes, view);
+    view.resize();
+    if (location.hash) follow(parts, readAddress());
+    addEventListener('hashchange', () => !parts.address.isOwn() && follow(parts, readAddress()));
+  }
   document.documentElement.dataset.ready = 'yes';
 }
 

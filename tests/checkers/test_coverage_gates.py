@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 
-from checkers.gates import GATES, sides
+from checkers.gates import ASKS, GATES, sides
 from checkers.run_check import judge
 from checkers.verdict import Verdict
 from stormproof.history.ledger import FaultWindow, Standstill
@@ -29,7 +29,12 @@ def verdict(rows: list[Row], gates: dict[str, Any] | None = None, faults: tuple[
 def gate(found: Verdict, name: str) -> dict[str, Any]:
     outcome = next(result.outcome for result in found.checks if result.check == "gates")
     gates: dict[str, Any] = outcome.figures["gates"][name]
-    return gates
+    return {what: gates[what] for what in ("wanted", "found", "met")}
+
+
+def words(found: Verdict, name: str) -> tuple[str, str]:
+    outcome = next(result.outcome for result in found.checks if result.check == "gates")
+    return outcome.figures["gates"][name]["asks"], outcome.figures["gates"][name]["told"]
 
 
 def test_a_good_run_passes_the_default_gates() -> None:
@@ -49,6 +54,19 @@ def test_successes(name: str) -> None:
     found = verdict(GOOD, {name: 2})
     assert found.verdict == "unknown"
     assert gate(found, name) == {"wanted": 2, "found": 1, "met": False}
+
+
+def test_gates_are_told_in_words() -> None:
+    met = verdict(GOOD, {"min_enqueue_ok": 1, "drain": True, "min_ok": {"enqueue": 1}})
+    assert words(met, "completed") == ("the run came to its end", "it did")
+    assert words(met, "min_enqueue_ok") == ("at least 1 sends were confirmed", "1 were")
+    assert words(met, "drain") == ("everything that was used was drained to its end", "all of them")
+    assert words(met, "min_ok") == ("so many operations were confirmed at least: 1 of enqueue", "1 of enqueue")
+    missed = verdict(GOOD, {"min_enqueue_ok": 2000, "faults_confirmed": True, "no_such": {"x": "y"}}, nemesis=("kill",))
+    assert words(missed, "min_enqueue_ok")[1] == "only 1 sends were confirmed, 2,000 are asked for"
+    assert words(missed, "faults_confirmed")[1] == "no proof that these faults took effect: kill"
+    assert words(missed, "no_such")[0] == "no such"
+    assert {*GATES} <= {*ASKS}
 
 
 def test_drain_and_depth() -> None:

@@ -141,7 +141,7 @@ def test_the_lanes_are_seen_in_a_browser(tmp_path: Path) -> None:
         browser = playwright.chromium.launch(executable_path=browsers.CHROMIUM, args=["--no-sandbox"])
         page = browser.new_context(viewport=browsers.DESKTOP).new_page()
         page.goto(run_with_leaders(tmp_path).as_uri())
-        lanes = page.locator(".role-lane.led")
+        lanes = page.locator(".lane-leaders")
         browsers.expect(lanes).to_have_count(4)
         fills = [lanes.nth(0).locator(".fill").nth(at).evaluate("e => getComputedStyle(e).fill") for at in (0, 2)]
         assert len({*fills, "rgb(0, 0, 0)"}) == 3, "each leader has a colour of its own"

@@ -55,7 +55,7 @@ def test_the_page_tells_what_was_tested_and_how_to_run_it_again(tmp_path: Path, 
 @pytest.mark.parametrize("old", [False, True])
 def test_each_fault_stands_with_its_evidence_and_recovery(tmp_path: Path, old: bool) -> None:
     page = text_of(make_run(tmp_path, operations=600, old=old))
-    cards = page.split('<article class="fault">')[1:]
+    cards = page.split('<article class="fault"')[1:]
     assert ["partition master #1" in cards[0], "pause one #2" in cards[1], "kill master #3" in cards[2]] == [True] * 3
     assert "packets dropped</dt><dd>n1 1312, n2 640" in cards[0]
     assert "0.84 s" in cards[0]
@@ -70,7 +70,7 @@ def test_what_was_done_as_an_operator_would_stands_with_its_times(tmp_path: Path
     page = text_of(run_dir)
     assert "<h3>Repairs</h3>" in page
     assert re.search(r"<li>28\.000\ss – 29\.500\ss: queues told to synchronise &lt;/script&gt;", page)
-    assert page.count('<article class="fault">') == 3
+    assert page.count('<article class="fault"') == 3
 
 
 @pytest.mark.requirement("H10", part=True)
@@ -228,18 +228,69 @@ def test_a_sentence_does_not_repeat_the_verdict_above_it(tmp_path: Path) -> None
     assert '<p class="sentence">Two messages were lost.</p>' in text_of(run_dir)
 
 
-def test_gates_show_what_was_wanted_and_found(tmp_path: Path) -> None:
+def test_gates_stand_in_words(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, verdict="unknown", operations=600)
     verdict = json.loads((run_dir / "verdict.json").read_text())
     gates = {
-        "min_enqueue_ok": {"wanted": 5000, "found": 12, "met": False},
+        "min_enqueue_ok": {"wanted": 5000, "found": 12, "met": False, "asks": "at least 5,000 sends were confirmed",
+                           "told": f"only 12 {HOSTILE}"},
         "drain": {"wanted": True, "found": True, "met": True},
-    }
+        "faults_confirmed": {"wanted": True, "found": ["kill", "pause"], "met": True},
+    }  # fmt: skip
     verdict["checks"][-1]["figures"] = {"gates": gates}
     (run_dir / "verdict.json").write_text(json.dumps(verdict))
     page = text_of(run_dir)
-    assert "<td>min enqueue ok</td><td>5,000</td><td>12</td>" in page
-    assert "missed</span>" in page
+    assert "<td>At least 5,000 sends were confirmed<br>" in page
+    assert "<td>only 12 &lt;/script&gt;" in page and "missed</span>" in page
+    assert "<td>Drain: yes<br>" in page, "verdicts of earlier releases tell figures alone"
+    assert "<td>kill, pause</td>" in page
+
+
+@pytest.mark.requirement("H25", part=True)
+def test_what_bears_not_on_the_verdict_is_no_alarm(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=3000)
+    verdict = json.loads((run_dir / "verdict.json").read_text())
+    lost, twice = verdict["checks"][:2]
+    twice["decides"] = False
+    (run_dir / "verdict.json").write_text(json.dumps(verdict))
+    page = text_of(run_dir)
+    assert page.count('class="group tone-invalid"') == page.count('class="group tone-none"') == 1
+    anomalies = page_data(page)["anomalies"]
+    assert isinstance(anomalies, list)
+    tones = {anomaly["title"].partition(":")[0]: anomaly["tone"] for anomaly in anomalies}
+    assert tones == {lost["check"]: "invalid", twice["check"]: "none"}
+
+
+@pytest.mark.requirement("H25", part=True)
+def test_an_anomaly_is_named_by_what_it_is(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=3000)
+    verdict = json.loads((run_dir / "verdict.json").read_text())
+    first, second, *_ = verdict["checks"][0]["anomalies"]
+    before = text_of(run_dir)
+    every = [f"{check['check']}-{each['value']}" for check in verdict["checks"] for each in check["anomalies"]]
+    assert re.findall(r'<details class="anomaly" id="([^"]*)"', before) == every
+    verdict["checks"][0]["anomalies"] = [second, first | {"value": HOSTILE}, first, second, second]
+    verdict["checks"].insert(0, verdict["checks"].pop(3))
+    (run_dir / "verdict.json").write_text(json.dumps(verdict))
+    idents = re.findall(r'<details class="anomaly" id="([^"]*)"', text_of(run_dir))
+    assert len(idents) == len(set(idents))
+    assert f"lost-{first['value']}" in idents, "where it stands plays no part"
+    assert all(re.fullmatch(r"[A-Za-z0-9._/~@:+-]+", ident) for ident in idents)
+
+
+@pytest.mark.requirement("H25", part=True)
+def test_the_axis_begins_with_the_load(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, operations=600)
+    run = json.loads((run_dir / "run.json").read_text())
+    run["phases"][0]["start"] = 3 * SECOND
+    (run_dir / "run.json").write_text(json.dumps(run))
+    first = page_data(text_of(run_dir))["start"]
+    assert isinstance(first, float) and 0 < first < 1, "operations came before the phase that holds them"
+    (run_dir / "history.parquet").unlink()
+    page = text_of(run_dir)
+    assert page_data(page)["start"] == 3.0
+    assert ">set-up 3.0 s</span>" in page
+    assert re.search(r'<svg x="15\.625%" [^>]*class="role band fam-0"><title>partition master #1 n1, c1, 6\.000', page)
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])

@@ -155,4 +155,4 @@ def test_the_page_shows_an_election_as_lanes_of_states_with_groups_as_colours(tm
     for colour, leader in colours.items():
         slaves = {node for kind, node, state, _ in stretches if kind.split()[0] == colour and state == "slave"}
         assert slaves and f"n{leader}" not in slaves
-    assert re.search(r'class="role band"><title>kill master #0 n3, ', text), "faults as bands below"
+    assert re.search(r'class="role band fam-2"><title>kill master #0 n3, ', text), "faults as bands above"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -155,6 +156,13 @@ def test_our_own_pages_still_work_in_their_sandbox(served: Served, page: Page) -
     expect(page.locator("#detail h3")).to_contain_text("enqueue")
     second.get_by_role("button", name="Node logs around it").click()
     expect(page.locator("#log .mark").first).to_be_visible()
+    expect(page).to_have_url(re.compile("#t=.*&op="))
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("#detail h3")).to_contain_text("enqueue")
+    page.locator("#copy-link").click()
+    expect(page.locator("#copy-link")).to_have_text("Copied")
     theme = page.evaluate("document.documentElement.dataset.theme")
     page.locator("#theme").click()
     assert page.evaluate("document.documentElement.dataset.theme") != theme
