@@ -17,7 +17,10 @@ from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.history.bounds import read_small_text
 from stormproof.history.moments import SUFFIX, write_moments
 from stormproof.node_logs import read_log
-from stormproof.run_folder import LOG_EVENTS, is_alive, node_logs, read_run, write_text
+from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
+
+CLIPPED = "clipped"
+"""In a trace: what the node's log had told before was cut off."""
 
 
 def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
@@ -67,13 +70,16 @@ def note_log_events(run_dir: Path, *, over: bool = False) -> None:
     except (HistoryError, UsageError, KeyError, TypeError, ValueError):
         return  # of a system that is not there, or that never began: its report shows no roles
     rows: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
     try:
         for path in node_logs(run_dir):
-            rows += _events(system, path, zero)
+            rows += _events(system, path, zero, marks)
     except StormproofError:
         raise
     except Exception as error:  # of a plug-in, say: the report shows no more than was found by then
         _complain(system, error)
+    if marks:
+        write_text(run_dir / MESSAGE_TRACE, "".join(json.dumps(row) + "\n" for row in marks))
     write_text(run_dir / LOG_EVENTS, "".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -83,7 +89,8 @@ def _complain(system: System, error: Exception) -> None:
           f"({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)  # fmt: skip
 
 
-def _events(system: System, path: Path, zero: float) -> Iterator[dict[str, Any]]:
+def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What the lines of a log say; what they say of messages is added to ``marks``."""
     lines, clipped = read_log(path, zero, system.parse_line)
     if not clipped and not Path(f"{path}{SUFFIX}").exists() and any(line.time is not None for line in lines):
         ours, _ = read_log(path, zero)
@@ -99,6 +106,13 @@ def _events(system: System, path: Path, zero: float) -> Iterator[dict[str, Any]]
         if line.time is None:
             continue
         at = {"node": path.stem, "time": line.time}
+        if (mark := system.message_mark(line.text)) is not None:
+            if clipped and not any(row["node"] == path.stem for row in marks):
+                marks.append({**at, "what": CLIPPED})
+            marks.append({**at, "line": line.number, **asdict(mark)})
+            continue
+        if (group := system.group_change(line.text)) is not None:
+            yield {**at, "event": "group", **asdict(group)}
         if (role := system.role_change(line.text)) is not None:
             yield {**at, "event": "role", **asdict(role)}
         if (transfer := system.state_transfer(line.text)) is not None:

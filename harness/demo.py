@@ -18,7 +18,7 @@ neither server changes its state.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -26,10 +26,12 @@ from typing import Any
 
 from checkers.spark import SparkWarmup
 from harness.backends.probe import choose_backend
+from harness.differences import write_twin
 from harness.progress import Queue
 from harness.run import RunResult, run_test
 from harness.settings import make_test
 from reports.roles import role_lanes
+from reports.run_page import write_report
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.history.ledger import read_ledger
 from stormproof.run_folder import LEDGER
@@ -37,6 +39,8 @@ from stormproof.test import Test
 
 UNSAFE, SAFE, SCENE = "unsafe", "safe", "scene"
 EXPECTED = {UNSAFE: INVALID, SAFE: VALID, SCENE: VALID}
+TRACE = "trace"
+"""Every demonstration records where messages stand, to show why one was lost."""
 _SECOND = 1e9
 
 
@@ -86,7 +90,7 @@ class Demo:
         times = {name: value * slower for name, value in self.times.items()}
         scene = self.scene if twin == SCENE else None
         own = scene.settings if scene else self.gates.get(twin, {})
-        settings = {**self.common, **times, **own, **given, self.setting: self.value(twin)}
+        settings = {TRACE: True, **self.common, **times, **own, **given, self.setting: self.value(twin)}
         nemesis = scene.nemesis if scene else self.nemesis
         return make_test(
             system=self.system, workload=self.workload, nemesis=nemesis, backend=backend, nodes=self.nodes,
@@ -212,10 +216,25 @@ def run_demo(
             shown = twin.value if twin.half == SCENE else f"{demo.setting}={twin.value}"
             print(f"{shown:28} {twin.result.verdict['verdict']:8} {twin.moved or anomalies or 'no anomaly'}")
             print(f"{'':28} report: {twin.result.report.resolve()}")
+    for _, twins in pairs[-1:]:
+        page = beside(twins, store)
+        if page is not None:
+            print(f"{'the unsafe run beside the safe one':36} {page.resolve()}")
     good = sum(twin.as_expected for _, twins in pairs for twin in twins)
     total = len(demo.parts) * len(pairs)
     print(f"\n{good} of {total} verdicts as expected")
     return 0 if good == total else 1
+
+
+def beside(twins: Sequence[Twin], store: Path) -> Path | None:
+    """Write the page of the unsafe half beside the safe one, to which the unsafe half's report leads; None where a half
+    is missing."""
+    halves = {twin.half: twin.result.run_dir for twin in twins}
+    if UNSAFE not in halves or SAFE not in halves:
+        return None
+    page = write_twin(store, halves[UNSAFE], halves[SAFE])
+    write_report(halves[UNSAFE])
+    return page
 
 
 def _table(demo: Demo, backend: str, pairs: list[tuple[int, list[Twin]]]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.nights.record import Night, find_night
-from reports.compare_page import Section, write_comparison
+from reports.compare_page import Section, Side, SideBySide, write_comparison
+from reports.folder import read_folder
+from reports.run_page import explain
+from stormproof.contracts.check import VALID
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.bounds import read_small_text
 from stormproof.history.schema import TYPE_NAMES, decode_pair
 from stormproof.history.seal import read_history
-from stormproof.run_folder import LOG_EVENTS, VERDICT_FILE, read_run, read_verdict
+from stormproof.run_folder import LOG_EVENTS, REPORT, TWIN, VERDICT_FILE, read_run, read_verdict
 from stormproof.store import Store
 from stormproof.text import amount
 
 _ROWS = ("process", "type", "f", "key", "value", "text", "node", "error")
 """What two operations must have in common to be the same; their times may differ."""
 _SECOND = 1_000_000_000
+_MOMENT = re.compile(r"(\d+\.\d+) s")
+_SAME_TEST = ("system", "workload", "nemesis", "nodes", "backend")
+MOST_RUNS = 500
+"""Of a store, that are looked through for a valid run of the same test."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +47,26 @@ class RunDifference:
     sentences: tuple[str, str]
     history: tuple[str, str]
     roles: tuple[str, str]
+    parted: float | None = None
+    """When they first part, in seconds of the run."""
+    folders: tuple[Path, Path] | None = None
 
     def write_page(self, path: Path, store: Path) -> Path:
         """Write it as a page; raises HistoryError when that can't be done."""
+        picture = SideBySide((_side(self.folders[0], path), _side(self.folders[1], path)),
+                             self.parted) if self.folders else None  # fmt: skip
         parts = [(what, first or "its end", second or "its end")
                  for what, (first, second) in (("operations", self.history), ("roles", self.roles)) if first or second]
         return write_comparison(path, store, self.runs, self.sentences, (
             Section("Settings", "setting", [(name, str(a), str(b)) for name, (a, b) in self.settings.items()]),
             Section("Verdicts", "check", [(name, a, b) for name, (a, b) in self.verdicts.items()]),
             Section("Where they part", "in", parts, "Nowhere."),
-        ))  # fmt: skip
+        ), picture)  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {name: getattr(self, name) for name in ("runs", "settings", "verdicts", "sentences", "history", "roles",
+                                                       "parted")}  # fmt: skip
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -76,6 +94,10 @@ class NightDifference:
     come: Mapping[str, tuple[str, int]]
     both: Mapping[str, tuple[str, int, int]]
     cells: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
 
     def write_page(self, path: Path, store: Path) -> Path:
         """Write it as a page; raises HistoryError when that can't be done."""
@@ -107,12 +129,19 @@ class NightDifference:
             yield "no difference"
 
 
-def compare(store: Path, first: str, second: str) -> RunDifference | NightDifference:
-    """Compare two nights, if both names are those of nights, or else two runs.
+def compare(store: Path, first: str, second: str | None = None) -> RunDifference | NightDifference:
+    """Compare two nights, if both names are those of nights, or else two runs; one run with the last valid run of the
+    same test.
 
     Raises:
         UsageError: there is no such run, or several. HistoryError: one can't be read.
     """
+    if second is None:
+        run_dir = Store(store).resolve(first)
+        twin = last_valid_like(store, run_dir)
+        if twin is None:
+            raise UsageError(f"{run_dir.name}: the store {store} has no valid run of the same test; name another run")
+        return compare_runs(run_dir, twin)
     try:
         return compare_nights(find_night(store, first), find_night(store, second))
     except UsageError:
@@ -127,8 +156,52 @@ def compare_runs(first: Path, second: Path) -> RunDifference:
     checks = _differences(*({check["check"]: check["verdict"] for check in each.get("checks", ())}
                             for each in verdicts))
     sentences = [str(each.get("sentence", "not checked")) for each in verdicts]
-    return RunDifference((first.name, second.name), settings, checks, (sentences[0], sentences[1]),
-                         _first_operations(first, second), _first_roles(first, second))
+    history, roles = _first_operations(first, second), _first_roles(first, second)
+    moments = [float(found[1]) for line in (*history, *roles) if (found := _MOMENT.match(line))]
+    return RunDifference((first.name, second.name), settings, checks, (sentences[0], sentences[1]), history, roles,
+                         min(moments, default=None), (first, second))
+
+
+def last_valid_like(store: Path, run_dir: Path) -> Path | None:
+    """The last valid run of the same test: of the same system, workload and faults on as many nodes of the same
+    backend. Of several the one of which fewest settings differ, and the newest of those.
+
+    Raises:
+        StormproofError: the store, or the run, can't be read.
+    """
+    test = _settings(run_dir)
+    found: list[tuple[int, str, Path]] = []
+    for other in Store(store).runs()[-MOST_RUNS:]:
+        try:
+            like = _settings(other)
+            if other.name != run_dir.name and all(like.get(name) == test.get(name) for name in _SAME_TEST) and (
+                    _verdict(other).get("verdict") == VALID):
+                found.append((-len(_differences(test, like)), other.name, other))
+        except HistoryError:
+            continue
+    return max(found)[2] if found else None
+
+
+def write_twin(store: Path, run_dir: Path, twin: Path | None = None) -> Path | None:
+    """Write RUN/twin.html: a run beside ``twin``, or beside the last valid run of the same test; None if there is none.
+
+    Raises:
+        StormproofError: the page can't be written, or one of the runs not be read.
+    """
+    twin = twin or last_valid_like(store, run_dir)
+    return None if twin is None else compare_runs(run_dir, twin).write_page(run_dir / TWIN, store)
+
+
+def _side(run_dir: Path, page: Path) -> Side:
+    told = explain(read_folder(run_dir))
+    reasons = []
+    for check in told.checks:
+        causes = [cause for group in check.groups for _, cause in group.causes]
+        if check.decides and check.verdict != VALID and causes:
+            reasons.append((check.name, causes[0].sentence))
+    link = f"../{run_dir.name}/{REPORT}" if page.resolve().parent.parent == run_dir.resolve().parent else ""
+    verdict = str(_verdict(run_dir).get("verdict", "none"))
+    return Side(run_dir.name, verdict, told.facts.roles, told.facts.faults, told.duration, reasons, link)
 
 
 def _settings(run_dir: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ has its own clock and runs right here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
 from harness.coverage import note_log_events
 from harness.describe import command_line, create_run
+from harness.differences import write_twin
 from harness.healing import clean_hosts
 from harness.kept import NEVER, is_kept, wanted
 from harness.progress import Event, progress
@@ -30,6 +32,7 @@ from harness.recovery import recover
 from harness.sim.run import simulate
 from reports.index_page import write_index
 from reports.run_page import write_report
+from stormproof.contracts.check import INVALID
 from stormproof.errors import EXIT_ERROR, EXIT_OF, StormproofError
 from stormproof.made import FOLDER, note_made, note_owner
 from stormproof.run_folder import HARNESS_LOG, HISTORY, Lock, read_run, read_verdict, update_run
@@ -129,6 +132,9 @@ def _run(
             lock.release()
         show({"event": "phase", "name": "report"})
         note_log_events(run_dir, over=True)
+        if read_verdict(run_dir)["verdict"] == INVALID:
+            with contextlib.suppress(StormproofError):  # of an earlier run that is damaged, say: that is not this one's
+                write_twin(store.path, run_dir)
         report = write_report(run_dir)
         write_index(store.path)
     verdict = read_verdict(run_dir)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.page import render, write_page
+from reports.roles import Lane, Stretch
+from stormproof.history.ledger import FaultWindow
 
-STYLES = ("base.css", "store.css")
+STYLES = ("base.css", "store.css", "twin.css")
 SCRIPTS = ("dom.js", "theme.js", "still.js")
 
 
@@ -25,12 +27,48 @@ class Section:
     nothing: str = "No difference."
 
 
+@dataclass(frozen=True)
+class Side:
+    """One of two runs as it is drawn: roles of its nodes, faults, why its checks found what they found; ``duration``
+    in seconds. ``link`` leads to its own page."""
+
+    name: str
+    verdict: str
+    roles: Sequence[Lane]
+    faults: Sequence[FaultWindow]
+    duration: float
+    reasons: Sequence[tuple[str, str]] = ()
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two runs on one axis; ``parted`` is when they first differ, in seconds."""
+
+    sides: tuple[Side, Side]
+    parted: float | None = None
+
+    @property
+    def duration(self) -> float:
+        """Length of the axis, in seconds."""
+        return max(side.duration for side in self.sides) or 1.0
+
+    @property
+    def nodes(self) -> list[str]:
+        """All nodes of both."""
+        return sorted({lane.node for side in self.sides for lane in side.roles})
+
+    def lane(self, side: Side, node: str) -> Sequence[Stretch]:
+        """The stretches of a node in one of them."""
+        return next((lane.stretches for lane in side.roles if lane.node == node), ())
+
+
 def write_comparison(path: Path, store: Path, sides: tuple[str, str], told: tuple[str, str],
-                     sections: Sequence[Section]) -> Path:
-    """Write a page about both sides, of each of which a sentence is told.
+                     sections: Sequence[Section], picture: SideBySide | None = None) -> Path:
+    """Write a page about both sides, of each of which a sentence is told; ``picture`` shows two runs.
 
     Raises:
         HistoryError: the page can't be written.
     """
-    context = {"store": store.resolve().name, "sides": sides, "told": told, "sections": sections}
+    context = {"store": store.resolve().name, "sides": sides, "told": told, "sections": sections, "picture": picture}
     return write_page(path, render("compare.html", STYLES, SCRIPTS, {}, context))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,13 +31,15 @@ class NodeLog:
 
 
 def read_log(
-    path: Path, started: datetime | None, anomaly_times: Sequence[float], fault_times: Sequence[float]
+    path: Path, started: datetime | None, anomaly_times: Sequence[float], fault_times: Sequence[float],
+    hidden: Collection[int] = (),
 ) -> NodeLog:
     """Read one node's log and keep the lines nearest to anomalies, then to faults, then the ends.
 
-    Times are seconds of the run.
+    Times are seconds of the run. ``hidden`` are numbers of lines that are for programs.
     """
     lines, clipped = node_logs.read_log(path, None if started is None else started.timestamp())
+    lines = [line for line in lines if line.number not in hidden] if hidden else lines
     kept = select_lines(lines, anomaly_times, fault_times, MAX_LINES)
     return NodeLog(
         node=path.stem,

@@ -12,6 +12,7 @@ import numpy as np
 from reports.spans import OPEN_CODE, Spans, client_functions, pair_flags
 from stormproof.history.columns import HistoryColumns, Int64s
 from stormproof.history.schema import TEXT_VALUE
+from stormproof.vocabulary import SENDS, function_named
 
 MAX_SPANS = 250_000
 MAX_TEXT = 300
@@ -80,6 +81,7 @@ def pack_spans(history: HistoryColumns, spans: Spans, chosen: Int64s) -> dict[st
         "columns": list(COLUMNS),
         "block": base64.b64encode(zlib.compress(block, 6)).decode("ascii"),
         "f": [shorten(history.f.names[code]) for code in functions],
+        "sends": [function_named(history.f.names[code]).does == SENDS for code in functions],
         "pairs": [pairs[code] for code in functions],
         "nodes": [shorten(name) for name in history.node.names],
         "errors": [shorten(name) for name in history.error.names],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.folder import mapping, number
+from reports.folder import mapping, number, sequence
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small_text
@@ -27,7 +27,7 @@ COLOURS = 8
 class Stretch:
     """A node had a role from ``start`` to ``end`` (seconds of the run). ``group`` names the group that it served in, or
     belonged to; ``colour`` numbers the groups in order of their appearance, -1 for none; ``serving``: it was part of a
-    group that serves; ``leads``: as its master."""
+    group that serves; ``leads``: as its master. ``members`` are those of the group, where the node told them."""
 
     start: float
     end: float
@@ -36,6 +36,7 @@ class Stretch:
     serving: bool
     leads: bool
     colour: int
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,17 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """At ``time`` (seconds of the run) ``target`` announced a transfer of ``source``'s state to it: its beginning or
+    its end, as the system declares."""
+
+    time: float
+    source: str
+    target: str
+    detail: str
+
+
+@dataclass(frozen=True)
 class Change:
     """From ``time`` on (seconds of the run) a node has a role; without one it does not run."""
 
@@ -55,6 +67,7 @@ class Change:
     group: str = ""
     serving: bool = False
     leads: bool = False
+    members: tuple[str, ...] = ()
 
 
 def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) -> list[Lane]:
@@ -69,31 +82,45 @@ def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) ->
     return [Lane(node, tuple(_stretches(found, groups, duration))) for node, found in sorted(changes.items())]
 
 
+def read_transfers(run_dir: Path) -> list[Transfer]:
+    """The transfers of state that the nodes' logs tell, in order of time."""
+    found = [Transfer(time, *(str(row.get(name) or "") for name in ("source", "target", "detail")))
+             for time, row in _rows(run_dir / LOG_EVENTS) if row.get("event") == "transfer"]  # fmt: skip
+    return sorted(found, key=lambda each: each.time)
+
+
 def _time(change: Change) -> float:
     return change.time
 
 
 def _told(path: Path) -> dict[str, list[Change]]:
     found: dict[str, list[Change]] = {}
-    try:
-        lines = read_small_text(path).splitlines()
-    except (OSError, HistoryError):
-        lines = []  # a report shows what it can
-    for line in lines:
-        row = _row(line)
-        time = number(row.get("time"))
-        if row.get("event") == "role" and time is not None:
-            role, group = str(row.get("role")), str(row.get("group") or "")
-            change = Change(time, role, group, bool(row.get("serving")), bool(row.get("leads")))
-            found.setdefault(str(row.get("node")), []).append(change)
+    members: dict[tuple[str, str], tuple[str, ...]] = {}
+    for time, row in _rows(path):
+        node, group = str(row.get("node")), str(row.get("group") or "")
+        if row.get("event") == "group":
+            members[node, group] = tuple(str(member) for member in sequence(row.get("members")))
+        elif row.get("event") == "role":
+            role, leads = str(row.get("role")), bool(row.get("leads"))
+            change = Change(time, role, group, bool(row.get("serving")), leads, members.get((node, group), ()))
+            found.setdefault(node, []).append(change)
     return found
 
 
-def _row(line: str) -> Mapping[str, Any]:
+def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """Each event with its time, in the order of each node's log."""
     try:
-        return mapping(json.loads(line))
-    except (ValueError, RecursionError):
-        return {}
+        lines = read_small_text(path).splitlines()
+    except (OSError, HistoryError):
+        return  # a report shows what it can
+    for line in lines:
+        try:
+            row = mapping(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+        time = number(row.get("time"))
+        if time is not None:
+            yield time, row
 
 
 def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[Change]:
@@ -108,4 +135,5 @@ def _stretches(changes: Sequence[Change], groups: Mapping[str, int], end: float)
         start, until = max(change.time, 0.0), min(following.time, end)
         if until > start:
             colour = groups.get(change.group, -1)
-            yield Stretch(start, until, change.role, change.group, change.serving, change.leads, colour)
+            yield Stretch(start, until, change.role, change.group, change.serving, change.leads, colour,
+                          change.members)  # fmt: skip

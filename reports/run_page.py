@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,16 @@ from reports.faults import FaultRow, fault_rows
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
 from reports.idents import content_names
 from reports.leaders import leader_lanes
+from reports.lives import Lives
+from reports.message_trace import read_trace
 from reports.node_logs import NodeLog, read_log
 from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
 from reports.plots import run_plots
-from reports.roles import Lane, role_lanes
+from reports.recorded import Facts
+from reports.roles import Lane, read_transfers, role_lanes
 from reports.series import run_series
-from reports.spans import client_functions, pair_spans
+from reports.spans import Spans, client_functions, pair_spans
 from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, flat, plain
 from reports.timeline import (
     Phase,
@@ -34,17 +37,28 @@ from reports.timeline import (
     nodes_of,
     phase_lanes,
 )
-from reports.why import Group, declared, groups, read_transfers
+from reports.why import Group, declared, groups
 from stormproof.contracts.check import VALID, VERDICTS
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import Standstill
 from stormproof.node_logs import parse_time
-from stormproof.run_folder import COSTS, HISTORY, LEADERS, LEDGER, REPORT, RUN_FILE, UNDO_FILE, VERDICT_FILE, pictures
+from stormproof.run_folder import (
+    COSTS,
+    HISTORY,
+    LEADERS,
+    LEDGER,
+    REPORT,
+    RUN_FILE,
+    TWIN,
+    UNDO_FILE,
+    VERDICT_FILE,
+    pictures,
+)
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
-STYLES = ("base.css", "run.css")
+STYLES = ("base.css", "run.css", "why.css")
 SCRIPTS = ("dom.js", "theme.js", "model.js", "view.js", "strips.js", "lanes_view.js", "lanes.js", "points.js",
-           "plots.js", "logs.js", "detail.js", "player.js", "address.js", "run.js")  # fmt: skip
+           "plots.js", "logs.js", "life.js", "detail.js", "player.js", "address.js", "run.js")  # fmt: skip
 
 FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, COSTS, UNDO_FILE)
 
@@ -69,6 +83,8 @@ class CheckGroup:
     summary: str
     figures: tuple[tuple[str, str], ...]
     anomalies: tuple[ShownAnomaly, ...]
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    """The figures as they are stored."""
     pictures: tuple[tuple[str, str], ...] = ()
     """Pages that show what was found: (file, words for the link)."""
     declared: str = ""
@@ -101,31 +117,55 @@ def write_report(run_dir: Path) -> Path:
     return write_page(run_dir / REPORT, run_report(read_folder(run_dir)))
 
 
-def run_report(folder: RunFolder) -> str:
-    """The page's text."""
+@dataclass(frozen=True)
+class Explained:
+    """What a run recorded of its anomalies: checks in the order of their weight, with groups and reasons."""
+
+    checks: list[CheckGroup]
+    facts: Facts
+    lives: Lives
+    spans: Spans | None
+    noun: str
+    duration: float
+
+    @property
+    def anomalies(self) -> list[ShownAnomaly]:
+        """Those of all checks."""
+        return [anomaly for check in self.checks for anomaly in check.anomalies]
+
+
+def explain(folder: RunFolder) -> Explained:
+    """Read why what was found happened, as far as the run tells."""
     history = folder.history
     noun = noun_of(history.f.names) if history is not None else OBJECT
     spans = pair_spans(history) if history is not None else None
     narrator = Narrator.of(history, spans, folder.faults, noun) if history is not None and spans is not None else None
-    verdict = folder.verdict or {}
-    checks = check_groups(verdict, narrator, noun)
-    anomalies = [anomaly for check in checks for anomaly in check.anomalies]
-    duration = _duration(folder, anomalies)
+    checks = check_groups(folder.verdict or {}, narrator, noun)
+    duration = _duration(folder)
+    roles = role_lanes(folder.path, folder.faults, duration)
+    facts = Facts(read_trace(folder.path), roles, read_transfers(folder.path), folder.faults,
+                  len({path.stem.partition(".")[0] for path in folder.logs}))
+    lives = Lives(facts, narrator)
+    checks = [
+        replace(check, declared=declared(folder.run, check.name),
+                groups=groups(check, facts, duration, lives.operations))
+        for check in checks
+    ]
+    lives.tell([anomaly for check in checks for anomaly in check.anomalies])
+    return Explained(checks, facts, lives, spans, noun, duration)
+
+
+def run_report(folder: RunFolder) -> str:
+    """The page's text."""
+    history, told = folder.history, explain(folder)
+    checks, anomalies, lives, duration = told.checks, told.anomalies, told.lives, told.duration
+    verdict, spans, roles, noun = folder.verdict or {}, told.spans, told.facts.roles, told.noun
     faults = fault_rows(folder.faults, verdict)
     planned = number(folder.run.get("faults_planned")) or 0
-    logs = _logs(folder, anomalies, faults)
-    roles = role_lanes(folder.path, folder.faults, duration)
+    logs = _logs(folder, anomalies, faults, lives.deaths(), told.facts.trace.lines)
     phases = _phases(folder.run)
     start = axis_start(phases, history, faults)
     strips = _strips(folder, phases, faults, roles, duration)
-    transfers = read_transfers(folder.path)
-    checks = [
-        replace(
-            check, declared=declared(folder.run, check.name),
-            groups=groups(check.anomalies, check.count, roles, transfers, duration),
-        )
-        for check in checks
-    ]
     word, sentence = headline(folder)
     context = {
         "name": shorten(folder.name),
@@ -148,6 +188,8 @@ def run_report(folder: RunFolder) -> str:
         "versions": flat(mapping(folder.run.get("versions"))),
         "files": [name for name in FILES if (folder.path / name).exists()],
         "pictures": frozenset(pictures(folder.path)),
+        "twin": (folder.path / TWIN).exists(),
+        "lives": lives.told,
         "logs": logs,
         "costs": cost_table(folder.run, verdict),
         "strips": strips,
@@ -175,8 +217,10 @@ def run_report(folder: RunFolder) -> str:
         data["spans"] = pack_spans(history, spans, chosen)
         functions = [history.f.names[code] for code in client_functions(history, spans)]
         data["plots"][:0] = [plot.to_json() for plot in run_plots(run_series(history, spans), functions)]
-        data["anomalies"] = [_anomaly_data(anomaly, check.tone, chosen)
+        data["anomalies"] = [_anomaly_data(anomaly, check.tone, chosen, lives.death(anomaly))
                              for check in checks for anomaly in check.anomalies]  # fmt: skip
+        data["lives"] = lives.data()
+        data["trace"] = lives.trace_data()
     return render("run.html", STYLES, SCRIPTS, data, context)
 
 
@@ -243,6 +287,7 @@ def check_groups(verdict: Mapping[str, Any], narrator: Narrator | None, noun: st
                 verdict=str(item.get("verdict")) if item.get("verdict") in VERDICTS else "none",
                 count=int(number(item.get("count")) or 0),
                 summary=str(item.get("summary") or ""),
+                raw=mapping(item.get("figures")),
                 figures=flat({k: v for k, v in mapping(item.get("figures")).items() if k != "gates"}),
                 anomalies=tuple(anomalies),
                 pictures=tuple(_pictures(examples, noun)),
@@ -328,12 +373,12 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
     }
     units = {"rate": " operations/s", "time_limit": " s"}
     rows: list[tuple[str, str]] = []
-    for field, label in labels.items():
-        value = test.get(field)
+    for name, label in labels.items():
+        value = test.get(name)
         if value is None:
             continue
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        rows.append((label, (text or "none") + units.get(field, "")))
+        rows.append((label, (text or "none") + units.get(name, "")))
     if backend.get("name"):
         why = backend.get("why")
         rows.insert(3, ("Backend", f"{backend['name']} ({why})" if why else str(backend["name"])))
@@ -343,7 +388,7 @@ def settings(folder: RunFolder) -> list[tuple[str, str]]:
     return rows
 
 
-def _duration(folder: RunFolder, anomalies: Sequence[ShownAnomaly]) -> float:
+def _duration(folder: RunFolder) -> float:
     """Length of the run in seconds: up to the last thing that happened in it."""
     ends = [window.end or window.start for window in folder.faults]
     if folder.history is not None and folder.history.rows:
@@ -351,10 +396,13 @@ def _duration(folder: RunFolder, anomalies: Sequence[ShownAnomaly]) -> float:
     return max(ends, default=0) / 1e9
 
 
-def _logs(folder: RunFolder, anomalies: Sequence[ShownAnomaly], faults: Sequence[FaultRow]) -> list[NodeLog]:
-    near = sorted({time for a in anomalies[:MAX_ANOMALIES] if a.window for time in a.window})
+def _logs(
+    folder: RunFolder, anomalies: Sequence[ShownAnomaly], faults: Sequence[FaultRow], deaths: Sequence[float],
+    hidden: Mapping[str, frozenset[int]],
+) -> list[NodeLog]:
+    near = sorted({time for a in anomalies[:MAX_ANOMALIES] if a.window for time in a.window} | set(deaths))
     changes = sorted({time for row in faults for time in (row.start, row.end) if time is not None})
-    return [read_log(path, folder.started, near, changes) for path in folder.logs]
+    return [read_log(path, folder.started, near, changes, hidden.get(path.stem, ())) for path in folder.logs]
 
 
 def _fault_data(row: FaultRow, duration: float) -> dict[str, Any]:
@@ -403,7 +451,7 @@ def _log_data(log: NodeLog) -> dict[str, Any]:
     return {"node": log.node, "lines": [[line.number, line.time, line.text] for line in log.lines]}
 
 
-def _anomaly_data(anomaly: ShownAnomaly, tone: str, chosen: Int64s) -> dict[str, Any]:
+def _anomaly_data(anomaly: ShownAnomaly, tone: str, chosen: Int64s, death: float | None) -> dict[str, Any]:
     spans = [int(at) for at in np.searchsorted(chosen, [op.span for op in anomaly.operations])]
     window = anomaly.window
     return {
@@ -414,4 +462,6 @@ def _anomaly_data(anomaly: ShownAnomaly, tone: str, chosen: Int64s) -> dict[str,
         "proof": [at for at, op in zip(spans, anomaly.operations, strict=True) if op.proof],
         "start": window[0] if window else None,
         "end": window[1] if window else None,
+        "value": anomaly.value,
+        "death": death,
     }

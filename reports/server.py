@@ -25,8 +25,10 @@ from stormproof.run_folder import (
     LEADERS,
     LEDGER,
     LOG_EVENTS,
+    MESSAGE_TRACE,
     REPORT,
     RUN_FILE,
+    TWIN,
     VERDICT_FILE,
     is_picture,
 )
@@ -71,7 +73,7 @@ Prepare = Callable[[Path], None]
 StorePages = Callable[[Path], object]
 """Writes all pages over a store but the index."""
 
-REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS, LEADERS, COSTS)
+REPORT_SOURCES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LOG_EVENTS, MESSAGE_TRACE, LEADERS, COSTS)
 
 
 class Pages:
@@ -279,7 +281,7 @@ def inside(store: Path, parts: list[str]) -> Path | None:
 def _is_page(parts: list[str]) -> bool:
     if len(parts) == 1:
         return parts[0] == "index.html" or parts[0] in PAGES
-    return len(parts) == 2 and (parts[1] == REPORT or is_picture(parts[1]))
+    return len(parts) == 2 and (parts[1] in (REPORT, TWIN) or is_picture(parts[1]))
 
 
 def make_server(store: Path, host: str, port: int, prepare: Prepare = lambda _: None,

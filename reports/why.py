@@ -6,23 +6,23 @@ These are recorded facts in order of time, never a guess at a cause: where the r
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from reports.cause import cause_of, left_over
 from reports.folder import mapping, number
 from reports.pack import shorten
-from reports.roles import Lane
+from reports.recorded import Cause, Facts
+from reports.roles import Lane, Transfer
 from reports.story import Operation, ShownAnomaly, plain
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
-from stormproof.errors import HistoryError
-from stormproof.history.bounds import read_small_text
-from stormproof.run_folder import LOG_EVENTS
 
 BINS = 60
 """Bars of a group's histogram over the whole run."""
+MAX_CAUSES = 5
+LEFT, PLACE = "left-in-queue", "q"
+"""A kind of anomaly that names no message; what names of places begin with, before the number of the queue."""
 MAX_LINES = 6
 """Announcements that are told of one node, and stretches with two masters."""
 
@@ -33,26 +33,44 @@ _SAID = {
 }
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """At ``time`` (seconds of the run) ``target`` announced a transfer of ``source``'s state to it: its beginning or
-    its end, as the system declares."""
+class Checked(Protocol):
+    """What a check found: ``count`` anomalies in all, and those that the verdict names."""
 
-    time: float
-    source: str
-    target: str
-    detail: str
+    @property
+    def count(self) -> int:
+        """In all."""
+        ...
+
+    @property
+    def anomalies(self) -> Sequence[ShownAnomaly]:
+        """Named."""
+        ...
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """Its figures, as the verdict has them."""
+        ...
 
 
 @dataclass(frozen=True)
 class Group:
     """The anomalies of one kind that a check names: a sentence on what they have in common, what the nodes announced,
-    and how many began in each of the ``BINS`` equal parts of the run, the most being 1."""
+    and how many began in each of the ``BINS`` equal parts of the run, the most being 1.
+
+    ``causes`` are why, each with the number of those of which it is known, the most frequent first; ``untold``: what is
+    to be said of the ``unknown`` others. ``idents`` are the anomalies.
+    """
 
     kind: str
     sentence: str
     happened: tuple[str, ...]
     bars: tuple[float, ...]
+    causes: tuple[tuple[int, Cause], ...] = ()
+    further: int = 0
+    """How many have causes that are rarer than these."""
+    unknown: int = 0
+    untold: str = ""
+    idents: tuple[str, ...] = ()
 
 
 def declared(run: Mapping[str, Any], check: str) -> str:
@@ -65,42 +83,56 @@ def declared(run: Mapping[str, Any], check: str) -> str:
     return f"{said}{f' ({where})' if where else ''}{f': {why}' if why else ''}"
 
 
-def read_transfers(run_dir: Path) -> list[Transfer]:
-    """The transfers of state that the nodes' logs tell, in order of time."""
-    found: list[Transfer] = []
-    try:
-        lines = read_small_text(run_dir / LOG_EVENTS).splitlines()
-    except (OSError, HistoryError):
-        lines = []  # a report shows what it can
-    for line in lines:
-        try:
-            row = mapping(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-        time = number(row.get("time"))
-        if row.get("event") == "transfer" and time is not None:
-            found.append(Transfer(time, *(str(row.get(name) or "") for name in ("source", "target", "detail"))))
-    return sorted(found, key=lambda each: each.time)
-
-
 def groups(
-    anomalies: Sequence[ShownAnomaly], count: int, roles: Sequence[Lane], transfers: Sequence[Transfer], duration: float
+    check: Checked, facts: Facts, duration: float, operations: Callable[[], Sequence[Operation]]
 ) -> tuple[Group, ...]:
-    """The anomalies of a check by their kinds, in order of appearance; ``count`` is how many it found in all, of which
-    a verdict names the first only; ``duration`` is the length of the run in seconds."""
-    kinds = dict.fromkeys(anomaly.kind for anomaly in anomalies)
-    return tuple(_group(kind, [a for a in anomalies if a.kind == kind], count == len(anomalies), roles, transfers,
-                        duration) for kind in kinds)  # fmt: skip
+    """The anomalies of a check by their kinds, those of which there are most first; ``duration`` is the length of the
+    run in seconds; ``operations`` gives all of the run, for what is known of what was left over."""
+    kinds = dict.fromkeys(anomaly.kind for anomaly in check.anomalies)
+    found = [_group(kind, [a for a in check.anomalies if a.kind == kind], check, facts, duration, operations)
+             for kind in kinds]  # fmt: skip
+    return tuple(sorted(found, key=lambda group: -len(group.idents)))
+
+
+def _causes(
+    members: Sequence[ShownAnomaly], facts: Facts, operations: Callable[[], Sequence[Operation]]
+) -> Iterator[Cause]:
+    for anomaly in members:
+        if anomaly.kind != LEFT:
+            yield cause_of(anomaly, facts)
+            continue
+        left = list(left_over(f"{PLACE}{anomaly.key}", facts, operations()) if facts.trace.exists else ())
+        yield from (cause for _, cause in left)
+        if not left:
+            yield cause_of(anomaly, facts)
+
+
+def _counted(causes: Iterable[Cause]) -> tuple[tuple[tuple[int, Cause], ...], int, str]:
+    """Causes with their number, and how many have none, with what is to be said of those."""
+    told: dict[str, list[Cause]] = {}
+    untold: dict[str, int] = {}
+    for cause in causes:
+        if cause.code:
+            told.setdefault(cause.sentence, []).append(cause)
+        else:
+            untold[cause.sentence] = untold.get(cause.sentence, 0) + 1
+    found = sorted(((len(alike), alike[0]) for alike in told.values()), key=lambda each: -each[0])
+    return tuple(found), sum(untold.values()), max(untold, key=lambda text: untold[text], default="")
 
 
 def _group(
-    kind: str, members: Sequence[ShownAnomaly], whole: bool, roles: Sequence[Lane], transfers: Sequence[Transfer],
-    duration: float,
+    kind: str, members: Sequence[ShownAnomaly], check: Checked, facts: Facts, duration: float,
+    operations: Callable[[], Sequence[Operation]],
 ) -> Group:
+    whole, roles, transfers = check.count == len(check.anomalies), facts.roles, facts.transfers
     begun = [anomaly.window[0] for anomaly in members if anomaly.window]
     confirmed = [_confirmed(anomaly) for anomaly in members]
     sends = [op for op in confirmed if op is not None]
-    who = f"{plain(len(members))} {kind}" if whole else f"Of the {plain(len(members))} {kind} that the verdict names"
+    in_all = "" if whole or len(members) < len(check.anomalies) else _in_all(kind, check)
+    who = f"{plain(len(members))} {kind}"
+    if not whole:
+        who = f"{in_all} Of these" if in_all else "Of"
+        who += f" the {plain(len(members))} {kind if not in_all else ''}".rstrip() + " that the verdict names"
     parts: list[str] = []
     happened: list[str] = []
     if sends:
@@ -121,7 +153,23 @@ def _group(
         first, last = min(begun), max(begun)
         parts.append(f"at {first:.3f} s" if first == last else f"from {first:.3f} to {last:.3f} s")
     sentence = f"{who}: {', '.join(parts)}." if parts else f"{who}."
-    return Group(kind, sentence, tuple(happened), _bars(begun, duration))
+    causes, unknown, untold = _counted(_causes(members, facts, operations))
+    further = sum(count for count, _ in causes[MAX_CAUSES:])
+    return Group(kind, sentence, tuple(happened), _bars(begun, duration), causes[:MAX_CAUSES], further, unknown, untold,
+                 tuple(anomaly.ident for anomaly in members))
+
+
+def _in_all(kind: str, check: Checked) -> str:
+    """A sentence on all anomalies, where the check has counted them by node; else nothing."""
+    nodes = {shorten(str(name)): int(n) for name, count in mapping(check.raw.get("by_node")).items()
+             if (n := number(count))}  # fmt: skip
+    window = mapping(check.raw.get("window"))
+    first, last = number(window.get("from")), number(window.get("to"))
+    if not nodes or first is None or last is None:
+        return ""
+    by = f"all confirmed by {next(iter(nodes))}" if len(nodes) == 1 else "confirmed by " + _listed(
+        [f"{name} ({plain(count)})" for name, count in nodes.items()])
+    return f"{plain(check.count)} {kind}: {by}, sent {first:.3f} to {last:.3f} s."
 
 
 def _confirmed(anomaly: ShownAnomaly) -> Operation | None:

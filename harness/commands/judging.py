@@ -104,21 +104,20 @@ def list_names(
 
 def compare(
     first: Annotated[str, typer.Argument(help="a run or a night: its id, or the unique beginning of one")],
-    second: Annotated[str, typer.Argument(help="another one, of the same kind")],
+    second: Annotated[str | None, typer.Argument(
+        help="another one, of the same kind  [default: the last valid run of the same test]")] = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as an HTML page, too")] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
     """Show how two runs differ (settings, verdicts, where they first part), or two nights (kinds of failure)."""
-    from dataclasses import asdict
-
     from harness.differences import compare as compare_them
 
     found = compare_them(store, first, second)
     if page is not None:
         found.write_page(page, store)
     if as_json:
-        print_json(asdict(found))
+        print_json(found.to_json())
     else:
         print("\n".join(found.lines()))
 

@@ -285,8 +285,23 @@ class Config:
     clustered: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
+class MessageNotes(Protocol):
+    """What a trace of messages is told by others than the engine."""
+
+    def note(self, what: str, place: str, name: str, reason: str) -> None:
+        """A message came to a place (``put``), left it (``gone``) or was given to somebody (``given``)."""
+
+    def tell(self) -> None:
+        """Write lines of what was noted."""
+
+
 class Engine(Protocol):
     """The deterministic state machine: destinations, subscriptions, transactions, connection contexts."""
+
+    @property
+    def message_trace(self) -> MessageNotes | None:
+        """What is told where messages stand, if anybody asked."""
+        ...
 
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""

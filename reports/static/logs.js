@@ -41,8 +41,8 @@ function createLogs(data, view, onLine) {
       const { from, to } = view.state;
       return (time) => time !== null && time >= from && time <= to;
     }
-    const { start, end } = choice.value === 'moment' ? { start: asked.from, end: asked.to } : data.anomalies[Number(choice.value)];
-    return (time) => time !== null && time >= start - AROUND_S && time <= end + AROUND_S;
+    const { start, end, death = null } = choice.value === 'moment' ? { start: asked.from, end: asked.to } : data.anomalies[Number(choice.value)];
+    return (time) => time !== null && time >= start - AROUND_S && time <= Math.max(end, death ?? 0) + AROUND_S;
   }
 
   // Lines of our own among the nodes' lines: what the list is about.
@@ -51,7 +51,8 @@ function createLogs(data, view, onLine) {
     const anomaly = data.anomalies[Number(choice.value)];
     if (!anomaly || anomaly.start === null) return [];
     const times = anomaly.end > anomaly.start ? [['its first operation begins', anomaly.start], ['its last operation ends', anomaly.end]] : [['its operation', anomaly.start]];
-    return times.map(([word, time]) => ({ node: -1, number: 0, time, text: `${anomaly.title}: ${word}` }));
+    if (anomaly.death !== null) times.push(['the last node that had it removed it', anomaly.death]);
+    return times.map(([word, time]) => ({ node: -1, number: 0, time, text: `${anomaly.title}: ${word}`, death: time === anomaly.death }));
   }
 
   const nameOfLine = (line) => (line.number ? `${data.logs[line.node].node}:${line.number}` : '');
@@ -60,7 +61,7 @@ function createLogs(data, view, onLine) {
     const own = line.node < 0;
     const name = nameOfLine(line);
     const at = line.time === null ? '—' : el('a', { href: `#at=${line.time.toFixed(6)}${name ? `&log=${encodeURIComponent(name)}` : ''}`, title: 'Show in timeline' }, line.time.toFixed(3));
-    const row = el('div', { class: own ? `mark${line.fault ? ' fault' : ''}` : null },
+    const row = el('div', { class: own ? `mark${line.fault ? ' fault' : ''}${line.death ? ' death' : ''}` : null },
       el('span', { class: 'at' }, at),
       el('span', { class: own ? 'node' : `node node-${line.node % 6}` }, own ? '▼' : data.logs[line.node].node),
       el('span', { class: 'text' }, line.text));
@@ -79,7 +80,7 @@ function createLogs(data, view, onLine) {
     }
     const rows = matching.slice(0, limit).map(rowOf);
     box.replaceChildren(...rows);
-    if (reset) scrollTo(box.querySelector('.mark:not(.fault)'));
+    if (reset) scrollTo(box.querySelector('.mark.death') ?? box.querySelector('.mark:not(.fault)'));
     if (!rows.length) box.append(el('p', { class: 'empty' }, 'No lines here.'));
     byId('log-more').hidden = matching.length <= limit;
   }

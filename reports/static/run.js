@@ -214,6 +214,7 @@ async function start() {
     const parts = joinParts(data.spans ? await loadModel(data) : null, view);
     setUpTools(parts);
     setUpButtons(parts);
+    if (parts.model) setUpLives(data, parts.model, await loadTrace(data.trace));
     if (parts.lanes) setUpLegend(parts.model, parts.lanes, view);
     view.resize();
     if (location.hash) follow(parts, readAddress());

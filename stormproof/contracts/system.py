@@ -53,6 +53,39 @@ class StateTransfer:
 
 
 @dataclass(frozen=True)
+class GroupChange:
+    """A line of a log announces who belongs to the group of its node from now on; ``group`` names it as roles do."""
+
+    group: str
+    members: tuple[str, ...]
+
+
+PUT, GONE, GIVEN, HELD = "put", "gone", "given", "held"
+"""What a trace tells of messages: they came into a place, or left it; they were given to a consumer; what was held
+before is replaced by what follows (the program was started, or its whole state is another)."""
+SENT, COPIED, ACKNOWLEDGED, RETURNED, CLOSED, RESET, DELETED, STARTED, REPLACED, LOGGED, TRUNCATED = (
+    "sent", "copied", "acknowledged", "returned", "closed", "reset", "deleted", "started", "replaced", "logged",
+    "truncated")
+"""Why: a client's command put it there; another node's copy is followed; a client has acknowledged it; a client gave it
+back; its client's connection was closed; all beyond a position was discarded; its queue was removed; the program was
+started; the whole state was replaced by another node's; it came into a log, to be applied later, or was removed from
+it, as another node's log contradicts it. Any other word is shown as it is."""
+
+
+@dataclass(frozen=True)
+class MessageMark:
+    """A line of a log says what became of ``messages`` at ``place`` (a queue, say) on its node: ``PUT``, ``GONE``,
+    ``GIVEN`` or ``HELD`` for the reason ``cause``. ``token`` tells one command from another, where a command was the
+    reason."""
+
+    what: str
+    place: str = ""
+    messages: tuple[str, ...] = ()
+    cause: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True)
 class DiskWrites:
     """A line of a log counts what its program has done since it was started: ``writes``, transactions that it brought
     to its machine's disk; store operations (``changes``) that it carried out for clients, and ``messages`` that these
@@ -212,6 +245,15 @@ class System(ABC):
 
     def state_transfer(self, text: str) -> StateTransfer | None:
         """The transfer of state that a line of a node's log announces."""
+        return None
+
+    def group_change(self, text: str) -> GroupChange | None:
+        """The change of the group's members that a line of a node's log announces."""
+        return None
+
+    def message_mark(self, text: str) -> MessageMark | None:
+        """What a line of a node's log, written for a trace of messages, says of some; reports leave such lines out of
+        the logs that they show."""
         return None
 
     def disk_writes(self, text: str) -> DiskWrites | None:

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from harness.differences import NightDifference, compare, compare_nights, compare_runs
+from harness.differences import (
+    NightDifference,
+    compare,
+    compare_nights,
+    compare_runs,
+    last_valid_like,
+    write_twin,
+)
 from harness.nights.record import Night, Result
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.journal import JournalWriter
+from stormproof.history.seal import seal
 from stormproof.operation import INVOKE, OK, Op
 from stormproof.run_folder import RUN_SCHEMA
 
@@ -104,3 +112,41 @@ def test_differences_as_pages(tmp_path: Path) -> None:
     assert [row for row in rows if row not in page] == []
     with pytest.raises(HistoryError, match="can't write"):
         found.write_page(tmp_path / "nowhere" / "nights.html", tmp_path)
+
+
+def beside(folder: Path, name: str, verdict: str, **options: Any) -> Path:
+    roles = [role(1, "n1", "master"), role(2, "n2", "<slave>")]
+    run_dir = run_of(folder / name, verdict=verdict, roles=roles, **options)
+    stored = json.loads((run_dir / "verdict.json").read_text())
+    (run_dir / "verdict.json").write_text(json.dumps({**stored, "verdict": verdict}))
+    seal(run_dir)
+    return run_dir
+
+
+@pytest.mark.requirement("H25")
+def test_the_last_valid_run_of_the_same_test_is_found(tmp_path: Path) -> None:
+    bad = beside(tmp_path, "20260501T000000-joram-queue-1-0001", "invalid", ack="all", more=1)
+    assert last_valid_like(tmp_path, bad) is None
+    assert write_twin(tmp_path, bad) is None
+    beside(tmp_path, "20260501T000001-joram-queue-1-0002", "valid", ack="majority", more=2)
+    like = beside(tmp_path, "20260501T000002-joram-queue-1-0003", "valid", ack="all", more=2)
+    beside(tmp_path, "20260501T000003-joram-queue-1-0004", "invalid", ack="all", more=1)
+    (beside(tmp_path, "20260501T000004-joram-queue-1-0005", "valid", ack="all", more=2) / "run.json").write_text("{")
+    assert last_valid_like(tmp_path, bad) == like
+    with pytest.raises(UsageError, match="no valid run of the same test"):
+        compare(tmp_path / "none", str(bad))
+    assert compare(tmp_path, bad.name).settings == {"more": (1, 2)}
+
+
+@pytest.mark.requirement("H25")
+def test_a_run_beside_its_twin_as_a_page(tmp_path: Path) -> None:
+    bad = beside(tmp_path, "20260501T000000-joram-queue-1-0001", "invalid", partitions="<b>unspecified")
+    good = beside(tmp_path, "20260501T000001-joram-queue-1-0002", "valid", partitions="primary")
+    page = write_twin(tmp_path, bad, good)
+    assert page == bad / "twin.html"
+    text = page.read_text()
+    assert "&lt;b&gt;unspecified" in text
+    assert "<b>unspecified" not in text
+    assert "n2: &lt;slave&gt;" in text
+    assert f"../{good.name}/report.html" in text
+    assert "Who led, in both" in text

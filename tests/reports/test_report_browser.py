@@ -20,6 +20,7 @@ from reports.matrix_page import MatrixCell, Shown, SystemMatrix, write_matrix
 from reports.run_page import write_report
 from reports.trend_page import Level, Mark, Point, Series, Trend, TrendCase, TrendNight, write_trend
 from reports.triage_page import TriageKind, write_triage
+from stormproof.run_folder import MESSAGE_TRACE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: make test installs it")
@@ -105,7 +106,7 @@ def test_from_the_index_to_the_run_to_the_anomaly_and_its_operations(watched: Wa
     page.wait_for_selector("html[data-ready=yes]")
     expect(page.locator(".sentence")).to_contain_text("acknowledged messages were lost")
     second = page.locator("details.anomaly").nth(1)
-    second.locator("summary").click()
+    second.locator("> summary").click()
     expect(second.locator("table.operations tr.proof")).to_be_visible()
     expect(second.locator("table.operations")).to_contain_text("enqueue")
     expect(second.locator(".story")).to_contain_text("the receipt came after")
@@ -116,6 +117,52 @@ def test_from_the_index_to_the_run_to_the_anomaly_and_its_operations(watched: Wa
     second.get_by_role("button", name="Node logs around it").click()
     expect(page.locator("#log .mark:not(.fault)").first).to_contain_text(value)
     assert page.locator("#log > div").count() > 5
+
+
+@pytest.mark.requirement("H25")
+def test_the_life_of_a_message_as_a_list_and_a_diagram(watched: Watched, tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, "run-traced", operations=600)
+    check = next(c for c in json.loads((run_dir / "verdict.json").read_text())["checks"] if c["anomalies"])
+    lost = check["anomalies"][0]["value"]
+    log = (run_dir / "logs" / "n1.log").read_text().count("\n")
+    with (run_dir / "logs" / "n1.log").open("a") as file:
+        file.write("17.25 2026-05-01T10:00:15.000000+00:00 trace put=q0\n")
+    marks = [("n1", 0.1, "held", "started", ()), ("n2", 0.1, "held", "started", ()),
+             ("n1", 20.0, "put", "sent", (lost,)), ("n2", 20.0, "put", HOSTILE, (lost, "7/7")),
+             ("n1", 21.0, "gone", "replaced", (lost,)), ("n2", 21.5, "gone", "closed", (lost,))]  # fmt: skip
+    (run_dir / MESSAGE_TRACE).write_text("".join(json.dumps(
+        {"node": node, "time": time, "what": what, "cause": cause, "messages": names, "place": "q0", "token": "",
+         "line": log + 1}) + "\n" for node, time, what, cause, names in marks))  # fmt: skip
+    page = watched.open(write_report(run_dir))
+    first = page.locator("details.anomaly").first
+    expect(first.locator(".life")).to_contain_text("n1 had its state replaced by one that lacked it")
+    expect(first.locator(".life")).to_contain_text("no node has it any more: gone")
+    first.locator("details.diagram > summary").click()
+    expect(first.locator(".sequence svg")).to_be_visible()
+    expect(first.locator(".sequence .cross")).to_have_count(2)
+    page.locator("#message-text").fill("7/7")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("#message-life")).to_contain_text("n2 had it (</script><img src=x")
+    expect(page.locator("#message-life svg")).to_be_visible()
+    page.locator("#message-text").fill("9999/1")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("#message-note")).to_contain_text("Nothing of this run carries the value 9999/1")
+    expect(page.locator("#message-life")).to_be_hidden()
+    expect(page.locator("#log")).not_to_contain_text("trace put=q0")
+    first.get_by_role("button", name="Node logs around it").click()
+    expect(page.locator("#log .mark.death")).to_contain_text("the last node that had it removed it")
+    assert page.title().startswith("invalid")
+
+
+@pytest.mark.requirement("H25")
+def test_any_message_is_found_without_a_trace(watched: Watched, store: Path) -> None:
+    page = watched.open(store / "run-valid" / "report.html")
+    page.locator("#message-text").fill("0/3")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("#message-life .life")).to_contain_text("client 0 sent it to")
+    expect(page.locator("#message-life .life")).to_contain_text("delivered it to client")
+    expect(page.locator("#message-life")).to_contain_text("Where the message stood was not recorded")
+    expect(page.locator("#message-life svg")).to_be_visible()
 
 
 @pytest.mark.requirement("H10", part=True)

@@ -151,7 +151,7 @@ def test_our_own_pages_still_work_in_their_sandbox(served: Served, page: Page) -
     page.wait_for_selector("html[data-ready=yes]")
     assert page.evaluate("self.origin") == "null"
     second = page.locator("details.anomaly").nth(1)
-    second.locator("summary").click()
+    second.locator("> summary").click()
     second.get_by_role("button", name="Show in timeline").click()
     expect(page.locator("#detail h3")).to_contain_text("enqueue")
     second.get_by_role("button", name="Node logs around it").click()

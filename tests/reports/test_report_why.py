@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from report_run_factory import HOSTILE, make_run
 
-from reports.roles import Lane, Stretch
-from reports.run_page import write_report
+from reports.recorded import Facts
+from reports.roles import Lane, Stretch, Transfer, read_transfers
+from reports.run_page import CheckGroup, write_report
 from reports.story import Operation, ShownAnomaly
-from reports.why import BINS, Transfer, declared, groups, read_transfers
+from reports.why import BINS, Group, declared, groups
 from stormproof.run_folder import LOG_EVENTS
 
 pytestmark = pytest.mark.requirement("H25", part=True)
@@ -33,8 +34,14 @@ def lost(number: int, at: float, node: str = "n2", faults: tuple[str, ...] = ("p
     return ShownAnomaly(f"a0-{number}", "lost", "lost", 0, value, (), (send,), 0, (), "queue")
 
 
+def grouped(members: list[ShownAnomaly], count: int, roles: list[Lane], transfers: list[Transfer],
+            duration: float, **figures: object) -> tuple[Group, ...]:  # fmt: skip
+    check = CheckGroup("lost", True, "invalid", count, "", (), tuple(members), figures)
+    return groups(check, Facts(roles=roles, transfers=transfers), duration, list)
+
+
 def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
-    (group,) = groups([lost(1, 8.0), lost(2, 11.95, process=2)], 2, [N1, N2], [Transfer(12.7, "n1", "n2", "entry 9")],
+    (group,) = grouped([lost(1, 8.0), lost(2, 11.95, process=2)], 2, [N1, N2], [Transfer(12.7, "n1", "n2", "entry 9")],
                       30)  # fmt: skip
     assert group.sentence == ("2 lost: all confirmed by n2, sent 8.000 to 11.950 s, during partition master #2, by 2 "
                               "client processes.")  # fmt: skip
@@ -51,25 +58,33 @@ def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
 
 def test_what_the_run_does_not_tell_is_not_told() -> None:
     early = Transfer(7.0, "n1", "n2", "")
-    (group,) = groups([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2], [early, Transfer(25, "n2", "n1", "")], 30)
+    (group,) = grouped([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2], [early, Transfer(25, "n2", "n1", "")], 30)
     assert group.sentence == ("1 lost: confirmed by n2, sent at 20.000 s, while no fault was in force, by 1 client "
                               "process.")  # fmt: skip
     assert group.happened[-1] == "The logs tell of no transfer of state to n2 after that."
     assert not any("announced a transfer" in line or "both" in line for line in group.happened)
-    (group,) = groups([lost(1, 8.0)], 1, [], [], 30)
+    (group,) = grouped([lost(1, 8.0)], 1, [], [], 30)
     assert group.happened == ("The logs tell no roles of n2.",)
 
 
 def test_only_some_were_confirmed_or_are_named() -> None:
     members = [lost(1, 8.0), lost(2, 9.0, faults=()), lost(3, 10.0, kind="info")]
-    (group,) = groups(members, 199, [], [], 30)
+    (group,) = grouped(members, 199, [], [], 30)
     assert group.sentence == ("Of the 3 lost that the verdict names: 2 confirmed by n2, sent 8.000 to 9.000 s, some "
                               "during partition master #2, by 1 client process.")  # fmt: skip
 
 
+def test_all_are_counted_by_node_where_the_verdict_names_some() -> None:
+    (group,) = grouped([lost(1, 8.0)], 199, [], [], 30, by_node={"n2": 198, "n1": 1},
+                       window={"from": 8.0, "to": 12.5})  # fmt: skip
+    assert group.sentence.startswith(
+        "199 lost: confirmed by n2 (198) and n1 (1), sent 8.000 to 12.500 s. Of these the 1 that the verdict names: "
+        "confirmed by n2")  # fmt: skip
+
+
 def test_a_machine_is_not_two_masters() -> None:
     programs = [Lane("n2.manager", N1.stretches), N2]
-    (group,) = groups([lost(1, 8.0)], 1, programs, [], 30)
+    (group,) = grouped([lost(1, 8.0)], 1, programs, [], 30)
     assert not any("both" in line for line in group.happened)
 
 

@@ -37,6 +37,7 @@ from nodes.reference.engine.store import Changes, Records, no_progress
 from nodes.reference.engine.tap import Enqueued, QueueTap
 from nodes.reference.engine.threads import PREFIX, is_collocated, thread_of
 from nodes.reference.engine.topics import TOPIC_PREFIX
+from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.engine.transactions import Transactions
 
 CLOSED_REMEMBERED = 1_000
@@ -76,6 +77,7 @@ class StoreEngine:
         self._records: list[Records] = []
         self._effects: list[Effect] = []
         self._unfiltered: set[str] = set()
+        self.message_trace: MessageTrace | None = None
         self._handlers = {
             "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
             "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": self._commit,
@@ -93,6 +95,8 @@ class StoreEngine:
         Raises:
             ValueError: the kind is not one of the engine's.
         """
+        if self.message_trace is not None:
+            self.message_trace.applies(command)
         if command.kind == "open":
             return self._open(command)
         if command.kind in self._without_client:
@@ -130,6 +134,9 @@ class StoreEngine:
         self.local.drain()
         self._destinations.dispatch(effects)
         effects += self.server_queues.effects()
+        if self.message_trace is not None:
+            self.message_trace.given(effects)
+            self.message_trace.tell()
         return effects
 
     def flush(self) -> None:
@@ -142,6 +149,8 @@ class StoreEngine:
             for records in self._records:
                 records.write()
                 records.saved()
+        if self.message_trace is not None:
+            self.message_trace.tell()
 
     def write(self) -> None:
         """Write what has changed, of queues, messages and records, and keep it until it is known to be ``saved``.
@@ -151,6 +160,8 @@ class StoreEngine:
         self._state.write(self.changes)
         for records in self._records:
             records.write()
+        if self.message_trace is not None:
+            self.message_trace.tell()
 
     def saved(self) -> None:
         """What was written is in the store."""
@@ -170,6 +181,17 @@ class StoreEngine:
     def tap(self, tap: QueueTap | None) -> None:
         """Tell ``tap`` of every message that is enqueued or dequeued from now on; None ends that."""
         self._state.tap = tap
+
+    def trace(self, trace: MessageTrace) -> None:
+        """Tell ``trace`` which messages are here, and of all that come and go."""
+        self.message_trace = trace
+        self._state.use_trace(trace)
+        self.server_queues.use_trace(trace)
+
+    def trace_copies(self, reason: str) -> None:
+        """Others have written to the store of this engine, which is not loaded yet: tell the trace what is there."""
+        if self.message_trace is not None:
+            self.message_trace.compare(self._state.stored_names(), reason)
 
     def browse(self, queue: str) -> Iterator[Enqueued]:
         """The messages that a queue holds now, in order, delivered ones included, but for those that leave meanwhile.

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from nodes.reference.engine.model import PLAIN, Message, Queue
 from nodes.reference.engine.state import State
+from nodes.reference.engine.trace import COPY, DELETE, RESET
 
 
 class QueueReplicas:
@@ -45,12 +46,21 @@ class QueueReplicas:
         if sequence <= queue.enqueued:
             return False
         queue.enqueued = sequence - 1
+        self._because(COPY)
         message = self._state.add_message(queue, headers, body)
         self._held.setdefault(name, {})[sequence] = message
         return True
 
     def dequeue(self, name: str, sequence: int) -> bool:
         """Remove a message; False when it is not there."""
+        self._because(COPY)
+        return self._remove(name, sequence)
+
+    def _because(self, reason: str) -> None:
+        if self._state.trace is not None:
+            self._state.trace.by = reason
+
+    def _remove(self, name: str, sequence: int) -> bool:
         message = self._held.get(name, {}).pop(sequence, None)
         if message is None:
             return False
@@ -67,6 +77,7 @@ class QueueReplicas:
     def reset(self, name: str, position: int) -> int:
         """Discard all messages beyond a position, from which the queue counts again; how many that were."""
         queue = self.declare(name)
+        self._because(RESET)
         beyond = [sequence for sequence in self._held.get(name, ()) if sequence > position]
         self._dequeue_all(name, beyond)
         queue.enqueued = position
@@ -77,10 +88,11 @@ class QueueReplicas:
         """Remove a queue with what is in it, if it is there."""
         queue = self._state.queues.get(name)
         if queue is not None:
+            self._because(DELETE)
             self._dequeue_all(name, list(self._held.get(name, ())))
             self._held.pop(name, None)
             self._state.remove_queue(queue)
 
     def _dequeue_all(self, name: str, sequences: Iterable[int]) -> None:
         for sequence in sequences:
-            self.dequeue(name, sequence)
+            self._remove(name, sequence)

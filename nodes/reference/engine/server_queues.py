@@ -18,6 +18,7 @@ from nodes.reference import wire
 from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Waiting
 from nodes.reference.bugs import REEMISSION_TAKEN
 from nodes.reference.engine.store import Changes, Table, read_rows
+from nodes.reference.engine.trace import OUTGOING, START, STATE, MessageTrace, name_of
 
 NEW, BEGUN, FAILED, DONE = range(4)
 """Phases of the deployment: nothing yet; the first master initialises its services; it failed; all is deployed."""
@@ -96,6 +97,9 @@ class ServerQueues:
         self.deployment = Deployment()
         self._table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
         self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
+        self._trace: MessageTrace | None = None
+        self._named: dict[int, tuple[str, str]] = {}
+        """For the trace: id of a message that waits -> its place and name."""
         self._deployment: Table[Deployment] = Table("deployment", lambda d: (0, d.phase, d.note))
         self.handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "meet": self._meet, "forwarded": self._forwarded, "deployment": self._decide,
@@ -133,6 +137,9 @@ class ServerQueues:
         self._count(message, 1)
         self._cached += len(body)
         self._outgoing.insert(message.id, message)
+        if self._trace is not None:
+            self._named[message.id] = f"{OUTGOING}{server}", name_of(headers, body)
+            self._trace.note("put", *self._named[message.id], self._trace.by)
         self._table.update(server, peer)
         self._effects.append(Waiting(server, peer.sent))
 
@@ -188,6 +195,8 @@ class ServerQueues:
         upto = min(args["sequence"], peer.sent)
         for sequence in range(peer.acked + 1, upto + 1):
             message = peer.outgoing.pop(sequence)
+            if self._trace is not None:
+                self._trace.note("gone", *self._named.pop(message.id), "forwarded")
             self._count(message, -1)
             self._cached -= message.size if message.content is not None else 0
             self._outgoing.remove(message.id)
@@ -241,6 +250,24 @@ class ServerQueues:
         self.deployment = Deployment()
         for _, phase, note in read_rows(self._database, "deployment"):
             self.deployment = Deployment(phase, note)
+        self._tell_replaced(STATE)
+
+    def use_trace(self, trace: MessageTrace) -> None:
+        """Tell ``trace`` what waits here, and all that comes and goes from now on."""
+        self._trace = trace
+        self._tell_replaced(START)
+
+    def _tell_replaced(self, reason: str) -> None:
+        if self._trace is None:
+            return
+        before = self._named
+        self._named = {message.id: (f"{OUTGOING}{peer.server}", name_of(*self.content(message)))
+                       for peer in self._with.values() for message in peer.outgoing.values()}  # fmt: skip
+        for what, these, others in (("gone", before, self._named), ("put", self._named, before)):
+            for identity, where in these.items():
+                if others.get(identity) != where:
+                    self._trace.note(what, *where, reason)
+        self._trace.tell()
 
 
 def _outgoing_row(message: Outgoing) -> tuple[Any, ...]:

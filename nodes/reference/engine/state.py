@@ -36,6 +36,7 @@ from nodes.reference.engine.store import (
 )
 from nodes.reference.engine.tap import QueueTap
 from nodes.reference.engine.topics import Routes
+from nodes.reference.engine.trace import PREPARED, START, STATE, MessageTrace, name_of, place_of
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class State:
         self._window = window
         self._cached = 0
         self.tap: QueueTap | None = None
+        self.trace: MessageTrace | None = None
         self.counters = Counters()
         self.queues: dict[str, Queue] = {}
         self.durables: dict[str, Queue] = {}
@@ -147,6 +149,13 @@ class State:
         for table in (*self._tables, self._message_table, self._shared_table):
             table.forget()
         self._restore(on_progress)
+        if self.trace is not None:
+            self.trace.replaced(self, STATE)
+
+    def use_trace(self, trace: MessageTrace) -> None:
+        """Tell ``trace`` what is held, and all that comes and goes from now on."""
+        self.trace = trace
+        trace.replaced(self, START)
 
     # Additions and removals.
 
@@ -232,11 +241,15 @@ class State:
         queue.add(message)
         if self.tap is not None:
             self.tap.enqueued(message)
+        if self.trace is not None:
+            self.trace.added(message, *self.peek(message))
 
     def remove_message(self, message: Message) -> None:
         """The message has been consumed."""
         if self.tap is not None:
             self.tap.dequeued(message)
+        if self.trace is not None:
+            self.trace.removed(message)
         shared = message.shared
         if shared is not None:
             shared.copies -= 1
@@ -310,6 +323,8 @@ class State:
         self._leave(branch)
         branch.prepared = self._next_id()
         self.prepared[branch.key] = branch
+        if self.trace is not None:
+            self.trace.note("put", PREPARED, branch.xid, self.trace.by)
         for item in branch.items:
             if item.kind != "send":
                 self._item_table.remove(item.id)
@@ -331,6 +346,8 @@ class State:
         if transaction.xid:
             del self.branches[transaction.key]
         if transaction.prepared:
+            if self.trace is not None:
+                self.trace.note("gone", PREPARED, transaction.xid, self.trace.by)
             del self.prepared[transaction.key]
             self.reserved -= len(transaction.items)
         self._transaction_table.remove(transaction.id)
@@ -370,6 +387,23 @@ class State:
         if not self._message_table.is_unsaved(message.id):
             self._drop_content(message)
         return content
+
+    def peek(self, message: Message) -> tuple[dict[str, str], bytes]:
+        """Headers and body, as ``content`` gives them; memory holds them afterwards if it did before."""
+        shared = message.shared
+        if shared is not None:
+            return shared.content or self._read_content("shared", shared.id)
+        return message.content or self._read_content("messages", message.id)
+
+    def stored_names(self) -> dict[int, tuple[str, str]]:
+        """Id -> (place, name) of each message in the store, as the trace calls them."""
+        queues = {row[0]: Queue(*row) for row in read_rows(self._database, "queues")}
+        contents = {identity: name_of(wire.decode(headers), body) for identity, headers, body
+                    in read_rows(self._database, "shared", "id, headers, body")}
+        rows = read_rows(self._database, "messages", "id, queue, shared, headers, body")
+        return {identity: (place_of(queues[queue]),
+                           contents[shared] if shared else name_of(wire.decode(headers), body))
+                for identity, queue, shared, headers, body in rows}
 
     def _read_content(self, table: str, identity: int) -> tuple[dict[str, str], bytes]:
         row = self._database.execute(f"SELECT headers, body FROM {table} WHERE id = ?", (identity,)).fetchone()

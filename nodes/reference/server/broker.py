@@ -34,6 +34,7 @@ from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.server_queues import FAILED
 from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.option_values import seconds
 from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
@@ -81,6 +82,8 @@ class ReferenceBroker:
         if COMMIT_UNSYNCED in self.bugs:
             self.database.execute("PRAGMA synchronous=OFF")
         self.engine = StoreEngine(self.database, self.limits, self.bugs, config)
+        if config.options.get("trace"):
+            self.engine.trace(MessageTrace(runtime.log))
         self.guard = Guard(self.engine.security, config.options, runtime.random, runtime.now)
         self.entry_open = False
         self._collocated: dict[str, tuple[Channel, Thread]] = {}

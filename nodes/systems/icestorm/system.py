@@ -12,7 +12,7 @@ from nodes.systems.icestorm.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import RoleChange, StateTransfer
+from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 
 
 def role_change(line: Line) -> RoleChange | None:
@@ -33,6 +33,13 @@ def state_transfer(line: Line) -> StateTransfer | None:
     return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
 
 
+def group_change(line: Line) -> GroupChange | None:
+    """The group that a coordinator has formed."""
+    if line.event not in ("group replicates", "group waits") or "members" not in line.fields:
+        return None
+    return GroupChange(line.fields.get("group", ""), tuple(line.fields["members"].split(",")))
+
+
 ICESTORM = ReferenceSystem(
     "icestorm",
     replicated=True,
@@ -43,7 +50,7 @@ ICESTORM = ReferenceSystem(
     trial=TRIAL,
     min_nodes=3,
     provides=frozenset({"topic manager", "events"}),
-    events=Events(role_change, state_transfer),
+    events=Events(role_change, state_transfer, group=group_change),
     commands=COMMANDS,
     invariants=INVARIANTS,
     bounds=BOUNDS,

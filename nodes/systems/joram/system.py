@@ -17,7 +17,7 @@ from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import RoleChange, StateTransfer
+from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 from stormproof.test import Test
 
 _ROLES = {"following": ("slave", True), "promoted: serving as master": ("master", True),
@@ -43,6 +43,13 @@ def state_transfer(line: Line) -> StateTransfer | None:
     return StateTransfer(line.fields["source"], "", f"up to entry {line.fields.get('index', '?')}")
 
 
+def group_change(line: Line) -> GroupChange | None:
+    """The view that a master installs."""
+    if line.event != "view installed" or "members" not in line.fields:
+        return None
+    return GroupChange(f"epoch {line.fields.get('epoch', '?')}", tuple(line.fields["members"].split(",")))
+
+
 class Joram(ReferenceSystem):
     """A group that takes more replicas, and gives them up, unless each side of a partition makes a view of its own."""
 
@@ -61,7 +68,7 @@ JORAM = Joram(
     read_options=Options.from_config,
     modes=MODES,
     trial=TRIAL,
-    events=Events(role_change, state_transfer),
+    events=Events(role_change, state_transfer, group=group_change),
     commands=COMMANDS,
     local=STANDALONE,
     invariants=INVARIANTS,

@@ -15,7 +15,7 @@ from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import RoleChange
+from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.topology import Topology
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
@@ -166,6 +166,12 @@ class Redis(ShellSystem):
             return RoleChange("replica", serving=True)
         if text.startswith("Ready to accept connections"):
             return RoleChange("up", serving=True)
+        return None
+
+    def state_transfer(self, text: str) -> StateTransfer | None:
+        """A replica says when it throws away what it has, for its master's data."""
+        if text.startswith("MASTER <-> REPLICA sync: Flushing old data"):
+            return StateTransfer("?", "", "its own data were flushed")
         return None
 
 

@@ -14,6 +14,7 @@ from nodes.reference.engine.limits import Limits
 from nodes.systems.reference.keeps import ENGINE
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
+from nodes.systems.reference.message_trace import TRACE, message_mark
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
@@ -22,7 +23,16 @@ from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.keeps import Keep
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import AdminCommand, DiskWrites, KnownBug, RoleChange, StateTransfer, System
+from stormproof.contracts.system import (
+    AdminCommand,
+    DiskWrites,
+    GroupChange,
+    KnownBug,
+    MessageMark,
+    RoleChange,
+    StateTransfer,
+    System,
+)
 from stormproof.errors import UsageError
 from stormproof.test import DEFAULT_NODES, Test
 
@@ -37,6 +47,7 @@ class Events:
     role: Callable[[Line], RoleChange | None] = lambda line: None
     transfer: Callable[[Line], StateTransfer | None] = lambda line: None
     writes: Callable[[Line], DiskWrites | None] | None = None
+    group: Callable[[Line], GroupChange | None] = lambda line: None
 
 
 class ReferenceSystem(System):
@@ -75,7 +86,7 @@ class ReferenceSystem(System):
     ) -> None:
         self.name = name
         self.replicated = replicated
-        self.options = options
+        self.options = (*options, TRACE)
         self.provides = provides
         self.states = {state.name: state.summary for state in reported}
         self.guarantees = guarantees
@@ -176,6 +187,14 @@ class ReferenceSystem(System):
     def state_transfer(self, text: str) -> StateTransfer | None:
         """As the design's events say."""
         return self._events.transfer(event_of(text))
+
+    def group_change(self, text: str) -> GroupChange | None:
+        """As the design's events say."""
+        return self._events.group(event_of(text))
+
+    def message_mark(self, text: str) -> MessageMark | None:
+        """As every broker writes it."""
+        return message_mark(event_of(text))
 
     def disk_writes(self, text: str) -> DiskWrites | None:
         """As the design's events say."""

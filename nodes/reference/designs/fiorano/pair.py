@@ -34,6 +34,7 @@ from nodes.reference.designs.fiorano.transitions import (
     Transition,
 )
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.trace import COPY, STATE
 
 
 class Pair(Server):
@@ -81,7 +82,11 @@ class Pair(Server):
 
     def take_sent(self, messages: Sequence[Sent]) -> None:
         """What the active server replicates; raises LinkError when it is malformed."""
-        if self.state in (PASSIVE_TRANSITION, PASSIVE) and self._standby.apply(messages):
+        if self.state not in (PASSIVE_TRANSITION, PASSIVE):
+            return
+        synchronised = self._standby.apply(messages)
+        self._engine.trace_copies(STATE if synchronised else COPY)
+        if synchronised:
             self._synced = True
             self.decide()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nodes import stomp
-from nodes.reference.api import Config, Runtime
+from nodes.reference.api import Config, MessageNotes, Runtime
 from nodes.reference.bugs import (
     FAILED_EVENT_LAST,
     LINK_COST_IGNORED,
@@ -23,6 +23,7 @@ from nodes.reference.bugs import (
 )
 from nodes.reference.designs.icestorm.options import DISCARDED, Options
 from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber
+from nodes.reference.engine.trace import name_of
 from nodes.stomp import Frame, ProtocolError
 from nodes.timeouts import within
 
@@ -57,14 +58,16 @@ class Delivery:
     """All subscribers of this replica's database, each with the events that wait for it."""
 
     def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
-                 failed: Callable[[str, Subscriber], None]) -> None:
-        """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up."""
+                 failed: Callable[[str, Subscriber], None], notes: MessageNotes | None = None) -> None:
+        """``failed`` is told (topic, subscriber) when a subscriber's attempts are used up; ``notes`` where events wait,
+        if anybody asked."""
         self._node = config.node
         self._bugs = switched_on(config.options)
         self._runtime = runtime
         self._options = options
         self._database = database
         self._failed = failed
+        self._notes = notes
         self._outboxes: dict[tuple[str, str], _Outbox] = {}
         self._events = 0
 
@@ -108,7 +111,7 @@ class Delivery:
             if outbox is not None:
                 outbox.stop()
             outbox = _Outbox(self._runtime, self._options, self._bugs, subscriber,
-                             lambda: self._failed(topic, subscriber))
+                             lambda: self._failed(topic, subscriber), self._notes)
             self._outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
@@ -117,8 +120,9 @@ class _Outbox:
     """The events for one subscriber, and the connection to it."""
 
     def __init__(self, runtime: Runtime, options: Options, bugs: frozenset[str], subscriber: Subscriber,
-                 failed: Callable[[], None]) -> None:
+                 failed: Callable[[], None], notes: MessageNotes | None) -> None:
         self.subscriber = subscriber
+        self._notes = notes
         self._bugs = bugs
         self._runtime = runtime
         self._options = options
@@ -141,14 +145,18 @@ class _Outbox:
         if self._task.done():
             return  # its attempts are used up, and it will be removed
         self._queue.append(event)
+        self._note("put", "send", event)
         self._bytes += len(event.body)
         while len(self._queue) > MAX_WAITING or (self._bytes > MAX_WAITING_BYTES and len(self._queue) > 1):
-            self._bytes -= len(self._queue.popleft().body)
+            dropped = self._queue.popleft()
+            self._bytes -= len(dropped.body)
+            self._note("gone", "dropped: too many wait", dropped)
             self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
         self._moved.set()
 
     def stop(self) -> None:
         """Deliver nothing more."""
+        self._note("gone", "no longer subscribed here", *self._queue, *(event for event, _ in self._flying.values()))
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -179,9 +187,21 @@ class _Outbox:
             self._queue.extend(failed)
         else:
             self._queue.extendleft(reversed(failed))
+        if self._notes is not None:
+            for event in failed:
+                before = self._queue.index(event)
+                self._note("gone", "undelivered", event)
+                self._note("put", f"retry behind {before} of {len(self._queue) - 1}", event)
         if self._options.offline_events == DISCARDED or OFFLINE_EVENTS_DISCARDED in self._bugs:
+            self._note("gone", "discarded: the subscriber could not be reached", *self._queue)
             self._queue.clear()
             self._bytes = 0
+
+    def _note(self, what: str, reason: str, *events: Event) -> None:
+        if self._notes is not None:
+            for event in events:
+                self._notes.note(what, f"events:{self.subscriber.ident}", name_of(event.headers, event.body), reason)
+            self._notes.tell()
 
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
@@ -207,7 +227,9 @@ class _Outbox:
                 if not reading.result():
                     raise EOFError("closed by the subscriber")
                 for frame in parser.feed(reading.result()):
-                    if isinstance(frame, Frame) and self._flying.pop(frame.headers.get("id", ""), None) is not None:
+                    flown = self._flying.pop(frame.headers.get("id", ""), None) if isinstance(frame, Frame) else None
+                    if flown is not None:
+                        self._note("gone", "ack", flown[0])
                         self._attempts = 0
                 reading = None
         finally:

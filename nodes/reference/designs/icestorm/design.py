@@ -77,7 +77,8 @@ class IceStorm:
         self._election = Election(broker, options, self._database, self._peers, self._changed)
         wall = broker.runtime.time_of_day if options.stamp == "wall-clock" else None
         self._replication = Replication(broker.runtime, self._election, self._database, self._peers, wall)
-        self._delivery = Delivery(broker.config, broker.runtime, options, self._database, self._failed)
+        self._delivery = Delivery(broker.config, broker.runtime, options, self._database, self._failed,
+                                  broker.engine.message_trace)
         self._database.changed = self._delivery.forget_gone
         self._removals: dict[asyncio.Task[None], None] = {}
         self._clients: dict[str, _Client] = {}

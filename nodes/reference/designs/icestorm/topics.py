@@ -10,6 +10,8 @@ from nodes.reference import wire
 from nodes.reference.api import Broker
 from nodes.reference.bugs import LINKS_LEFT_BEHIND, STAMP_LOST_AT_START, switched_on
 from nodes.reference.designs.icestorm.decisions import Stamp
+from nodes.reference.designs.icestorm.object_trace import ObjectTrace
+from nodes.reference.engine.trace import START, STATE
 
 ORDERED, UNORDERED = "ordered", "unordered"
 MAX_NAME = 200
@@ -103,6 +105,7 @@ class Database:
         self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_topics (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
         self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
         self.topics: dict[str, Topic] = {}
+        self._trace = ObjectTrace(broker.engine.message_trace)
         self.changed: Callable[[], None] = lambda: None
         self.stamp = Stamp(0, 0)
         self.promised = 0
@@ -112,6 +115,7 @@ class Database:
             self.promised, epoch, counter, wall = wire.decode(value)
             self.stamp = Stamp(epoch, counter, wall)
         self._bugs = switched_on(broker.config.options)
+        self._trace.compare(self._objects(), START)
         if STAMP_LOST_AT_START in self._bugs:
             self.stamp = Stamp(0, 0)
 
@@ -157,6 +161,7 @@ class Database:
                 self._write_topic(name)
             self.stamp = stamp
             self._write_meta()
+        self._trace.compare(self._objects(), change[0])
         self.changed()
 
     def dump(self) -> list[list[Any]]:
@@ -176,7 +181,18 @@ class Database:
                     self._write_topic(name)
             self.stamp = stamp
             self._write_meta()
+        self._trace.compare(self._objects(), STATE)
         self.changed()
+
+    def _objects(self) -> set[str]:
+        """What is there, as the trace calls it; nothing, where there is none."""
+        if not self._trace.exists:
+            return set()
+        found = {f"topic-{name}" for name in self.topics}
+        for topic in self.topics.values():
+            found |= {f"subscription-of-{ident}-to-{topic.name}" for ident in topic.subscribers}
+            found |= {f"link-from-{topic.name}-to-{target}" for target in topic.links}
+        return found
 
     def _check_room(self) -> None:
         rows = sum(1 + len(topic.subscribers) + len(topic.links) for topic in self.topics.values())

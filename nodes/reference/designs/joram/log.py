@@ -10,7 +10,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nodes.reference import wire
 from nodes.reference.api import Command
@@ -122,6 +122,16 @@ def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:
     return [Member(*member) for member in group]
 
 
+class LogWatch(Protocol):
+    """Told of what happens to a log that is not replaced as a whole."""
+
+    def appended(self, index: int, entry: bytes) -> None:
+        """An entry was added at the end."""
+
+    def truncated(self, index: int) -> None:
+        """The entries from ``index`` on were removed."""
+
+
 class Log:
     """Entries ``base + 1 .. last``; what came before is contained in the state.
 
@@ -132,6 +142,7 @@ class Log:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self.regrouped: Callable[[], None] = lambda: None
+        self.watch: LogWatch | None = None
         database.execute(
             "CREATE TABLE IF NOT EXISTS joram_log (idx INTEGER PRIMARY KEY, epoch INTEGER NOT NULL,"
             " entry BLOB NOT NULL)"
@@ -230,12 +241,16 @@ class Log:
         self._note(index, epoch, len(entry), entry)
         self._entries[index] = entry
         self._cached += len(entry)
+        if self.watch is not None:
+            self.watch.appended(index, entry)
         return index
 
     def truncate(self, index: int) -> None:
         """Remove the entries from ``index`` on; they must not have been applied."""
         if index <= self.applied:
             raise ValueError(f"entry {index} has been applied and can't be removed")
+        if self.watch is not None:
+            self.watch.truncated(index)
         while self.last >= index:
             self._discard(self.last)
             self._epochs.pop()

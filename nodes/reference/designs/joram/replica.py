@@ -20,6 +20,7 @@ from nodes.reference.designs.joram.log import (
     is_command,
     members_of,
 )
+from nodes.reference.designs.joram.log_trace import LogTrace
 from nodes.reference.designs.joram.messages import Membership, Message, pack
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.engine.shapes import ShapeError
@@ -68,6 +69,8 @@ class Replica:
             silence=options.detection_timeout, retry=options.heartbeat_interval / 2, secret=options.secret,
         )
         self.log.regrouped = self.regroup
+        if broker.engine.message_trace is not None:
+            self.log.watch = LogTrace(self.log, broker.engine.message_trace)
         self.regroup()
 
     def regroup(self) -> None:

@@ -1,0 +1,325 @@
+"""Why a message was lost, came again or stayed, by what the nodes recorded of it.
+
+Every sentence states facts that lines of logs tell of this very message; where they do not tell, there is no cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from reports.message_trace import Stay, Trace
+from reports.object_cause import of_event, of_object, untraced
+from reports.pack import shorten
+from reports.recorded import (
+    CANT_TELL,
+    CLOCKS_S,
+    NEAR_S,
+    Cause,
+    Facts,
+    end_of,
+    ended_by,
+    group_at,
+    listed,
+    nodes_of,
+    role_at,
+    role_text,
+    source_of,
+    stretches_at,
+    what_happened,
+)
+from reports.story import Operation, ShownAnomaly
+from stormproof.contracts.system import (
+    ACKNOWLEDGED,
+    CLOSED,
+    COPIED,
+    REPLACED,
+    RETURNED,
+    SENT,
+    STARTED,
+    TRUNCATED,
+)
+
+UNTOLD = "redelivered-untold"
+"""A kind of anomaly: a delivery that did not say that there had been one before."""
+EVENTS = "events:"
+"""What names of places begin with where a replica keeps events for a subscriber."""
+_PUT_AGAIN = {CLOSED: "when a client's connection was closed", RETURNED: "when a client gave it back"}
+
+
+def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
+    """Why, as far as the trace tells."""
+    trace = facts.trace
+    if not anomaly.value:
+        return of_object(anomaly, facts)
+    if not trace.exists:
+        return untraced(anomaly, facts)
+    subscription = dict(anomaly.detail).get("subscription", "")
+    stays = _of_subscription(trace.stays(anomaly.value), subscription)
+    if len({stay.place for stay in stays if not stay.logged}) > 1:
+        return Cause("", CANT_TELL)  # copies of it, each with a fate of its own
+    if stays and all(stay.place.startswith(EVENTS) for stay in stays):
+        return of_event(stays, facts)
+    takes = [op for op in anomaly.operations
+             if op.takes and op.value == anomaly.value and (op.proof or not subscription)]  # fmt: skip
+    if anomaly.kind.startswith("lost") and (not takes or anomaly.kind == "lost-to-subscription"):
+        return _lost(anomaly, stays, facts)
+    if anomaly.kind == UNTOLD and (told := _given_again(anomaly, facts)):
+        return Cause("uncounted", told)
+    if len(takes) > 1:
+        return _again(sorted(takes, key=end_of), stays, facts)
+    return Cause("", CANT_TELL)
+
+
+def _given_again(anomaly: ShownAnomaly, facts: Facts) -> str:
+    """How often the node that serves gave a message to clients, where the last time did not say so."""
+    servers = {op.node for op in anomaly.operations if op.takes}
+    given = sorted({mark.time for mark in facts.trace.given(anomaly.value) if mark.node in servers})
+    if len(given) < 2:
+        return ""
+    times = listed([f"{time:.3f} s" for time in given])
+    return f"{listed(sorted(servers))} gave it to clients at {times}, and did not count what had gone before."
+
+
+def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iterator[tuple[str, Cause]]:
+    """The messages that are still at a place when the run ends, each with why."""
+    taken: dict[str, list[Operation]] = {}
+    for op in operations:
+        if op.takes:
+            taken.setdefault(op.value, []).append(op)
+    for name in facts.trace.marks:
+        stays = facts.trace.stays(name)
+        held = [stay for stay in stays if stay.end is None and stay.place == place and not stay.logged]
+        if held:
+            takes = sorted(taken.get(name, ()), key=end_of)
+            yield name, _still_there(held, takes, stays, facts) if takes else _never_taken(name, held, facts)
+
+
+def _never_taken(name: str, held: Sequence[Stay], facts: Facts) -> Cause:
+    text = f"{listed(nodes_of(held))} still had it at the end, and nobody had taken it."
+    given = facts.trace.given(name)
+    if not given:
+        return Cause("never-given", f"{text} No node gave it to a consumer.")
+    last = max(given, key=lambda mark: mark.time)
+    since = [stay for stay in held if stay.start > last.time]
+    if since:
+        return Cause("given-back", text)
+    return Cause("held-by-connection", f"{text} It had been given to the connection of a client, which neither "
+                                       "acknowledged it nor gave it back, and was not closed.")  # fmt: skip
+
+
+def _of_subscription(stays: list[Stay], name: str) -> list[Stay]:
+    """Of a message that each subscription has a copy of, those of the subscription in question, if they tell it; else
+    all."""
+    mine = [stay for stay in stays if name and stay.place.endswith((f":{name}", f":s{name}"))]
+    return [*mine, *(stay for stay in stays if stay.logged)] if mine else stays
+
+
+def _lost(anomaly: ShownAnomaly, stays: Sequence[Stay], facts: Facts) -> Cause:
+    trace = facts.trace
+    sends = [op for op in anomaly.operations if op.sends and op.type == "ok" and op.value == anomaly.value]
+    by = sends[0].node if sends else ""
+    if not stays:
+        if not trace.whole or not trace.names_like(anomaly.value) or anomaly.kind == "lost-to-subscription":
+            return Cause("", CANT_TELL)
+        return Cause("never-stored", f"{by or 'A node'} confirmed it, but no node ever had it.")
+    queued = [stay for stay in stays if not stay.logged]
+    if not queued:
+        return _in_logs_only(by, stays, facts)
+    held = [stay for stay in queued if stay.end is None]
+    ends = [stay for stay in queued if stay.end is not None and stay.gone != COPIED] or [
+        stay for stay in queued if stay.end is not None]  # fmt: skip
+    death = None if held else max(stay.end for stay in queued if stay.end is not None)
+    parts = list(_confirmed(sends[0], stays, facts) if sends else ())
+    logged = nodes_of(stay for stay in stays if stay.logged)
+    never = list(_never(queued, sends[0] if sends else None, logged, facts))
+    parts.append(_who_had(queued, never, trace))
+    parts += _left_out(queued, facts)
+    parts += [_led_without(sends[0], stays, facts, death) if sends else "", _told(ends, facts) if ends else ""]
+    parts.append(_held_to_the_end(held, facts) if held else "Then no node had it.")
+    code = f"held:{_codes(ends)}" if held else _codes(ends)
+    return Cause(code, " ".join(part for part in parts if part), death)
+
+
+def _never(
+    stays: Sequence[Stay], send: Operation | None, logged: Sequence[str], facts: Facts
+) -> Iterator[str]:
+    """Of each node that never had a message: that it did not, and what it was when another had it first and when it
+    was confirmed, unless that is told already."""
+    for node in sorted(facts.trace.nodes - {stay.node for stay in stays}):
+        what = "had it in its log, and never carried it out" if node in logged else "never had it"
+        if send is None or any(stretch.leads and lane.node == node
+                               for lane, stretch in stretches_at(facts.roles, end_of(send))):  # fmt: skip
+            yield f"{node} {what}"
+            continue
+        first = min(stay.start for stay in stays)
+        roles = [stretch.role for time in (first, end_of(send)) for lane, stretch in stretches_at(facts.roles, time)
+                 if lane.node == node]  # fmt: skip
+        if len(set(roles)) == 2:
+            yield f"{node} ({roles[0]} when another node got it, {roles[1]} when it was confirmed) {what}"
+        else:
+            yield f"{node}{role_at(node, end_of(send), facts)} {what}"
+
+
+def _left_out(stays: Sequence[Stay], facts: Facts) -> list[str]:
+    """Nodes that never had a message, though they took the state of one that had it then."""
+    never = facts.trace.nodes - {stay.node for stay in stays}
+    told: dict[str, str] = {}
+    for each in facts.transfers:
+        node = each.target.partition(".")[0]
+        source = source_of(node, each.time, facts)
+        # What came after the beginning of a transfer may follow its end; what never came was left out.
+        had = any(stay.node == source and stay.start < each.time and stay.holds(each.time) for stay in stays)
+        if node in never and had:
+            whose = shorten(source)
+            told.setdefault(node, f"{node} took {whose}’s state at {each.time:.3f} s, when {whose} had it, and did not "
+                                  "get it.")  # fmt: skip
+    return list(told.values())
+
+
+def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator[str]:
+    """Whether others led when a message was confirmed, and whether nobody else had it."""
+    time, by = end_of(send), send.node
+    others = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
+              if stretch.leads and lane.node.partition(".")[0] != by]  # fmt: skip
+    if others and by:
+        names = listed([f"{node} ({role_text(stretch)})" for node, stretch in others])
+        yield f"{by}{role_at(by, time, facts)} confirmed it while {names} led, too."
+    having = {stay.node for stay in stays if stay.start <= time + CLOCKS_S}
+    beside = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
+              if stretch.serving and lane.node != by and lane.node in facts.trace.nodes and not stretch.leads
+              and stretch.group == group_at(by, time, facts)]  # fmt: skip
+    if by and not having - {by} and beside and not others:
+        names = listed([f"{node} ({role_text(stretch)})" for node, stretch in beside])
+        yield f"When {by}{role_at(by, time, facts)} confirmed it, no other node had it, not even {names}."
+
+
+def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: float | None) -> str:
+    """The first node that began to lead after a message was confirmed, and did not have it."""
+    time = end_of(send)
+    began = sorted((stretch.start, lane.node) for lane in facts.roles
+                   for before, stretch in zip((None, *lane.stretches), lane.stretches, strict=False)
+                   if stretch.leads and not (before is not None and before.leads)
+                   and stretch.start > time and (death is None or stretch.start <= death))  # fmt: skip
+    for start, name in began:
+        node = name.partition(".")[0]
+        if node in facts.trace.nodes and not any(
+                stay.node == node and (stay.holds(start) or stay.holds(start + NEAR_S)) for stay in stays):
+            still = any(stretch.leads and lane.node == send.node for lane, stretch in stretches_at(facts.roles, start))
+            beside = f", while {send.node}{role_at(send.node, start, facts)} still led" if still else ""
+            return f"{node}{role_at(node, start, facts)} led from {start:.3f} s on, without it{beside}."
+    return ""
+
+
+def _in_logs_only(by: str, stays: Sequence[Stay], facts: Facts) -> Cause:
+    nodes = nodes_of(stays)
+    cut = [stay for stay in stays if stay.gone == TRUNCATED]
+    replaced = [stay for stay in stays if stay.gone == REPLACED]
+    text = f"{by or 'A node'} confirmed it; it was in the log of {listed(nodes)}, and no node ever carried it out."
+    if cut:
+        text += f" {listed(nodes_of(cut))} removed it from the log, which another node's contradicted."
+    if replaced:
+        text += f" {_told(replaced, facts)}"
+    return Cause("never-applied", text, max((stay.end for stay in cut if stay.end is not None), default=None))
+
+
+def _who_had(stays: Sequence[Stay], never: Sequence[str], trace: Trace) -> str:
+    """Which nodes had a message at any time; ``never`` are clauses on the others."""
+    nodes = nodes_of(stays)
+    if len(trace.nodes) == 1:
+        return f"{nodes[0]}, the only node, had it."
+    if not never:
+        return "All nodes had it."
+    if len(nodes) == 1 and all(clause.endswith("never had it") and "when" not in clause for clause in never):
+        return f"Only {nodes[0]} had it."
+    return f"{listed(nodes)} had it; {'; '.join(never)}."
+
+
+def _told(ends: Sequence[Stay], facts: Facts) -> str:
+    """How stays ended, in the order of time; nodes to which the same happened together."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for stay in sorted(ends, key=lambda each: (each.end or 0.0, each.node)):
+        what, when = what_happened(stay, facts)
+        entry = (stay.node, when)
+        if entry not in groups.setdefault(what, []):
+            groups[what].append(entry)
+    parts = []
+    for what, nodes in groups.items():
+        names = listed([f"{node} ({when})" if when else node for node, when in nodes])
+        parts.append(f"{names} {what}")
+    return f"{'; '.join(parts)}."
+
+
+def _held_to_the_end(held: Sequence[Stay], facts: Facts) -> str:
+    nodes = nodes_of(held)
+    leaders = [lane.node for lane in facts.roles if lane.stretches and lane.stretches[-1].leads]
+    beside = [leader for leader in leaders if leader.partition(".")[0] not in nodes]
+    if leaders and len(beside) == len(leaders):
+        return f"{listed(nodes)} still had it at the end, when {listed(beside)} led, which had not."
+    return f"{listed(nodes)} still had it at the end."
+
+
+def _codes(ends: Sequence[Stay]) -> str:
+    return "+".join(sorted({stay.gone for stay in ends}))
+
+
+def _again(takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
+    """Why a message that somebody had taken was delivered again."""
+    queued = [stay for stay in stays if not stay.logged]
+    if not queued:
+        return Cause("", CANT_TELL)
+    by_node: dict[str, list[Stay]] = {}
+    for stay in queued:
+        by_node.setdefault(stay.node, []).append(stay)
+    for node, mine in by_node.items():
+        twice = [stay for stay in mine if stay.put == SENT]
+        if len(twice) > 1:
+            return _put_twice(node, twice)
+        again = next((stay for stay in mine if stay.put in _PUT_AGAIN), None)
+        if again is not None:
+            return Cause("put-again", f"{node} put it into the queue once more {_PUT_AGAIN[again.put]}.")
+    return _still_there(queued, takes, queued, facts)
+
+
+def _put_twice(node: str, puts: Sequence[Stay]) -> Cause:
+    tokens = [stay.put_token for stay in puts]
+    if len(set(tokens)) < len(tokens):
+        return Cause("applied-twice", f"{node} carried out the same command twice, and put it into the queue each "
+                                      "time.")  # fmt: skip
+    connections = {token.partition(" ")[0] for token in tokens}
+    how = "on the same connection" if len(connections) == 1 else f"on {len(connections)} connections"
+    return Cause("sent-twice", f"{node} put it into the queue {len(puts)} times, for {len(puts)} commands of the "
+                               f"client {how}.")  # fmt: skip
+
+
+def _still_there(held: Sequence[Stay], takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
+    """Somebody took it first; who had it after that, and since when."""
+    first = end_of(takes[0])
+    server = takes[0].node
+    acks = [stay for stay in stays if stay.gone == ACKNOWLEDGED and stay.end is not None]
+    early = min(acks, key=lambda stay: stay.end or 0.0, default=None)
+    back = next((stay for stay in sorted(stays, key=lambda each: each.start) if stay.start > first
+                 and stay.put in (STARTED, REPLACED)), None)  # fmt: skip
+    if early is None or (len(takes) > 1 and (early.end or 0.0) > end_of(takes[1])):
+        return Cause("never-removed", f"{server or 'A node'} confirmed the first ACK; no node removed it for that.")
+    again = takes[1].node if len(takes) > 1 else ""
+    keeper = next((stay for stay in stays if stay.node != early.node and stay.holds(early.end or 0.0)
+                   and (not again or stay.node == again)
+                   and (stay.end is None or stay.gone_token != early.gone_token)), None)  # fmt: skip
+    source = source_of(back.node, back.start, facts) if back is not None else ""
+    removed = sorted({stay.node for stay in acks if stay.gone_token == early.gone_token})
+    at = early.end or 0.0
+    text = f"{listed([f'{node}{role_at(node, at, facts)}' for node in removed])} removed it at the first ACK"
+    if keeper is not None:
+        text += f"; {keeper.node}{role_at(keeper.node, at, facts)} did not, and still had it"
+        if back is not None and back.put == REPLACED and source == keeper.node:
+            others = sorted({stay.node for stay in stays if stay.put == REPLACED and stay.start > first})
+            text += f", and gave it back to {listed(others)} with its state"
+        return Cause("kept-elsewhere", f"{text}.")
+    if back is not None and back.put == REPLACED:
+        whose = f"{shorten(source)}’s state" if source else "the state that replaced its own"
+        return Cause("came-back", f"{text}; {back.node} had it again with {whose} at {back.start:.3f} s.")
+    if back is not None:
+        fault = ended_by(back.node, back.start, facts.faults)
+        return Cause("back-after-start", f"{text}; {back.node} had it again when it was started at {back.start:.3f} s"
+                                         f"{f', after {fault}' if fault else ''}.")  # fmt: skip
+    return Cause("", CANT_TELL)

@@ -1,0 +1,173 @@
+"""The life of a message: sent, confirmed, on which nodes it came to be, taken, and when the last of them lost it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from reports.message_trace import Stay
+from reports.pack import shorten
+from reports.recorded import CLOCKS_S, NEAR_S, Facts, role_text, source_of, what_happened
+from reports.story import Operation, fault_name
+from stormproof.contracts.system import (
+    ACKNOWLEDGED,
+    CLOSED,
+    COPIED,
+    LOGGED,
+    REPLACED,
+    RETURNED,
+    SENT,
+    STARTED,
+)
+
+MAX_EVENTS = 60
+"""Events of one life that a page tells."""
+_TOGETHER_S = 0.25
+"""Nodes to which the same happens within so many seconds are told together."""
+_CAME = {
+    SENT: "had it in {place}", COPIED: "had a copy in {place}", LOGGED: "had it in the log, not carried out yet",
+    STARTED: "was started, and had it in {place}",
+    CLOSED: "put it into {place} again, as a client’s connection was closed",
+    RETURNED: "put it into {place} again, as a client gave it back",
+}  # fmt: skip
+
+SEND, RECEIPT, DELIVERY, HERE, AWAY, STATE, ROLE, FAULT = (
+    "send", "receipt", "delivery", "here", "away", "state", "role", "fault")  # fmt: skip
+"""Kinds of events: three are arrows between a client process and a node, a transfer of state is one between nodes; the
+others happen at nodes."""
+
+
+@dataclass(frozen=True)
+class LifeEvent:
+    """Something that happened to a message, or to a node that had it. ``source`` and ``targets`` are nodes, or client
+    processes (``client 3``)."""
+
+    time: float
+    kind: str
+    text: str
+    source: str = ""
+    targets: tuple[str, ...] = ()
+
+
+def life_of(message: str, operations: Sequence[Operation], facts: Facts) -> list[LifeEvent]:
+    """What happened, in order of time; empty where the trace tells nothing of this message."""
+    stays = facts.trace.stays(message)
+    if not facts.trace.exists or not (stays or operations):
+        return []
+    told = list(_operations(message, operations, facts))
+    sent = next((event.time for event in told if event.kind == SEND), None)
+    events = [*told, *(_not_before(event, sent) for event in _stays(stays, facts))]
+    if stays:
+        begin = min(event.time for event in events)
+        end = max(event.time for event in events)
+        events += _roles(stays, facts, end)
+        events += _faults(facts, begin, end)
+    events.sort(key=lambda event: event.time)
+    return events[:MAX_EVENTS]
+
+
+def _not_before(event: LifeEvent, sent: float | None) -> LifeEvent:
+    """Nodes' clocks and the harness's differ by a little: nobody has a message before it is sent."""
+    early = sent is not None and sent - CLOCKS_S <= event.time < sent
+    return replace(event, time=sent) if early and sent is not None else event
+
+
+def death_of(stays: Sequence[Stay]) -> float | None:
+    """When the last node that had the message lost it; None if one still has it, or none had it."""
+    ends = [stay.end for stay in stays if not stay.logged]
+    return max((end for end in ends if end is not None), default=None) if ends and None not in ends else None
+
+
+def _operations(message: str, operations: Sequence[Operation], facts: Facts) -> Iterator[LifeEvent]:
+    for op in operations:
+        if op.value != message:
+            continue
+        client, node = f"client {op.process}", op.node or "?"
+        if op.sends:
+            during = f", during {' and '.join(op.faults)}" if op.faults else ""
+            yield LifeEvent(op.start, SEND, f"{client} sent it to {node}{during}.", client, (node,))
+            if op.end is not None and op.type == "ok":
+                role = next((role_text(stretch) for lane in facts.roles if lane.node == node
+                             for stretch in lane.stretches if stretch.start <= op.end < stretch.end), "")
+                text = f"{node}{f' ({role})' if role else ''} confirmed it."
+                yield LifeEvent(op.end, RECEIPT, text, node, (client,))
+            elif op.end is not None:
+                how = "no receipt came" if op.type == "info" else "it was refused"
+                why = f" ({op.error})" if op.error else ""
+                yield LifeEvent(op.end, RECEIPT, f"{client}: {how}{why}.", "", (client,))
+        elif op.takes and op.end is not None:
+            how = "and its ACK was confirmed" if op.type == "ok" else "and its ACK was never confirmed"
+            drain = " in the final drain" if op.function.final else ""
+            yield LifeEvent(op.end, DELIVERY, f"{node} delivered it to {client}{drain}, {how}.", node, (client,))
+
+
+def _stays(stays: Sequence[Stay], facts: Facts) -> Iterator[LifeEvent]:
+    came: list[tuple[float, str, str]] = []
+    gone: list[tuple[float, str, str]] = []
+    last = max((stay.end for stay in stays if stay.end is not None and not stay.logged), default=None)
+    dead = death_of(stays) is not None
+    for stay in stays:
+        if stay.put == REPLACED:
+            source = source_of(stay.node, stay.start, facts)
+            text = f"{stay.node} had it in {shorten(stay.place)}, with {shorten(source)}’s state." if source else (
+                f"{stay.node} had it in {shorten(stay.place)}, with another state.")
+            yield LifeEvent(stay.start, STATE if source else HERE, text, source, (stay.node,))
+        else:
+            words = _CAME.get(stay.put, f"had it in {{place}} ({shorten(stay.put)})").replace(
+                "{place}", shorten(stay.place))
+            came.append((stay.start, stay.node, words))
+        if stay.end is None:
+            continue
+        words, _ = what_happened(stay, facts)
+        if stay.gone == REPLACED and (source := source_of(stay.node, stay.end, facts)):
+            finish = _finish(stay, stays, dead, last)
+            yield LifeEvent(stay.end, STATE, f"{stay.node} {words}{finish}.", source, (stay.node,))
+        else:
+            gone.append((stay.end, stay.node, words + _finish(stay, stays, dead, last)))
+    yield from _together(came, HERE)
+    yield from _together(gone, AWAY)
+
+
+def _finish(stay: Stay, stays: Sequence[Stay], dead: bool, last: float | None) -> str:
+    """What the last end of all says, if the message is dead by then, unless it was consumed."""
+    if not dead or stay.end != last or stay.gone == ACKNOWLEDGED or stay.logged:
+        return ""
+    others = {each.node for each in stays if each.node != stay.node and not each.logged}
+    return "; no other node ever had it: gone" if not others else "; no node has it any more: gone"
+
+
+def _together(found: list[tuple[float, str, str]], kind: str) -> Iterator[LifeEvent]:
+    found.sort()
+    while found:
+        time, _, words = found[0]
+        alike = [each for each in found if each[2] == words and each[0] - time <= _TOGETHER_S]
+        nodes = sorted({each[1] for each in alike})
+        found = [each for each in found if each not in alike]
+        listed = f"{', '.join(nodes[:-1])} and {nodes[-1]}" if len(nodes) > 1 else nodes[0]
+        yield LifeEvent(time, kind, f"{listed} {words}.", "", tuple(nodes))
+
+
+def _roles(stays: Sequence[Stay], facts: Facts, end: float) -> Iterator[LifeEvent]:
+    """The roles of nodes while they had the message."""
+    for lane in facts.roles:
+        node = lane.node.partition(".")[0]
+        mine = [stay for stay in stays if stay.node == node]
+        known: tuple[str, str, tuple[str, ...]] | None = None
+        for stretch in lane.stretches:
+            had = any(stay.start <= stretch.start and (stay.end is None or stretch.start <= stay.end + NEAR_S)
+                      for stay in mine)  # fmt: skip
+            before, known = known, (stretch.role, stretch.group, stretch.members)
+            if had and stretch.start <= end and known != before:
+                yield LifeEvent(stretch.start, ROLE, f"{lane.node} was {role_text(stretch)}.", "", (node,))
+
+
+def _faults(facts: Facts, begin: float, end: float) -> Iterator[LifeEvent]:
+    for fault in facts.faults:
+        start, until = fault.start / 1e9, None if fault.end is None else fault.end / 1e9
+        if start > end or (until is not None and until < begin):
+            continue
+        name = f"{fault_name(fault)} ({', '.join(fault.targets)})" if fault.targets else fault_name(fault)
+        if start >= begin:
+            yield LifeEvent(start, FAULT, f"{shorten(name)} was injected.", "", fault.targets)
+        if until is not None and until <= end:
+            yield LifeEvent(until, FAULT, f"{shorten(name)} was healed.", "", fault.targets)

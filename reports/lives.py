@@ -1,0 +1,93 @@
+"""The lives of a run's messages, as its page holds them: told in words for those of anomalies, and as marks of the
+trace for all, so that any message can be found."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reports.life import LifeEvent, death_of, life_of
+from reports.recorded import Facts
+from reports.spans import parse_value
+from reports.story import Narrator, Operation, ShownAnomaly
+from stormproof.contracts.system import PUT
+
+MAX_MARKS = 300_000
+"""Marks of the trace that a page holds: about three bytes each."""
+_TICKS = 1e4
+"""Of a second: as columns of 32 bits hold a day and more."""
+
+
+@dataclass
+class Lives:
+    """``told``: message -> what happened to it. Without a narrator there is no history to tell it with."""
+
+    facts: Facts
+    narrator: Narrator | None
+    told: dict[str, list[LifeEvent]] = field(default_factory=dict)
+    _all: list[Operation] | None = None
+
+    def operations(self) -> Sequence[Operation]:
+        """All client operations of the run; read once, when somebody asks."""
+        if self._all is None:
+            count = len(self.narrator.spans) if self.narrator is not None else 0
+            self._all = [self.narrator.operation(at, False) for at in range(count)] if self.narrator is not None else []
+        return self._all
+
+    def tell(self, anomalies: Sequence[ShownAnomaly]) -> None:
+        """Tell the life of each anomaly's message, once."""
+        for anomaly in anomalies:
+            if parse_value(anomaly.value) is not None and anomaly.value not in self.told:
+                events = life_of(anomaly.value, anomaly.operations, self.facts)
+                if events:
+                    self.told[anomaly.value] = events
+
+    def death(self, anomaly: ShownAnomaly) -> float | None:
+        """When the last node that had the message of an anomaly lost it; None where nothing tells it."""
+        return death_of(self.facts.trace.stays(anomaly.value)) if anomaly.value in self.told else None
+
+    def deaths(self) -> list[float]:
+        """Those of all that were told."""
+        found = (death_of(self.facts.trace.stays(message)) for message in self.told)
+        return sorted({time for time in found if time is not None})
+
+    def data(self) -> dict[str, Any]:
+        """For the page's script: message -> [seconds, kind, from whom, to whom, words]."""
+        return {message: [[round(e.time, 6), e.kind, e.source, list(e.targets), e.text] for e in events]
+                for message, events in self.told.items()}  # fmt: skip
+
+    def trace_data(self) -> dict[str, Any] | None:
+        """For the page's script: all marks as compressed 32-bit columns, with the names that they number; messages that
+        are too many are left out, which ``left_off`` counts."""
+        trace = self.facts.trace
+        if not trace.exists:
+            return None
+        names = {"messages": {}, "nodes": {}, "places": {}, "causes": {}}  # type: dict[str, dict[str, int]]
+        rows: list[tuple[int, int, int, int, int, int]] = []
+        left_off = 0
+        for message, marks in trace.marks.items():
+            if len(rows) + len(marks) > MAX_MARKS:
+                left_off += 1
+                continue
+            for mark in marks:
+                rows.append((
+                    _number(names["messages"], message), round(mark.time * _TICKS), _number(names["nodes"], mark.node),
+                    int(mark.what == PUT), _number(names["places"], mark.place), _number(names["causes"], mark.cause),
+                ))  # fmt: skip
+        table = np.asarray(rows, dtype="<i4").reshape(len(rows), 6).T
+        table[1, 1:] -= table[1, :-1].copy()  # differences of times compress better
+        return {
+            **{name: list(found) for name, found in names.items()}, "count": len(rows), "left_off": left_off,
+            "columns": ["message", "time", "node", "put", "place", "cause"],
+            "block": base64.b64encode(zlib.compress(np.ascontiguousarray(table).tobytes(), 9)).decode(),
+            "starts": {node: list(times) for node, times in trace.starts.items()},
+        }  # fmt: skip
+
+
+def _number(table: dict[str, int], name: str) -> int:
+    return table.setdefault(name, len(table))

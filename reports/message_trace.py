@@ -1,0 +1,169 @@
+"""Where each message stood, and when, as the nodes' logs of a traced run tell."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from reports.folder import mapping, number, sequence
+from stormproof.contracts.system import GIVEN, GONE, HELD, LOGGED, PUT, STARTED
+from stormproof.errors import HistoryError
+from stormproof.history.bounds import read_small_text
+from stormproof.run_folder import MESSAGE_TRACE
+
+UNNAMED = "?"
+_START_S = 2.0
+"""Seconds after a program's start within which it has told all that it holds."""
+_CLIPPED = "clipped"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """At ``time`` (seconds of the run) a message came to a place of a node (``put``) or left it (``gone``)."""
+
+    time: float
+    node: str
+    what: str
+    place: str
+    cause: str
+    token: str
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A node had a message at ``place`` from ``start`` on, for the reason ``put``; until ``end``, for the reason
+    ``gone``, or to the end of the run (``end`` is None). The tokens tell which commands did it."""
+
+    node: str
+    place: str
+    start: float
+    put: str
+    put_token: str = ""
+    end: float | None = None
+    gone: str = ""
+    gone_token: str = ""
+
+    @property
+    def logged(self) -> bool:
+        """Whether it was in a log only, to be applied later."""
+        return self.put == LOGGED
+
+    def holds(self, time: float) -> bool:
+        """Whether it is there at a time."""
+        return self.start <= time and (self.end is None or self.end > time)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What all nodes tell: marks by message in order of time, and by node when it was started anew.
+
+    ``whole``: nothing of it was cut off, and each message has a name; only then does silence mean something.
+    """
+
+    marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    nodes: frozenset[str] = frozenset()
+    whole: bool = False
+    lines: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By node the numbers of the lines of its log that say all this."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is one."""
+        return bool(self.nodes)
+
+    def stays(self, message: str) -> list[Stay]:
+        """Where the message was, in order of the time it came there."""
+        by_node: dict[str, list[Mark]] = defaultdict(list)
+        for mark in self.marks.get(message, ()):
+            by_node[mark.node].append(mark)
+        found = [stay for node, marks in by_node.items() for stay in _stays(marks, self.starts.get(node, ()))]
+        return sorted(found, key=lambda stay: (stay.start, stay.node))
+
+    def given(self, message: str) -> list[Mark]:
+        """When which node gave it to which connection."""
+        return [mark for mark in self.marks.get(message, ()) if mark.what == GIVEN]
+
+    def names_like(self, message: str) -> bool:
+        """Whether it tells of other messages of the same producer, so that it would have told of this one."""
+        producer, slash, _ = message.rpartition("/")
+        return bool(slash) and any(name.startswith(f"{producer}/") for name in self.marks)
+
+
+def read_trace(run_dir: Path) -> Trace:
+    """The trace of a run; an empty one where there is none that can be read."""
+    marks: dict[str, list[Mark]] = defaultdict(list)
+    starts: dict[str, list[float]] = defaultdict(list)
+    nodes: set[str] = set()
+    lines: dict[str, set[int]] = defaultdict(set)
+    whole = True
+    for row in _rows(run_dir / MESSAGE_TRACE):
+        time, node, what, cause = number(row.get("time")), str(row.get("node")), row.get("what"), str(row.get("cause"))
+        if time is None:
+            continue
+        nodes.add(node)
+        lines[node].add(int(number(row.get("line")) or 0))
+        if what == _CLIPPED:
+            whole = False
+        elif what == HELD and cause == STARTED:
+            starts[node].append(time)
+        elif what in (PUT, GONE, GIVEN):
+            mark = Mark(time, node, str(what), str(row.get("place")), cause, str(row.get("token") or ""))
+            for name in sequence(row.get("messages")):
+                marks[str(name)].append(mark)
+    whole = whole and not marks.pop(UNNAMED, None)
+    return Trace({name: tuple(found) for name, found in marks.items()},
+                 {node: tuple(sorted(times)) for node, times in starts.items()}, frozenset(nodes), whole,
+                 {node: frozenset(numbers) for node, numbers in lines.items()})  # fmt: skip
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        lines = read_small_text(path).splitlines()
+    except (OSError, HistoryError):
+        return  # a report shows what it can
+    for line in lines:
+        try:
+            yield mapping(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+
+
+def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[Stay]:
+    """Those of one node. What it holds after a start, it tells again; what it does not tell again was not on disk."""
+    open_stays: list[Stay] = []
+    done: list[Stay] = []
+    pending = list(starts)
+    for mark in [*marks, None]:
+        while pending and (mark is None or mark.time >= pending[0]):
+            start = pending.pop(0)
+            again = Counter(each.place for each in marks if each.what == PUT and each.cause == STARTED
+                            and start <= each.time <= start + _START_S)  # fmt: skip
+            done += _ended(open_stays, again, start)
+        if mark is None:
+            break
+        if mark.what == PUT and not (mark.cause == STARTED and any(stay.place == mark.place for stay in open_stays)):
+            open_stays.append(Stay(mark.node, mark.place, mark.time, mark.cause, mark.token))
+        elif mark.what == GONE:
+            mine = next((stay for stay in open_stays if stay.place == mark.place), None)
+            if mine is not None:
+                open_stays.remove(mine)
+                done.append(replace(mine, end=mark.time, gone=mark.cause, gone_token=mark.token))
+    return [*done, *open_stays]
+
+
+def _ended(open_stays: list[Stay], again: Counter[str], start: float) -> Iterable[Stay]:
+    ended = []
+    for stay in list(open_stays):
+        if stay.logged:  # the log is not told again
+            continue
+        if again[stay.place]:
+            again[stay.place] -= 1
+            continue
+        open_stays.remove(stay)
+        ended.append(replace(stay, end=start, gone=STARTED))
+    return ended

@@ -1,0 +1,140 @@
+"""Why something went wrong that is no message of a queue: an object that a design keeps, a prepared transaction, an
+event for a subscriber; and what is known of messages of which nobody recorded where they stood."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from reports.message_trace import Stay
+from reports.pack import shorten
+from reports.recorded import (
+    CANT_TELL,
+    CLOCKS_S,
+    NO_TRACE,
+    Cause,
+    Facts,
+    end_of,
+    ended_by,
+    listed,
+    role_at,
+    role_text,
+    source_of,
+    stretches_at,
+    what_happened,
+)
+from reports.story import Operation, ShownAnomaly
+from stormproof.contracts.fault import ENDS_PROCESS
+from stormproof.contracts.system import ACKNOWLEDGED, CLOSED, REPLACED
+from stormproof.vocabulary import OBJECT
+
+NOT_LINEARIZABLE, PREPARED = "not-linearizable", "prepared"
+"""A kind of anomaly, of which a check says what answer was wrong; the place of prepared transactions."""
+_MOMENT_S = 1e-4
+_XID = re.compile(r"\bXID (\S+) ")
+_ENDED = {"open": "when a client took up its connection again", "commit": "when a COMMIT came",
+          "abort": "when an ABORT came", CLOSED: "when a connection was closed"}  # fmt: skip
+
+
+def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
+    """What first befell the node that had confirmed a lost message: its state was replaced, or a fault ended it."""
+    sends = [op for op in anomaly.operations if op.sends and op.type == "ok" and op.value == anomaly.value]
+    if not sends or not sends[0].node or any(op.takes for op in anomaly.operations if op.value == anomaly.value):
+        return Cause("", NO_TRACE)
+    node, time = sends[0].node, end_of(sends[0])
+    replaced = min((each.time for each in facts.transfers
+                    if each.target.partition(".")[0] == node and each.time >= time), default=None)  # fmt: skip
+    ended = min((fault.start / 1e9 for fault in facts.faults if ENDS_PROCESS in fault.effects and node in fault.targets
+                 and fault.start / 1e9 >= time), default=None)  # fmt: skip
+    only = facts.nodes == 1
+    rest = "" if only else " Whether other nodes had it was not recorded."
+    if replaced is not None and (ended is None or replaced < ended):
+        source = source_of(node, replaced, facts)
+        whose = f"{shorten(source)}’s state" if source else "another node’s state"
+        others = [(lane.node, stretch) for lane, stretch in stretches_at(facts.roles, time)
+                  if stretch.leads and lane.node.partition(".")[0] != node]  # fmt: skip
+        names = listed([f"{name} ({role_text(each)})" for name, each in others])
+        beside = f" while {names} led, too" if others else ""
+        return Cause("untraced:replaced", f"{node}{role_at(node, time, facts)} confirmed it{beside}, and took {whose} "
+                                          f"at {replaced:.3f} s.{rest}", replaced)  # fmt: skip
+    if ended is not None:
+        who = f"{node}, the only node," if only else node
+        fault = ended_by(node, ended, facts.faults)
+        return Cause("untraced:ended", f"{who} confirmed it, and was ended by {fault} at {ended:.3f} s, before anybody "
+                                       f"had taken it.{rest}", ended)  # fmt: skip
+    return Cause("", NO_TRACE)
+
+
+def of_object(anomaly: ShownAnomaly, facts: Facts) -> Cause:
+    """Why, where an anomaly is of something else than a message: an object that a design keeps, or a transaction."""
+    detail = dict(anomaly.detail)
+    branch = _XID.search(detail.get("error", ""))
+    if branch is not None:
+        ends = [stay for stay in facts.trace.stays(branch[1]) if stay.place == PREPARED and stay.end is not None]
+        if not ends:
+            return Cause("", CANT_TELL)
+        first = min(ends, key=lambda stay: stay.end or 0.0)
+        how = _ENDED.get(first.gone, f"({shorten(first.gone)})")
+        return Cause(f"prepared:{first.gone}", f"{first.node} ended the prepared transaction {how}.")
+    name = detail.get(OBJECT, "").replace(" ", "-")
+    stays = facts.trace.stays(name) if name else []
+    if not stays:
+        # Of an object it says which answer was wrong, not why.
+        reason = "" if anomaly.kind == NOT_LINEARIZABLE else detail.get("reason") or detail.get("state") or ""
+        return Cause("breach", f"{reason}.") if reason else Cause("", CANT_TELL)
+    against = _against_majority(stays, facts)
+    if against:
+        return Cause("against-majority", against)
+    for op in sorted(anomaly.operations, key=end_of):
+        told = _disagreement(stays, op, facts)
+        if told:
+            return Cause("disagreed", told)
+    return Cause("", CANT_TELL)
+
+
+def _against_majority(stays: Sequence[Stay], facts: Facts) -> str:
+    """The first time that a node's state was replaced by one that lacked what most nodes had, or had what most had
+    removed."""
+    quorum = len(facts.trace.nodes) // 2 + 1
+    changes = [(stay.end, stay, False) for stay in stays if stay.gone == REPLACED and stay.end is not None]
+    changes += [(stay.start, stay, True) for stay in stays if stay.put == REPLACED]
+    for time, stay, came in sorted(changes, key=lambda each: each[0]):
+        having = sorted({each.node for each in stays if each.holds(time - _MOMENT_S)})
+        lacking = sorted(facts.trace.nodes - set(having))
+        if not came and len(having) >= quorum:
+            what, _ = what_happened(stay, facts)
+            return f"{listed(having)}, most of the nodes, had it, when {stay.node} {what}, at {time:.3f} s."
+        removed = {each.node for each in stays if each.end is not None and each.end < time}
+        if came and len(lacking) >= quorum and removed.issuperset(lacking):
+            source = source_of(stay.node, time, facts)
+            return (f"{listed(lacking)}, most of the nodes, had removed it, when {stay.node} had it again with "
+                    f"{f'{shorten(source)}’s state' if source else 'another state'}, at {time:.3f} s.")
+    return ""
+
+
+def _disagreement(stays: Sequence[Stay], op: Operation, facts: Facts) -> str:
+    """Which serving nodes had an object and which had not, if they differed for as long as an operation lasted."""
+    start, end = op.start - CLOCKS_S, end_of(op) + CLOCKS_S
+    serving = {lane.node for lane, stretch in stretches_at(facts.roles, end_of(op)) if stretch.serving}
+    having = sorted({stay.node for stay in stays if stay.start <= start and (stay.end is None or stay.end >= end)}
+                    & serving)  # fmt: skip
+    lacking = sorted(node for node in facts.trace.nodes & serving if not any(
+        stay.node == node and stay.start <= end and (stay.end is None or stay.end >= start) for stay in stays))
+    if not having or not lacking:
+        return ""
+    roles = [listed([f"{node}{role_at(node, end_of(op), facts)}" for node in nodes]) for nodes in (having, lacking)]
+    return f"While {op.f} was answered through {op.node or 'a node'}, {roles[0]} had it, and {roles[1]} had not."
+
+
+def of_event(stays: Sequence[Stay], facts: Facts) -> Cause:
+    """An event waits at one replica for each subscriber, in memory."""
+    late = [stay for stay in stays if stay.put == "retry" and not stay.put_token.startswith("behind 0 ")]
+    if late:
+        return Cause("retried-late", f"{late[0].node} could not deliver it at first, and tried again only behind "
+                                     "events that had come after it.")  # fmt: skip
+    ended = [stay for stay in stays if stay.end is not None and stay.gone not in (ACKNOWLEDGED, "undelivered")]
+    if not ended:
+        return Cause("", CANT_TELL)
+    last = max(ended, key=lambda stay: stay.end or 0.0)
+    return Cause(last.gone.partition(":")[0], f"It waited at {last.node} for the subscriber, and {last.node} "
+                                              f"{what_happened(last, facts)[0]}.", last.end)  # fmt: skip

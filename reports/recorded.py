@@ -1,0 +1,141 @@
+"""What a run recorded of its nodes and messages, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from reports.message_trace import Stay, Trace
+from reports.pack import shorten
+from reports.roles import Lane, Stretch, Transfer
+from reports.story import Operation, fault_name
+from stormproof.contracts.fault import ENDS_PROCESS
+from stormproof.contracts.system import (
+    ACKNOWLEDGED,
+    CLOSED,
+    COPIED,
+    DELETED,
+    REPLACED,
+    RESET,
+    RETURNED,
+    STARTED,
+    TRUNCATED,
+)
+from stormproof.history.ledger import FaultWindow
+
+CLOCKS_S = 0.02
+"""By so much the times of logs and of the history may be out of order."""
+NEAR_S = 1.0
+"""Within so many seconds a transfer that a node announces is the replacement of its state that its trace tells."""
+CANT_TELL = "What the nodes recorded does not tell why."
+NO_TRACE = "Where the messages stood was not recorded (--set trace=true does, of systems that can)."
+_REMOVED = {
+    ACKNOWLEDGED: "removed it for an acknowledgement",
+    RETURNED: "removed it when a client gave it back",
+    RESET: "discarded it, told to reset its queue",
+    DELETED: "removed it with its queue",
+    COPIED: "removed it as another node told",
+    TRUNCATED: "removed it from its log, which another node's contradicted",
+    "open": "removed it when a client took up its connection again",
+    "commit": "removed it when a transaction was committed",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run recorded beside its history; times are seconds of the run."""
+
+    trace: Trace = field(default_factory=Trace)
+    roles: Sequence[Lane] = ()
+    transfers: Sequence[Transfer] = ()
+    faults: Sequence[FaultWindow] = ()
+    nodes: int = 0
+    """How many nodes have logs."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """``code`` tells one from another; ``sentence`` says it of one message or of several ("it"); ``death``: when the
+    last node that had the message lost it, if it did. Without a ``code`` nothing is known."""
+
+    code: str
+    sentence: str
+    death: float | None = None
+
+
+def what_happened(stay: Stay, facts: Facts) -> tuple[str, str]:
+    """What ended a stay, and when, if that is a moment that many messages share."""
+    end = stay.end or 0.0
+    when = f"at {end:.3f} s"
+    if stay.gone == REPLACED:
+        source = source_of(stay.node, end, facts)
+        if not source:
+            return "had its state replaced by one that lacked it", when
+        return f"took {shorten(source)}’s state, which lacked it", when
+    if stay.gone == STARTED:
+        fault = ended_by(stay.node, end, facts.faults)
+        return "was started again without it" + (f", after {fault}" if fault else ""), when
+    if stay.gone == CLOSED:
+        _, _, reason = stay.gone_token.partition(" ")
+        return f"removed it when a client’s connection was closed{f' ({shorten(reason)})' if reason else ''}", ""
+    return _REMOVED.get(stay.gone, f"removed it ({shorten(stay.gone)})"), ""
+
+
+def source_of(node: str, time: float, facts: Facts) -> str:
+    """Whose state a node announced to have taken at a time; empty where it did not say."""
+    near = [each for each in facts.transfers
+            if each.target.partition(".")[0] == node and abs(each.time - time) <= NEAR_S]  # fmt: skip
+    source = min(near, key=lambda each: abs(each.time - time)).source if near else ""
+    if source and source not in facts.trace.nodes and len(facts.trace.nodes) == 2:
+        return next(iter(facts.trace.nodes - {node}))  # of a pair, "its peer"
+    return "" if source == "?" else source
+
+
+def ended_by(node: str, before: float, faults: Sequence[FaultWindow]) -> str:
+    """The last fault that had ended the programs of a node."""
+    ended = [fault for fault in faults if ENDS_PROCESS in fault.effects and node in fault.targets
+             and fault.start / 1e9 <= before]  # fmt: skip
+    return fault_name(ended[-1]) if ended else ""
+
+
+def stretches_at(roles: Sequence[Lane], time: float) -> Iterator[tuple[Lane, Stretch]]:
+    """The role of each node at a time."""
+    for lane in roles:
+        for stretch in lane.stretches:
+            if stretch.start <= time < stretch.end:
+                yield lane, stretch
+
+
+def group_at(node: str, time: float, facts: Facts) -> str:
+    """The group of a node at a time; empty if its log does not tell."""
+    return next((stretch.group for lane, stretch in stretches_at(facts.roles, time) if lane.node == node), "")
+
+
+def role_at(node: str, time: float, facts: Facts) -> str:
+    """What a node was at a time, in brackets; nothing if its log does not tell."""
+    mine = [stretch for lane, stretch in stretches_at(facts.roles, time) if lane.node == node]
+    return f" ({role_text(mine[-1])})" if mine else ""
+
+
+def role_text(stretch: Stretch) -> str:
+    """A role with its group, as a person reads it."""
+    group = shorten(stretch.group, 24)
+    if stretch.members:
+        members = ", ".join(shorten(member) for member in stretch.members)
+        group = f"{group}: {members}" if group else members
+    return f"{shorten(stretch.role)}{f', {group}' if group else ''}"
+
+
+def end_of(op: Operation) -> float:
+    """When an operation was over, or began if its end is not in the history."""
+    return op.start if op.end is None else op.end
+
+
+def nodes_of(stays: Iterable[Stay]) -> list[str]:
+    """The nodes where a message stayed."""
+    return sorted({stay.node for stay in stays})
+
+
+def listed(names: Sequence[str]) -> str:
+    """``n1, n2 and n3``."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -1,0 +1,77 @@
+"""A trace of messages changes nothing but the nodes' logs, and tells where messages stood."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.coverage import note_log_events
+from harness.sim.campaign import ALL, Case, run_and_judge
+from reports.message_trace import read_trace
+from reports.roles import role_lanes
+from stormproof.contracts.system import ACKNOWLEDGED, COPIED, DELETED, SENT, STARTED
+from stormproof.run_folder import read_run
+
+CASES = {
+    "joram": Case("joram", "queue", "partition,kill", 3, 3.0, 40.0, {"min_ok": "1", "detection_timeout": "0.5"}),
+    "qpid": Case("qpid", "queue", "kill", 3, 3.0, 40.0, {"min_ok": "1", "detection_timeout": "0.5"}),
+    "fiorano": Case("fiorano", "queue", "kill", 2, 3.0, 40.0, {"min_ok": "1"}),
+    "icestorm": Case("icestorm", "events", "partition", 3, 3.0, 40.0, {"min_ok": "1"}),
+    "transactions": Case("joram", "transaction", "kill", 3, 3.0, 30.0,
+                         {"transactions": "xa", "min_ok": "1", "detection_timeout": "0.5"}),
+    "servers": Case("joram", "store-and-forward", "kill", 6, 3.0, 30.0, {"min_ok": "1", "detection_timeout": "0.5"}),
+}  # fmt: skip
+
+
+@pytest.mark.requirement("H25")
+@pytest.mark.parametrize("name", CASES)
+def test_a_traced_run_has_the_same_history_and_verdict(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    traced = replace(case, settings={**case.settings, "trace": "true"})
+    plain, verdict = run_and_judge(case, 3, tmp_path, tmp_path, ALL)
+    told, again = run_and_judge(traced, 3, tmp_path, tmp_path, ALL)
+    assert plain.history_sha256 == told.history_sha256 != ""
+    assert verdict is not None
+    assert again is not None
+    assert [(check.check, check.outcome.verdict) for check in verdict.checks] == [
+        (check.check, check.outcome.verdict) for check in again.checks]
+    assert plain.run_dir is not None
+    assert told.run_dir is not None
+    for run_dir in (plain.run_dir, told.run_dir):
+        note_log_events(run_dir, over=True)
+    assert not read_trace(plain.run_dir).exists
+    trace = read_trace(told.run_dir)
+    assert trace.whole
+    assert trace.nodes >= {"n1", "n2"}
+    assert len(trace.marks) > 20
+    removed = [stay for message in trace.marks for stay in trace.stays(message) if stay.end is not None]
+    assert removed, "messages come and go"
+    assert all(trace.lines[node] for node in trace.nodes)
+    options = read_run(told.run_dir)["test"]["options"]
+    assert options["trace"] is True
+
+
+@pytest.mark.requirement("H25")
+def test_what_a_trace_tells_of_a_message(tmp_path: Path) -> None:
+    case = CASES["qpid"]
+    told, _ = run_and_judge(replace(case, settings={**case.settings, "trace": "true"}), 3, tmp_path, tmp_path, ALL)
+    assert told.run_dir is not None
+    note_log_events(told.run_dir, over=True)
+    trace = read_trace(told.run_dir)
+    first = trace.stays("0/0")
+    assert {stay.put for stay in first} <= {SENT, COPIED, STARTED}
+    assert SENT in {stay.put for stay in first}, "the primary was sent it, the backups copy it"
+    assert COPIED in {stay.put for stay in first}
+    assert {stay.gone for stay in first} <= {ACKNOWLEDGED, COPIED, STARTED, DELETED}
+    assert trace.given("0/0")
+
+
+@pytest.mark.requirement("H25")
+def test_members_of_groups_are_known(tmp_path: Path) -> None:
+    told, _ = run_and_judge(CASES["joram"], 3, tmp_path, tmp_path, ALL)
+    assert told.run_dir is not None
+    note_log_events(told.run_dir, over=True)
+    led = [stretch for lane in role_lanes(told.run_dir, (), 100) for stretch in lane.stretches if stretch.leads]
+    assert ("n1", "n2", "n3") in {tuple(sorted(stretch.members)) for stretch in led}
