@@ -9,10 +9,12 @@ import base64
 import math
 from typing import Any
 
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import NotDone
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
+NOBODY = Credentials()
 _NOT_DONE = ("no leader", "not capable", "too many requests")
 """What etcd says of requests that it has not proposed; others may have been carried out (etcd's server/etcdserver
 /errors.go)."""
@@ -21,13 +23,15 @@ _NOT_DONE = ("no leader", "not capable", "too many requests")
 class EtcdConnection:
     """One client's connection to one member; it does not look for another."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials = NOBODY) -> None:
+        self._credentials = credentials
         self._client: Any = None
         self._locks: dict[str, tuple[str, str, int]] = {}
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, and ask who is there."""
+        """Connect from the address ``local``, log in where that is wanted, and ask who is there."""
         self._client = http_client(host, port, local)
+        await log_in(self._client, self._credentials)
         await ask(self._client, "maintenance/status", {})
 
     async def read(self, name: str) -> bytes | None:
@@ -73,6 +77,10 @@ class EtcdConnection:
             await ask(self._client, "lease/revoke", {"ID": lease})
         return done
 
+    async def remove(self, name: str) -> None:
+        """Delete a key."""
+        await ask(self._client, "kv/deleterange", {"key": _packed(name)})
+
     async def close(self) -> None:
         """Disconnect."""
         if self._client is not None:
@@ -86,6 +94,23 @@ def http_client(host: str, port: int, local: str = "") -> Any:
     transport = httpx.AsyncHTTPTransport(local_address=local or None, retries=0)
     return httpx.AsyncClient(base_url=f"http://{host}:{port}/v3/", transport=transport,
                              timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))  # fmt: skip
+
+
+async def log_in(client: Any, credentials: Credentials) -> None:
+    """Have the member's token sent with all further requests (etcd's documentation: "gRPC gateway",
+    *Authentication*).
+
+    Raises:
+        NotDone: it lets nobody in with these.
+    """
+    if not credentials.login:
+        return
+    request = {"name": credentials.login, "password": credentials.passcode}
+    try:
+        told = await ask(client, "auth/authenticate", request)
+    except RuntimeError as error:
+        raise NotDone(f"it does not let us in: {error}") from error
+    client.headers["Authorization"] = told["token"]
 
 
 async def ask(client: Any, method: str, request: dict[str, Any]) -> dict[str, Any]:
