@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.backends.ssh.clients import source_address
-from stormproof.contracts.backend import HOST_ROOT, Backend, Capability, Credentials, Link, ProcessState
+from stormproof.contracts.backend import (
+    HOST_ROOT,
+    KILL,
+    LINKS,
+    PACKETS,
+    PAUSE,
+    Backend,
+    Capability,
+    Credentials,
+    Link,
+    ProcessState,
+)
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
@@ -102,6 +113,12 @@ class AttachBackend(Backend):
     def requirements() -> Sequence[Capability]:
         """Nothing here."""
         return [Capability("attach", True, "a system that runs already")]
+
+    @staticmethod
+    def lacks() -> Mapping[str, str]:
+        """All: for faults there must be a way to the hosts."""
+        return dict.fromkeys((LINKS, PACKETS, PAUSE, KILL), "clients alone reach it; for faults, name its hosts: "
+                             "--hosts FILE")  # fmt: skip
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
