@@ -82,25 +82,31 @@ def resume_left_script(folder: str) -> str:
     return f"note={note}; if [ -f \"$note\" ]; then ( port=0{_PRELUDE}{_RESUME} ); echo 'a stopped process'; fi"
 
 
-def kill_script(port: int) -> str:
-    """End whoever listens with SIGKILL, and wait until these processes are gone."""
+def end_script(port: int, signal: str, seconds: float) -> str:
+    """Send whoever listens a signal that ends it, and wait until these processes are gone; those that are there after
+    so many seconds get SIGKILL."""
     return _script(port, f"""
 born_of() {{ look "$1"; echo "$born"; }}
 before=$(for pid in $pids; do echo "$pid:$(born_of "$pid")"; done)
-[ -z "$pids" ] || kill -s KILL $pids || exit 1
-left={_steps()}
+[ -z "$pids" ] || kill -s {signal} $pids || exit 1
+[ -z "$pids" ] || kill -s CONT $pids 2>/dev/null
+left={_steps(seconds)} more={_steps()}
 for each in $before; do
   pid=${{each%%:*}} was=${{each#*:}}
   while look "$pid"; [ -n "$state" ] && [ "$born" = "$was" ]; do
-    left=$((left - 1)); [ $left -gt 0 ] || {{ echo "process $pid outlived SIGKILL"; exit 1; }}
+    left=$((left - 1))
+    [ $left -gt 0 ] || {{
+      kill -s KILL "$pid" 2>/dev/null
+      more=$((more - 1)); [ $more -gt 0 ] || {{ echo "process $pid outlived SIGKILL"; exit 1; }}
+    }}
     sleep {_STEP_S}
   done
 done
 """)  # fmt: skip
 
 
-def _steps() -> int:
-    return max(1, round(SETTLE_S / _STEP_S))
+def _steps(seconds: float = SETTLE_S) -> int:
+    return max(1, round(seconds / _STEP_S))
 
 
 def _script(port: int, body: str) -> str:

@@ -16,7 +16,9 @@ from harness.backends.attach import ATTACH, credentials_from_environment, places
 from harness.backends.packets import PACKET_ABILITIES
 from harness.backends.ssh.backend import OPTIONS, SshBackend
 from harness.backends.ssh.hosts import Host
+from nemesis.families import families_of
 from stormproof.contracts.backend import FILES, KILL, PAUSE, Capability, Credentials, ProcessState
+from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
@@ -57,8 +59,9 @@ class AttachSshBackend(SshBackend):
     @staticmethod
     def cannot(test: Test, topology: Topology) -> str:
         """What ends a process must be undone by somebody."""
-        if {"kill", "crash", "stop", "rolling"} & {*test.nemesis} and not test.options.get(SUPERVISED.name):
-            return (f"faults that end processes ({', '.join(test.nemesis)}): nothing is started where we are attached; "
+        ending = [family.name for family in families_of(test) if ENDS_PROCESS in family.effects]
+        if ending and not test.options.get(SUPERVISED.name):
+            return (f"faults that end processes ({', '.join(ending)}): nothing is started where we are attached; "
                     "if something there starts again what was killed, say so: --set supervised=true")
         return ""
 
@@ -95,11 +98,11 @@ class AttachSshBackend(SshBackend):
 
     async def kill(self, node: str, program: str) -> None:
         """End whoever listens."""
-        await self._steer(node, foreign.kill_script(self.port(node)), "can't kill it")
+        await self._steer(node, foreign.end_script(self.port(node), "KILL", process.SETTLE_S), "can't kill it")
 
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """Raises BackendError: what runs there is left as it was found."""
-        raise BackendError(f"{node}: nothing is stopped where we are attached")
+        """Ask whoever listens to end, and end it after ``timeout``; something there starts it again."""
+        await self._steer(node, foreign.end_script(self.port(node), "TERM", timeout), "can't end it", 2 * timeout)
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
         """Raises BackendError: what runs there is left as it was found."""
