@@ -203,5 +203,6 @@ def test_faults_over_ssh(tmp_path: Path) -> None:
         finally:
             there.kill()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "kill" in done.stdout.partition("confirmed fault")[2] and "pause" in done.stdout.partition("confirmed fault")[2]
+    told = done.stdout.partition("confirmed fault")[2]
+    assert "kill" in told and "pause" in told
     assert left.stdout == ""
