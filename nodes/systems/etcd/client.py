@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import json
 import math
 from typing import Any
 
 from stormproof.contracts.backend import Credentials
-from stormproof.contracts.client import NotDone
+from stormproof.contracts.client import LogEntry, NotDone, Progress
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
@@ -27,6 +30,8 @@ class EtcdConnection:
         self._credentials = credentials
         self._client: Any = None
         self._locks: dict[str, tuple[str, str, int]] = {}
+        self._told: asyncio.Queue[LogEntry | Progress | Exception] = asyncio.Queue()
+        self._watching: asyncio.Task[None] | None = None
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect from the address ``local``, log in where that is wanted, and ask who is there."""
@@ -50,6 +55,65 @@ class EtcdConnection:
                 {"key": key, "target": "VALUE", "result": "EQUAL", "value": _packed(expected)})  # fmt: skip
         put = {"request_put": {"key": key, "value": _packed(value)}}
         return bool((await ask(self._client, "kv/txn", {"compare": [held], "success": [put]})).get("succeeded"))
+
+    async def put(self, name: str, body: bytes) -> int:
+        """Put; the answer's revision is that of the change."""
+        told = await ask(self._client, "kv/put", {"key": _packed(name), "value": _packed(body)})
+        return int(told["header"]["revision"])
+
+    async def head(self, name: str) -> int:
+        """By a linearizable read."""
+        found = (await ask(self._client, "kv/range", {"key": _packed(name)})).get("kvs")
+        return int(found[0]["mod_revision"]) if found else 0
+
+    async def watch(self, name: str, after: int) -> None:
+        """One watch on a stream of its own, which tells its progress, too. (etcd's documentation: "API reference",
+        Watch streams.)"""
+        await self._end_watch()
+        self._told = asyncio.Queue()
+        request = {"key": _packed(name), "start_revision": str(after + 1), "progress_notify": True}
+        self._watching = asyncio.get_running_loop().create_task(self._follow(request))
+
+    async def event(self, timeout: float) -> LogEntry | Progress | None:
+        """The next that came."""
+        try:
+            told = await asyncio.wait_for(self._told.get(), timeout)
+        except TimeoutError:
+            return None
+        if isinstance(told, Exception):
+            self._told.put_nowait(told)
+            raise told
+        return told
+
+    async def _follow(self, request: dict[str, Any]) -> None:
+        """Take in what the member tells of a watch, line by line, until it ends."""
+        import httpx
+
+        limits = httpx.Timeout(ANSWER_SECONDS, read=None)
+        try:
+            async with self._client.stream("POST", "watch", json={"create_request": request}, timeout=limits) as answer:
+                async for line in answer.aiter_lines():
+                    self._take_in(json.loads(line))
+            raise ConnectionError("the member ended the watch")
+        except Exception as error:
+            self._told.put_nowait(error)
+
+    def _take_in(self, told: dict[str, Any]) -> None:
+        result = told.get("result")
+        if result is None or result.get("canceled"):
+            raise ConnectionError(f"the watch was ended: {json.dumps(told.get('error') or result)[:200]}")
+        for event in result.get("events", ()):
+            kv = event["kv"]
+            self._told.put_nowait(LogEntry(int(kv["mod_revision"]), base64.b64decode(kv.get("value", ""))))
+        if not result.get("events") and not result.get("created"):
+            self._told.put_nowait(Progress(int(result["header"]["revision"])))
+
+    async def _end_watch(self) -> None:
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await watching
 
     async def acquire(self, name: str, seconds: float) -> int:
         """Have the lock, under a lease of so many seconds, whole ones; waits for it. The token is the revision at which
@@ -83,6 +147,7 @@ class EtcdConnection:
 
     async def close(self) -> None:
         """Disconnect."""
+        await self._end_watch()
         if self._client is not None:
             await self._client.aclose()
 

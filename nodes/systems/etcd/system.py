@@ -22,7 +22,7 @@ class Etcd(ShellSystem):
 
     name = "etcd"
     packages = ("etcd-server",)
-    provides = frozenset({"registers"})
+    provides = frozenset({"registers", "watches"})
     distributions = ("httpx",)
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
     port = CLIENT_PORT
@@ -31,6 +31,7 @@ class Etcd(ShellSystem):
         Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
         Option("election_timeout", 1000, "milliseconds without one after which there is an election"),
         Option("snapshot_count", 100000, "entries after which a member makes a snapshot"),
+        Option("progress_interval", "1s", "how often a watch that had nothing to tell says how far it is"),
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
@@ -45,6 +46,7 @@ class Etcd(ShellSystem):
             "--heartbeat-interval", str(machine.option("heartbeat_interval")),
             "--election-timeout", str(machine.option("election_timeout")),
             "--snapshot-count", str(machine.option("snapshot_count")),
+            "--experimental-watch-progress-notify-interval", str(machine.option("progress_interval")),
         ]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
