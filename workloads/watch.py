@@ -37,9 +37,6 @@ from workloads.client import CONNECT, CONNECTING
 from workloads.log_client import EMPTY
 from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
 
-BACK = 20
-"""Revisions by which a watcher goes back at times."""
-
 
 @dataclass(frozen=True, slots=True)
 class Puts(Generator):
@@ -66,6 +63,7 @@ class Events(Generator):
 
     key: int
     moves: int
+    back: int
     seed: Seed
 
     def op(self, test: Test, ctx: Context) -> Answer:
@@ -73,7 +71,7 @@ class Events(Generator):
             return PENDING, self
         draw, seed = self.seed.below(1000)
         if draw < self.moves:
-            wanted = Op(INVOKE, "rewatch", BACK if draw % 2 else 0, self.key)
+            wanted = Op(INVOKE, "rewatch", self.back if draw % 2 else 0, self.key)
         else:
             wanted = Op(INVOKE, "event", None, self.key)
         return ctx.fill(wanted), replace(self, seed=seed)
@@ -109,6 +107,7 @@ class WatchWorkload(Workload):
         Option("watchers", 4, "threads that watch, each one key", load=True),
         Option("keys", 2, "number of keys", load=True),
         Option("moves", 10, "of a thousand operations of a watcher, how many begin anew at another node"),
+        Option("back", 20, "revisions by which every other of these goes back"),
         Option("poll", 0.25, "seconds that a watcher waits for an event"),
         Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
@@ -166,7 +165,7 @@ class WatchWorkload(Workload):
                     test.rng("rate"))  # fmt: skip
 
         def watching(thread: int) -> Source:
-            return Events((thread - producers) % keys, options["moves"], seeds[thread])
+            return Events((thread - producers) % keys, options["moves"], options["back"], seeds[thread])
 
         everybody = test.concurrency
         both = any_of(on_threads(range(producers), puts), on_threads(range(producers, everybody), per_thread(watching)))
