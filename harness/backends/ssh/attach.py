@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from harness.backends import foreign, process
 from harness.backends.attach import ATTACH, credentials_from_environment, places_of, read_places
 from harness.backends.packets import PACKET_ABILITIES
-from harness.backends.ssh.backend import OPTIONS, SshBackend
+from harness.backends.ssh.backend import SshBackend
 from harness.backends.ssh.hosts import Host
 from nemesis.families import families_of
 from stormproof.contracts.backend import FILES, KILL, PAUSE, Capability, Credentials, ProcessState
@@ -32,7 +32,7 @@ class AttachSshBackend(SshBackend):
     """Hosts, the first of which has the first replica, and so on."""
 
     name = "attach-ssh"
-    options = (ATTACH, SUPERVISED, *(option for option in OPTIONS if option.name != "power"))
+    options = (ATTACH, SUPERVISED, *(option for option in SshBackend.options if option.name != "power"))
     abilities: ClassVar[Mapping[str, str]] = {
         **{name: how for name, how in PACKET_ABILITIES.items() if name != FILES},
         PAUSE: "SIGSTOP to whoever listens at the replica's port, checked in /proc",
