@@ -21,10 +21,20 @@ LOW = (1 << PAIR_SHIFT) - 1
 
 
 @dataclass(frozen=True)
+class Words:
+    """What clients do to logs, as their histories call it: append, read on, read all at the end."""
+
+    append: str = "append"
+    poll: str = "poll"
+    scan: str = "scan"
+
+
+@dataclass(frozen=True)
 class Logs:
     """The rows of logs in one run; all arrays are of rows, in order."""
 
     run: Run
+    words: Words = Words()
 
     def rows(self, kind: int, *functions: str) -> Int64s:
         """Rows of clients of one type, with these functions."""
@@ -50,17 +60,17 @@ class Logs:
     @cached_property
     def appended(self) -> Int64s:
         """Completions of confirmed appends."""
-        return self.rows(vocabulary.OK, "append")
+        return self.rows(vocabulary.OK, self.words.append)
 
     @cached_property
     def polled(self) -> Int64s:
         """Completions of polls that gave an entry."""
-        return self.rows(vocabulary.OK, "poll")
+        return self.rows(vocabulary.OK, self.words.poll)
 
     @cached_property
     def scanned(self) -> Int64s:
         """The entries of the last reads."""
-        return self.rows(vocabulary.OK, "scan")
+        return self.rows(vocabulary.OK, self.words.scan)
 
     def ends(self, function: str, error: str = EMPTY) -> Int64s:
         """Completions of reads that found the log's end, or ended with another error."""

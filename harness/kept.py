@@ -26,6 +26,7 @@ from harness.backends.catalog import BACKENDS
 from nemesis.catalog import FAULTS
 from nemesis.compose import NemesisClient
 from nemesis.families import ANY_KIND, split_aims, supported_families, wanted_kinds
+from stormproof.contracts.backend import Attached
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.ledger import HEAL, INJECT, LedgerLine
@@ -54,6 +55,8 @@ def check_keeping(policy: str, backend: str, *, several: bool) -> None:
         raise UsageError(f"--keep-nodes={policy}: one of {', '.join(POLICIES)}")
     if policy != NEVER and several:
         raise UsageError("--keep-nodes goes with a single run, not with --repeat or --seeds")
+    if policy != NEVER and issubclass(BACKENDS.load(backend), Attached):
+        raise UsageError(f"--keep-nodes: what a run is attached to is left as it was found (backend {backend})")
     if policy != NEVER and BACKENDS.load(backend).in_process:
         raise UsageError(f"--keep-nodes: backend {backend} has no nodes that could be kept")
 

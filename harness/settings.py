@@ -11,6 +11,7 @@ from nemesis.catalog import FAULTS
 from nemesis.families import families_of, split_aims, supported_families
 from nemesis.schedule import options_of, schedule
 from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.backend import Attached
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.contracts.workload import Workload
@@ -106,6 +107,8 @@ def make_test(
     _check_fits(tested, work)
     if BACKENDS.load(backend).in_process and not tested.simulated:
         raise UsageError(f"--backend {backend}: {system} has no programs that can be simulated; choose another")
+    if issubclass(BACKENDS.load(backend), Attached) and (why := getattr(tested, "no_attaching", "")):
+        raise UsageError(f"{system} can't be attached to: {why}")
     if not 0 <= seed < SEEDS:
         raise UsageError(f"--seed {seed}: at least 0 and below 2**63")
     if not 1 <= time_limit <= 86400:

@@ -59,6 +59,8 @@ T = TypeVar("T")
 
 HEALTHY_TIMEOUT = 45.0
 """Seconds that a freshly started cluster has to become healthy."""
+ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
+"""Seconds that a system that ran before has to be as it should be, and to delete what a run has made."""
 REST = 3.0
 """Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest."""
 DEAD_POLL = 0.5
@@ -169,6 +171,8 @@ class TestRunner:
         )
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
+        self._attached = False
+        """Whether clients were let into a system that ran before, so that something of this run may be there."""
         self._over = False
         """Whether it was ended as it was, by ``end_as_it_is``."""
 
@@ -197,6 +201,7 @@ class TestRunner:
             await self._keep()
         finally:
             self._tell("phase", name="teardown")
+            await self._leave()
             await self.backend.release()
 
     async def _await_teardown(self) -> None:
@@ -282,6 +287,9 @@ class TestRunner:
             self.phases.append({"name": name, "start": start, "end": self.clock()})
 
     async def _start(self) -> None:
+        if self.cluster.attached:
+            await self._attach()
+            return
         await self._of_the_system("installing it", self.cluster.install())
         await self._of_the_system("starting it", self.cluster.start())
         limit = HEALTHY_TIMEOUT * timeout_scale(self.backend)
@@ -293,6 +301,37 @@ class TestRunner:
         if isinstance(self.backend, ClockBackend):
             await self.backend.check_clocks()
         await self._of_the_system("preparing it", self.cluster.prepare(), limit)
+
+    async def _attach(self) -> None:
+        """See that a system that runs already is there, and lets clients in."""
+        statuses = await self.cluster.statuses()
+        if not all(status.reachable for status in statuses):
+            raise StormproofError(f"can't attach: {self._unsaid(await self.cluster.describe())}; "
+                                  "nothing was done there")
+        if not await self.cluster.await_healthy(ATTACHED_TIMEOUT):
+            raise StormproofError("can't attach, since it is not as it should be: "
+                                  f"{self._unsaid(await self.cluster.describe())}; nothing was done there")
+        self._attached = True
+        await self._of_the_system("preparing it", self.cluster.prepare(), HEALTHY_TIMEOUT)
+
+    async def _leave(self) -> None:
+        """Delete what this run has made on a system that goes on; nothing here may hide how the run ended."""
+        if not self._attached:
+            return
+        try:
+            async with within(LEAVE_TIMEOUT):
+                left = await self.cluster.leave()
+        except Exception as error:
+            left = f"left there: {', '.join(sorted(self.cluster.own_names))} ({error or type(error).__name__})"
+        if left:
+            self._tell("warning", text=self._unsaid(left))
+        with contextlib.suppress(StormproofError):
+            update_run(self.run_dir, left=self._unsaid(left))
+
+    def _unsaid(self, text: str) -> str:
+        """A text without the password, which libraries may put into what they say."""
+        secret = self.cluster.credentials.passcode
+        return text.replace(secret, "***") if secret else text
 
     async def _of_the_system(self, what: str, work: Awaitable[T], limit: float | None = None) -> T:
         """Have the system do something, in ``limit`` seconds if that is given.

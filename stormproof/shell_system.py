@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stormproof.contracts.backend import Launch, Launcher, Shells
+from stormproof.contracts.backend import Credentials, Launch, Launcher, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
 from stormproof.contracts.system import System
@@ -57,6 +57,17 @@ class Machine:
         """The value of one of the test's options."""
         return self.cluster.test.options[name]
 
+    @property
+    def port(self) -> int:
+        """The TCP port that clients connect to: the system's, unless it runs already and has another."""
+        attached = self.cluster.attached
+        return attached.port(self.name) if attached else self.cluster.system.port
+
+    @property
+    def credentials(self) -> Credentials:
+        """As whom clients connect, where the system runs already and wants to know; else nobody."""
+        return self.cluster.credentials
+
     def address_of(self, name: str, network: str = "") -> str:
         """The IP address of another machine, or of its place on a further network."""
         return self.cluster.backend.address(endpoint(name, network) if network else name)
@@ -96,6 +107,9 @@ class ShellSystem(System):
     """Why libfaketime can't set the clocks of its programs: then clock faults are refused where machines have no clock
     of their own."""
 
+    no_attaching: str = ""
+    """Why a run can't be attached to such a system that runs already; empty: it can."""
+
     @abstractmethod
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """The program and its arguments; it must stay in the foreground."""
@@ -134,6 +148,24 @@ class ShellSystem(System):
         _, writer = await asyncio.wait_for(asyncio.open_connection(machine.address, self.port), ANSWER_SECONDS)
         writer.close()
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
+
+    async def attached_status(self, machine: Machine) -> NodeStatus:
+        """What is known of a replica that runs already, on a machine without a shell: one that lets a client in serves.
+
+        Raises:
+            Exception: it does not let one in.
+        """
+        connection = self.connection(machine.cluster)
+        try:
+            await connection.connect(machine.address, machine.port, "")
+        finally:
+            await connection.close()
+        return NodeStatus(machine.name, reachable=True, role="up", serving=True)
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """Delete what this run's clients have made (``cluster.own_names``) on a system that runs on. Returns a sentence
+        that says what is left there; empty: nothing."""
+        return await Cluster.leave(cluster)
 
     async def time_of(self, machine: Machine) -> float | None:
         """The time of day as a replica's program has it, in seconds since 1970; None where it does not tell."""
@@ -184,6 +216,7 @@ class ShellCluster(Cluster):
 
     async def install(self) -> None:
         """Make the machines' folders and files."""
+        assert self.attached is None, "it runs already"
         await asyncio.gather(*(self._install(machine) for machine in self._machines.values()))
 
     async def start_program(self, machine: str, program: str) -> None:
@@ -199,8 +232,9 @@ class ShellCluster(Cluster):
 
     async def status(self, node: str) -> NodeStatus:
         """Ask one replica; whatever goes wrong with that, it is unreachable."""
+        ask = self.system.attached_status if self.attached else self.system.status
         try:
-            return await asyncio.wait_for(self.system.status(self._machines[node]), self._patience)
+            return await asyncio.wait_for(ask(self._machines[node]), self._patience)
         except Exception as error:  # what a node in trouble answers, a hook may not have reckoned with
             return NodeStatus(node, reachable=False, detail={"error": _told(error)})
 
@@ -212,12 +246,14 @@ class ShellCluster(Cluster):
             return None
 
     def programs(self, machine: str) -> tuple[str, ...]:
-        """The programs of a machine."""
+        """The programs of a machine; of one that runs already the one whose port is known."""
+        if self.attached:
+            return (MAIN,)
         return tuple(self.system.programs(self._machines[machine]))
 
     def restarted(self, machine: str, program: str) -> bool:
         """Whether the system starts a program again itself."""
-        return self.system.restarted(self._machines[machine], program)
+        return self.attached is not None or self.system.restarted(self._machines[machine], program)
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """As the system says."""
@@ -229,7 +265,11 @@ class ShellCluster(Cluster):
 
     async def repair(self) -> str:
         """As the system says."""
-        return await self.system.repair(self)
+        return "" if self.attached else await self.system.repair(self)
+
+    async def leave(self) -> str:
+        """As the system says."""
+        return await self.system.clear(self)
 
     async def leaders(self) -> Mapping[str, str]:
         """As the system says; nobody leads while it can't say."""
@@ -256,7 +296,7 @@ class ShellCluster(Cluster):
 
     def client_addresses(self) -> Sequence[tuple[str, int]]:
         """The client port of each replica."""
-        return [(self.backend.address(node), self.system.port) for node in self.node_names]
+        return [(self.backend.address(node), self._machines[node].port) for node in self.node_names]
 
     def logs(self, machine: str) -> Mapping[str, str]:
         """The programs' output and what the system names."""

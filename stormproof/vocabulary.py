@@ -16,14 +16,14 @@ PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
 COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
 """Codes of the functions that compiled kernels know, and keep in their caches: they are never given to others."""
 
-MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, DIALOGUES, ANY = (
-    "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs", "dialogues",
-    "any",
+MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, WATCHES, DIALOGUES, ANY = (
+    "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs", "watches",
+    "dialogues", "any",
 )  # fmt: skip
 """What histories are about, which says what checks can be asked of them."""
 
 QUEUE, QUEUES, TOPIC, SUBSCRIPTION, OBJECT = "queue", "queues", "topic", "subscription", "object"
-REGISTER, LOCK, LOG = "register", "lock", "log"
+REGISTER, LOCK, LOG, KEY = "register", "lock", "log", "key"
 """What the key of a function numbers; of ``queues`` it has a bit for each."""
 
 SENDS, TAKES = "sends", "takes"
@@ -103,6 +103,13 @@ FUNCTIONS: Mapping[str, Function] = {
                  sentence="{key} read from its beginning (offset/value: {value})"),
         Function("copy", noun=LOG, subject=LOGS, service=None, final=True,
                  sentence="a node's own copy of {key} read (offset/value: {value})"),
+        Function("put", noun=KEY, subject=WATCHES, sentence="put of {key} (revision/value: {value})"),
+        Function("event", noun=KEY, subject=WATCHES,
+                 sentence="next event of {key} (revision/value: {value}; value 0 tells progress alone)"),
+        Function("rewatch", noun=KEY, subject=WATCHES, service=None,
+                 sentence="watch of {key} begun anew, after revision {value}"),
+        Function("replay", noun=KEY, subject=WATCHES, service=None, final=True,
+                 sentence="{key} watched from its beginning (revision/value: {value})"),
         Function("talk", subject=DIALOGUES, sentence="commands about what is the client's own"),
         Function("settle", subject=DIALOGUES, service=None, final=True, sentence="all that is owed is taken"),
         Function("subscribe", does=CREATES, subject=METADATA),

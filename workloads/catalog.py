@@ -45,6 +45,8 @@ WORKLOADS: Registry[type[Workload]] = Registry(
           "workloads.register:RegisterWorkload"),
     Entry("log", "logs with offsets: appended to, read on from a position, read whole at the end, and at each node",
           "workloads.log:LogWorkload"),
+    Entry("watch", "keys that are put and watched: events in order, each once, none left out, resumed at any node",
+          "workloads.watch:WatchWorkload"),
     Entry("security", "rights, principals and administered objects, changed by some and tried by others; linearizable",
           "workloads.security:SecurityWorkload"),
     Entry("dialogue", "clients that say whatever makes sense about destinations of their own; a model has each answer",

@@ -146,7 +146,7 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
     async def look(self) -> Seen:
         """What the register holds."""
         try:
-            found = await self._bounded(self.registers().read(register_name(KEY)))
+            found = await self._bounded(self.registers().read(self._cluster.own_name(register_name(KEY))))
         except Exception as error:
             raise NotDone(f"could not look: {type(error).__name__}: {error}") from None
         return Seen(decode_value(found or b""), "" if found is None else "written")
@@ -154,7 +154,8 @@ class NeutralLeaseClient(Lease, NeutralRegisterClient):
     async def swap(self, seen: Seen, value: int) -> Seen | None:
         """By the value that was seen, which never comes again."""
         expected = encode_value(seen.value) if seen.version else None
-        done = await self._bounded(self.registers().cas(register_name(KEY), expected, encode_value(value)))
+        name = self._cluster.own_name(register_name(KEY))
+        done = await self._bounded(self.registers().cas(name, expected, encode_value(value)))
         return Seen(value, "written") if done else None
 
 
@@ -178,7 +179,7 @@ class LockServiceClient(NeutralQueueClient):
         return await (self._acquire(op) if op.f == "acquire" else self._release(op))
 
     async def _acquire(self, op: Op) -> Op:
-        locks, name = self._locks(), register_name(KEY)
+        locks, name = self._locks(), self._cluster.own_name(register_name(KEY))
         self._token, begun = 0, _now()
         try:
             token = await asyncio.wait_for(locks.acquire(name, self._seconds), self._patience)
@@ -190,7 +191,7 @@ class LockServiceClient(NeutralQueueClient):
 
     async def _release(self, op: Op) -> Op:
         token, self._token = self._token, 0
-        if not token or not await self._bounded(self._locks().release(register_name(KEY))):
+        if not token or not await self._bounded(self._locks().release(self._cluster.own_name(register_name(KEY)))):
             return op.fail(NOT_HELD)
         return op.ok()
 

@@ -41,7 +41,7 @@ class NeutralLogClient(NeutralQueueClient):
         return done if op.f == "append" or done.type != "info" else done.fail(done.error or "")
 
     async def _carry_out(self, op: Op) -> Op:
-        logs, name = self._connection, log_name(op.key or 0)
+        logs, name = self._connection, self._cluster.own_name(log_name(op.key or 0))
         assert isinstance(logs, LogConnection)
         if op.f == "append":
             offset = await self._bounded(logs.append(name, encode_value(op.value)))
@@ -52,7 +52,7 @@ class NeutralLogClient(NeutralQueueClient):
         entries = self._read.setdefault(place, deque())
         if not entries:
             after, limit = self._position.get(place, 0), int(self._options["batch"])
-            entries.extend(await self._bounded(logs.read(log_name(place[1]), after, limit)))
+            entries.extend(await self._bounded(logs.read(self._cluster.own_name(log_name(place[1])), after, limit)))
         if not entries:
             return op.fail(EMPTY)
         entry = entries.popleft()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from nodes.timeouts import within
-from stormproof.contracts.client import Delivery, EventConnection, NotDone, QueueConnection
+from stormproof.contracts.client import Delivery, EventConnection, NotDone, QueueConnection, WatchConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
 from workloads.client import CONNECT, HOME, decode_body, encode_body, in_order
@@ -139,7 +139,7 @@ class NeutralQueueClient:
             return await call
 
 
-async def close_quietly(connection: QueueConnection | EventConnection) -> None:
+async def close_quietly(connection: QueueConnection | EventConnection | WatchConnection) -> None:
     """Close a connection, however that goes."""
     with contextlib.suppress(Exception):
         async with within(CLOSE_SECONDS):

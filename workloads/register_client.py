@@ -124,7 +124,7 @@ class NeutralRegisterClient(NeutralQueueClient):
 
     async def _carry_out(self, op: Op) -> Op:
         registers, key = self.registers(), op.key or 0
-        name = register_name(key)
+        name = self._cluster.own_name(register_name(key))
         if op.f == "read":
             found = self._seen[key] = await self._bounded(registers.read(name))
             return op.ok(decode_value(found or b""))

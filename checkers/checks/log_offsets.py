@@ -21,22 +21,27 @@ def check(run: Run) -> CheckOutcome:
     value ``from-nowhere`` (never appended there, or not done as its producer was told), and an ``append-went-back``:
     confirmed with an offset that is not larger than one that had been confirmed before it was invoked."""
     logs = Logs(run)
-    rows = np.sort(np.concatenate([logs.appended, logs.polled, logs.scanned]))
+    return judge(run, logs, np.concatenate([logs.appended, logs.polled, logs.scanned]), "offset", "append-went-back")
+
+
+def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> CheckOutcome:
+    """The same of the pairs in ``rows``, whose first half people call a ``noun``."""
+    rows = np.sort(rows)
     key, offset, value = logs.key(rows), logs.offset(rows), logs.value(rows)
-    failed = logs.rows(vocabulary.FAIL, "append")
-    calls = logs.rows(vocabulary.INVOKE, "append")
+    failed = logs.rows(vocabulary.FAIL, logs.words.append)
+    calls = logs.rows(vocabulary.INVOKE, logs.words.append)
     calls = calls[~isin(calls, run.history.partner[failed])]
     unknown = ~isin(same((key, value)), same((logs.key(calls), logs.value(calls))))
     _, first = np.unique(same((key, value))[unknown], return_index=True)
     found: dict[str, Found] = {
         "two-values": _differing(rows, same((key, offset)), value),
-        "two-offsets": _differing(rows, same((key, value)), offset),
+        f"two-{noun}s": _differing(rows, same((key, value)), offset),
         "from-nowhere": [(row,) for row in np.sort(rows[unknown][first]).tolist()],
-        "append-went-back": _went_back(run, logs),
+        went_back: _went_back(run, logs),
     }
     counts = {kind: len(those) for kind, those in found.items()}
     count = sum(counts.values())
-    seen = amount(len(np.unique(same((key, offset)))), "offset")
+    seen = amount(len(np.unique(same((key, offset)))), noun)
     if not count:
         return CheckOutcome(VALID, 0, f"{seen}, each with one value", (), counts)
     some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]

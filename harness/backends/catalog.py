@@ -22,5 +22,9 @@ BACKENDS: Registry[type[Backend]] = Registry(
           "harness.sim.backend:SimBackend"),
     Entry("ssh", "hosts reached over SSH that may be broken: virtual machines, a lab's computers",
           "harness.backends.ssh.backend:SshBackend"),
+    Entry("attach", "a system that runs already, reached by its clients alone",
+          "harness.backends.attach:AttachBackend"),
+    Entry("attach-ssh", "a system that runs already, whose hosts are reached over SSH for faults",
+          "harness.backends.ssh.attach:AttachSshBackend"),
 )  # fmt: skip
 """The strongest first: where none is named, the first that works is chosen of those that may be."""

@@ -59,6 +59,10 @@ SshConfigOption = Annotated[
 HostsOption = Annotated[
     Path | None, typer.Option("--hosts", help="hosts for backend ssh: NAME USER@ADDRESS[:PORT] [key=PATH] a line")
 ]
+AttachOption = Annotated[
+    str | None, typer.Option("--attach", metavar="HOST:PORT,...", help="test a system that runs already, at these "
+                             "addresses: clients alone; with --hosts, faults there, too (docs/systems.md)")
+]
 MaxHistoryOption = Annotated[
     str | None, typer.Option("--max-history", metavar="SIZE", envvar=VARIABLE,
                              help="memory that one history may take, as 500M or 6G; more is refused  [default: 4G]")

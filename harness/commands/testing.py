@@ -17,6 +17,7 @@ from harness.commands.common import (
     FILE_HELP,
     MASTER_HELP,
     SET_HELP,
+    AttachOption,
     HostsOption,
     JsonOption,
     JunitOption,
@@ -64,6 +65,7 @@ def test(
     backend: Annotated[str | None, typer.Option(help=BACKEND_HELP)] = None,
     ssh_config: SshConfigOption = None,
     hosts: HostsOption = None,
+    attach: AttachOption = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
     descriptor: Annotated[Path | None, typer.Option(help=DESCRIPTOR_HELP)] = None,
     time_limit: Annotated[float, typer.Option(help="seconds of load and faults")] = 30.0,
@@ -112,7 +114,10 @@ def test(
     given = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
     files = {"ssh_config": ssh_config, "hosts": hosts}
     given |= {name: str(path) for name, path in files.items() if path}
-    wanted = backend or (_taking("hosts") if any(files.values()) else None)
+    wanted = backend or ("ssh" if any(files.values()) else None)
+    if attach is not None:
+        wanted, nodes, nemesis = _attached(attach, any(files.values()), backend, nodes, nemesis)
+        given |= {"attach": attach}
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
     to = sys.stderr if as_json else sys.stdout
@@ -156,10 +161,16 @@ def _described(file: Path, workload: str, system: str | None, nodes: int | None,
     return found.system, found.nodes, {**found.settings, **given}
 
 
-def _taking(option: str) -> str:
-    """The backend that takes an option."""
-    return next(entry.name for entry in BACKENDS
-                if any(each.name == option for each in BACKENDS.load(entry.name).options))  # fmt: skip
+def _attached(places: str, hosts: bool, backend: str | None, nodes: int | None, nemesis: str | None
+              ) -> tuple[str, int, str | None]:
+    """The backend, the number of nodes and the faults of a test of a system that runs already."""
+    from harness.backends.attach import read_places
+
+    count = len(read_places(places))
+    if backend is not None or nodes not in (None, count):
+        option = "--backend" if backend is not None else "--nodes"
+        raise UsageError(f"--attach says where the nodes are, and how many; leave out {option}")
+    return "attach-ssh" if hosts else "attach", count, nemesis if hosts or nemesis is not None else "none"
 
 
 def _workload(text: str) -> str:

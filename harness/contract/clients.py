@@ -10,7 +10,14 @@ from typing import Any
 from harness.contract.core import CALL_SECONDS, Bench, Broken, Client, Item, NotClaimed, quietly, told
 from harness.contract.kinds import TAKE_SECONDS, EventKind, LogKind, QueueKind, RegisterKind, kind_of
 from harness.contract.sockets import connections
-from stormproof.contracts.client import EventConnection, LockConnection, LogConnection, RegisterConnection
+from stormproof.contracts.client import (
+    EventConnection,
+    LockConnection,
+    LogConnection,
+    LogEntry,
+    RegisterConnection,
+    WatchConnection,
+)
 from stormproof.shell_system import QUEUES
 from stormproof.timeout_scale import SLOW
 
@@ -23,7 +30,7 @@ MOST_HOSTS = 3
 """Client hosts from which is connected."""
 _WAIT = 1.0
 
-REGISTERS, LOGS, EVENTS = "registers", "logs", "events"
+REGISTERS, LOGS, WATCHES, EVENTS = "registers", "logs", "watches", "events"
 
 
 async def _from_local(bench: Bench) -> str:
@@ -275,6 +282,35 @@ async def _log(bench: Bench) -> str:
     return f"offsets {', '.join(map(str, offsets))}"
 
 
+async def _watch(bench: Bench) -> str:
+    _connection(bench, WatchConnection, "put, head, watch and event")
+    name, client, watcher = bench.name("k"), await bench.client(), await bench.client()
+    if head := await client.call(client.connection.head(name)):
+        raise Broken(f"head() of a key that was never put is {head}, not 0")
+    bodies = [bench.body() for _ in range(3)]
+    revisions = [await client.call(client.connection.put(name, bodies[0]))]
+    await watcher.call(watcher.connection.watch(name, 0))
+    revisions += [await client.call(client.connection.put(name, body)) for body in bodies[1:]]
+    if not all(0 < low < high < 1 << 31 for low, high in itertools.pairwise(revisions)):
+        raise Broken(f"revisions are {revisions}; they must grow, above 0 and below 2**31")
+    if (head := await client.call(client.connection.head(name))) != revisions[-1]:
+        raise Broken(f"put() said {revisions[-1]}, head() says {head}")
+    for after in (0, revisions[0], revisions[-1]):
+        await watcher.call(watcher.connection.watch(name, after))  # in the place of the one before
+        wanted = [pair for pair in zip(revisions, bodies, strict=True) if pair[0] > after]
+        found: list[tuple[int, bytes]] = []
+        deadline = time.monotonic() + _WAIT * (1 + len(wanted))
+        while time.monotonic() < deadline and len(found) <= len(wanted):
+            told = await watcher.call(watcher.connection.event(_WAIT))
+            if isinstance(told, LogEntry):
+                found.append((told.offset, told.body))
+            elif told is None:
+                break
+        if found != wanted:
+            raise Broken(f"watch() after revision {after} told {found}, not {wanted}")
+    return f"revisions {', '.join(map(str, revisions))}"
+
+
 async def _events(bench: Bench) -> str:
     if not bench.neutral:
         raise NotClaimed("its clients speak STOMP, with headers that the harness itself writes for events")
@@ -316,6 +352,9 @@ ITEMS = (
          "return when the lock is ours; the token must come from the system", _lock),
     Item("log", "offsets grow along a log; reads give what was appended, after an offset, so many at most", "append",
          "the offset must be the entry's own, as the system has it", _log, needs=LOGS),
+    Item("watch", "a watch tells what was put after a revision, in order, each once; head() is the last revision",
+         "watch", "begin after the revision that was given; a new watch takes the place of the one before", _watch,
+         needs=WATCHES),
     Item("events", "what is published comes to who has subscribed, in order where that is asked for", "subscribe",
          "return from subscribe() when the system has the subscription", _events, needs=EVENTS),
     Item("close", "it raises nothing: not once, not twice, not of a connection that was never opened", "close",

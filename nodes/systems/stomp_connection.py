@@ -36,6 +36,8 @@ class StompQueues:
         self._login, self._host = login, host
         self._sending, self._subscribing = sending, subscribing
         self.heartbeat = heartbeat
+        self.place = ("", 0, "")
+        """Where it is connected to, and from which address."""
         self._still = False
         self._beating: asyncio.Task[None] | None = None
         self._parser = Parser(FrameLimits())
@@ -49,6 +51,7 @@ class StompQueues:
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect from the address ``local``; CONNECTED lets us in."""
+        self.place = (host, port, local)
         reader, self._writer = await asyncio.open_connection(host, port, local_addr=(local, 0) if local else None)
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
         login, passcode = self._login

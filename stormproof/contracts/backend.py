@@ -1,8 +1,9 @@
 """Backends: machines to run nodes on, split by what they can do.
 
 Every backend is a ``Backend``. Beyond that it has the abilities whose protocols it fulfils: ``Shells`` or ``Launcher``
-to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``. Its
-``abilities`` say in words how each is honoured; a fault says which it needs (``stormproof.contracts.fault``). All times
+to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``; ``Attached``
+ones are not made by a run. Its ``abilities`` say in words how each is honoured; a fault says which it needs
+(``stormproof.contracts.fault``). All times
 are in seconds; every call has a hard time limit of its own.
 """
 
@@ -12,7 +13,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -318,6 +319,27 @@ class Shells(Protocol):
         Raises:
             BackendError: it runs there already, or there is no such command.
         """
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """As whom clients connect; an empty ``login`` names nobody, an empty ``passcode`` is none."""
+
+    login: str = ""
+    passcode: str = field(default="", repr=False)
+
+
+@runtime_checkable
+class Attached(Protocol):
+    """Machines on which a system runs already: nothing is installed, started, stopped or removed there."""
+
+    def port(self, node: str) -> int:
+        """The port of a replica that clients connect to; ``Backend.address`` is its address."""
+        ...
+
+    def credentials(self) -> Credentials:
+        """As whom clients connect there."""
+        ...
 
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

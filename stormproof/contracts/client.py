@@ -225,6 +225,45 @@ class CopyConnection(Protocol):
         """Connect to this node's own copy; only ``read`` is asked for then."""
 
 
+@dataclass(frozen=True)
+class Progress:
+    """A watch says that all events up to a revision have been told."""
+
+    revision: int
+
+
+@runtime_checkable
+class WatchConnection(Protocol):
+    """A connection to a system of any kind whose clients can watch what is put under a key, as the workload `watch`
+    needs it.
+
+    A revision is above 0 and below 2**31, and grows with every put; there are gaps. What exceptions mean, and what the
+    harness does, is as for ``QueueConnection``.
+    """
+
+    async def connect(self, host: str, port: int, local: str) -> None:
+        """Connect from the address ``local``, which decides on which side of a partition the client stands."""
+
+    async def put(self, name: str, body: bytes) -> int:
+        """Put a value under a key; returns the revision when the system has confirmed it."""
+        ...
+
+    async def head(self, name: str) -> int:
+        """The revision of a key's last value, as the whole system has it; 0 where there is none."""
+        ...
+
+    async def watch(self, name: str, after: int) -> None:
+        """Watch a key's events after a revision (0: from the beginning), in the place of what was watched before."""
+
+    async def event(self, timeout: float) -> LogEntry | Progress | None:
+        """The next event of what is watched, with its revision as ``offset``; or what the system says of its progress;
+        None when none came within ``timeout`` seconds. Raises when there will be no more."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; must not raise."""
+
+
 class QueueConnection(Protocol):
     """A connection to a broker of any kind, with the four primitives that the queue workload needs of it.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stormproof.contracts.backend import DEAD, RUNNING, Backend
+from stormproof.contracts.backend import DEAD, RUNNING, Attached, Backend, Credentials
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.topology import Topology
@@ -93,6 +94,27 @@ class Cluster(ABC):
         self.backend: Backend = deployment.backend
         self.topology: Topology = deployment.topology
         self.passcode: str = deployment.passcode
+        self.attached: Attached | None = self.backend if isinstance(self.backend, Attached) else None
+        """The machines, where the system runs there already."""
+        self.credentials = self.attached.credentials() if self.attached else Credentials()
+        """As whom clients connect to it there."""
+        self._prefix = f"stormproof-{secrets.token_hex(4)}-" if self.attached else ""
+        self.own_names: set[str] = set()
+        """What clients of this run use there; ``leave`` deletes it."""
+        if self.attached:
+            queues = tuple(map(self.own_name, self.demands.queues))
+            self.demands = replace(self.demands, queues=queues)
+
+    def own_name(self, name: str) -> str:
+        """The name of something that clients make: where others use the system, too, one that nobody else has."""
+        if self.attached:
+            self.own_names.add(self._prefix + name)
+        return self._prefix + name
+
+    async def leave(self) -> str:
+        """Delete what this run has made on a system that runs on. Returns a sentence that says what is left there."""
+        left = ", ".join(sorted(self.own_names))
+        return f"left there, since its clients can't delete them: {left}" if left else ""
 
     @abstractmethod
     async def install(self) -> None:
@@ -137,7 +159,7 @@ class Cluster(ABC):
 
     def restarted(self, machine: str, program: str) -> bool:
         """Whether something of the system's own starts the program again when it was killed: then healing does not."""
-        return False
+        return self.attached is not None
 
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """Whether the system is as it should be, going by what its nodes said at one time."""
@@ -299,6 +321,8 @@ class Cluster(ABC):
         A backend that knows better than the machine when each line was written says so in a file of moments beside it.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        if self.attached:  # nobody knows where they are
+            return
         for machine in self.topology.machines:
             for name, path in self.logs(machine).items():
                 try:
@@ -318,9 +342,11 @@ class Cluster(ABC):
         if status.reachable:
             view = f" epoch {status.epoch} view {','.join(status.view)}" if status.view else ""
             return f"{status.node} {status.role}{view}"
+        error = (status.detail or {}).get("error")
+        if self.attached:
+            return f"{status.node} at {self.backend.address(status.node)}:{self.attached.port(status.node)}: {error}"
         program = self.programs(status.node)[0]
         process = await self.backend.process(status.node, program)
-        error = (status.detail or {}).get("error")
         said = f", its last words: {await self._last_words(status.node)}" if process.state == DEAD else ""
         return f"{status.node} unreachable ({error}; its process is {process.state}{said})"
 

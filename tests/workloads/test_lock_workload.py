@@ -132,7 +132,7 @@ def cluster(of: dict[str, Any], **options: Any) -> Any:
                 "fencing": True, "refuse_older": True}  # fmt: skip
     return SimpleNamespace(
         test=SimpleNamespace(options=defaults | options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
-        client_addresses=lambda: [("h", 1)], node_names=["n1"], queue_connection=lambda: One(of),
+        client_addresses=lambda: [("h", 1)], node_names=["n1"], own_name=str, queue_connection=lambda: One(of),
         demands=SimpleNamespace(queues=("q0",)),
     )  # fmt: skip
 

@@ -51,7 +51,7 @@ def client_of(log: Log | Only) -> NeutralLogClient:
     options = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "batch": 1}
     cluster: Any = SimpleNamespace(
         test=SimpleNamespace(options=options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
-        client_addresses=lambda: [("h", 1)], node_names=["n1"], queue_connection=lambda: log,
+        client_addresses=lambda: [("h", 1)], node_names=["n1"], own_name=str, queue_connection=lambda: log,
     )  # fmt: skip
     return NeutralLogClient(cluster, log, "c", 0)
 

@@ -109,7 +109,7 @@ def neutral(values: Values) -> NeutralRegisterClient:
     options = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0}
     cluster: Any = SimpleNamespace(
         test=SimpleNamespace(options=options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
-        client_addresses=lambda: [("h", 1)], node_names=["n1"], queue_connection=lambda: values,
+        own_name=str, client_addresses=lambda: [("h", 1)], node_names=["n1"], queue_connection=lambda: values,
     )  # fmt: skip
     return NeutralRegisterClient(cluster, values, "c", 0)
 

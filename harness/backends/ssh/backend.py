@@ -34,7 +34,7 @@ from harness.backends.ssh.facts import (
     own_machine,
     parse_facts,
 )
-from harness.backends.ssh.hosts import absolute, default_known_hosts, read_hosts
+from harness.backends.ssh.hosts import Host, absolute, default_known_hosts, read_hosts
 from harness.backends.ssh.power import HELP, POWER_LIMIT, Power, parse_power
 from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
 from nemesis.families import abilities_needed
@@ -72,7 +72,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     name = "ssh"
     root_folder = HOST_ROOT
     silence = 1.0
-    options = (*OPTIONS, *PacketBackend.options)
+    options: ClassVar[tuple[Option, ...]] = (*OPTIONS, *PacketBackend.options)
     abilities: ClassVar[Mapping[str, str]] = {**PACKET_ABILITIES, **machines.ABILITIES}
     lateness = None
     also_type = " --hosts FILE"
@@ -127,7 +127,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         """
         if why := self.cannot(test, topology):
             raise UsageError(why)
-        hosts = read_hosts(test.options)
+        hosts = self._hosts(test, topology)
         if len(hosts) < len(topology.machines):
             raise UsageError(f"{len(topology.machines)} machines need as many hosts, but there are {len(hosts)}: "
                              f"{', '.join(host.name for host in hosts)}")
@@ -146,6 +146,10 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
             await gather_all(self._mount_disk(test, node) for node in topology.machines)
         if self.wants_clocks(test):
             await self._give_clocks([node for node in topology.nodes if self._shares_clock(node)])
+
+    def _hosts(self, test: Test, topology: Topology) -> Sequence[Host]:
+        """The hosts, in the order of the machines."""
+        return read_hosts(test.options)
 
     async def _mount_disk(self, test: Test, node: str) -> None:
         """By a program that lives by its session's input."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.backends import netem, network, packets, process
+from harness.backends import foreign, netem, network, packets, process
 from harness.backends.clock_machines import FORGET_SHARED
 from harness.backends.shell import Channel, Shell
 from harness.backends.ssh import clients
@@ -121,6 +121,7 @@ nft list table {network.TABLE} >/dev/null 2>&1 && echo "network"
 {right_script()}
 {FORGET_SHARED}
 if [ -d {shlex.quote(folder)} ]; then
+  {foreign.resume_left_script(folder)}
   ( {process.kill_all_script(folder, MAIN)} ) || exit 1
   while umount -l {shlex.quote(f"{folder}/data")} 2>/dev/null; do :; done
   rm -rf {shlex.quote(folder)} && echo {shlex.quote(f"folder {folder}")} || exit 1

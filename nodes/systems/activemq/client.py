@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from nodes.stomp import Frame
 from nodes.systems.stomp_connection import ANSWER_SECONDS, StompQueues
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import Delivery
 
 STOMP_PORT = 61613
+NOBODY = Credentials()
 _END = "end"
 """What the header ``browser`` of the last frame of a browsing says."""
 
@@ -20,8 +22,9 @@ _END = "end"
 class ActiveMqQueues(StompQueues):
     """One client's connection."""
 
-    def __init__(self) -> None:
-        super().__init__("/queue/{}".format, self._browse, login=("", ""), sending={"persistent": "true"},
+    def __init__(self, credentials: Credentials = NOBODY) -> None:
+        login = credentials.login, credentials.passcode
+        super().__init__("/queue/{}".format, self._browse, login=login, sending={"persistent": "true"},
                          subscribing={"activemq.prefetchSize": "1"})  # fmt: skip
         self._browsed = 0
 

@@ -11,7 +11,7 @@ from typing import Any
 from nodes.systems.activemq.client import STOMP_PORT, ActiveMqQueues
 from nodes.systems.activemq.pair import STORE, ActiveMqPair
 from nodes.timeouts import within
-from stormproof.contracts.backend import RUNNING
+from stormproof.contracts.backend import RUNNING, Attached
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, SHARED_LOCK, Deployment, NodeStatus
 from stormproof.contracts.demands import Demands
@@ -96,7 +96,8 @@ class ActiveMQ(ShellSystem):
 
     def cluster(self, deployment: Deployment) -> ShellCluster:
         """One broker, or two."""
-        return (ActiveMqPair if deployment.test.options["mode"] == PAIR else ShellCluster)(self, deployment)
+        pair = deployment.test.options["mode"] == PAIR and not isinstance(deployment.backend, Attached)
+        return (ActiveMqPair if pair else ShellCluster)(self, deployment)
 
     def files(self, machine: Machine) -> Mapping[str, str]:
         """The broker's description, and where its log goes."""
@@ -120,10 +121,10 @@ class ActiveMQ(ShellSystem):
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Who answers CONNECT is the master; a slave runs, and opens no port."""
-        connection = ActiveMqQueues()
+        connection = ActiveMqQueues(machine.credentials)
         try:
             async with within(ANSWER_SECONDS):
-                await connection.connect(machine.address, self.port, "")
+                await connection.connect(machine.address, machine.port, "")
         except ConnectionRefusedError:
             backend = machine.cluster.backend
             if machine.option("mode") == SINGLE or (await backend.process(machine.name, MAIN)).state != RUNNING:
@@ -133,13 +134,22 @@ class ActiveMQ(ShellSystem):
             await connection.close()
         return NodeStatus(machine.name, reachable=True, role="master", serving=True)
 
+    async def attached_status(self, machine: Machine) -> NodeStatus:
+        """Of a pair, the one that takes no connections is the slave, or dead."""
+        try:
+            return await super().attached_status(machine)
+        except ConnectionRefusedError:
+            if machine.option("mode") == SINGLE:
+                raise
+            return NodeStatus(machine.name, reachable=True, role="closed")
+
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """One broker serves; the other one, if there is one, is there to take over."""
         return all(status.reachable for status in statuses) and sum(status.serving for status in statuses) == 1
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
         """A client by STOMP."""
-        return ActiveMqQueues()
+        return ActiveMqQueues(cluster.credentials)
 
     def parse_line(self, line: str) -> LogLine:
         """``2026-11-23 16:00:00,123 | INFO | text``, by the machine's clock, which is in UTC."""

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
+import json
 import math
 from typing import Any
 
-from stormproof.contracts.client import NotDone
+from stormproof.contracts.backend import Credentials
+from stormproof.contracts.client import LogEntry, NotDone, Progress
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
 CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 10.0
+NOBODY = Credentials()
 _NOT_DONE = ("no leader", "not capable", "too many requests")
 """What etcd says of requests that it has not proposed; others may have been carried out (etcd's server/etcdserver
 /errors.go)."""
@@ -21,13 +26,17 @@ _NOT_DONE = ("no leader", "not capable", "too many requests")
 class EtcdConnection:
     """One client's connection to one member; it does not look for another."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials = NOBODY) -> None:
+        self._credentials = credentials
         self._client: Any = None
         self._locks: dict[str, tuple[str, str, int]] = {}
+        self._told: asyncio.Queue[LogEntry | Progress | Exception] = asyncio.Queue()
+        self._watching: asyncio.Task[None] | None = None
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, and ask who is there."""
+        """Connect from the address ``local``, log in where that is wanted, and ask who is there."""
         self._client = http_client(host, port, local)
+        await log_in(self._client, self._credentials)
         await ask(self._client, "maintenance/status", {})
 
     async def read(self, name: str) -> bytes | None:
@@ -46,6 +55,65 @@ class EtcdConnection:
                 {"key": key, "target": "VALUE", "result": "EQUAL", "value": _packed(expected)})  # fmt: skip
         put = {"request_put": {"key": key, "value": _packed(value)}}
         return bool((await ask(self._client, "kv/txn", {"compare": [held], "success": [put]})).get("succeeded"))
+
+    async def put(self, name: str, body: bytes) -> int:
+        """Put; the answer's revision is that of the change."""
+        told = await ask(self._client, "kv/put", {"key": _packed(name), "value": _packed(body)})
+        return int(told["header"]["revision"])
+
+    async def head(self, name: str) -> int:
+        """By a linearizable read."""
+        found = (await ask(self._client, "kv/range", {"key": _packed(name)})).get("kvs")
+        return int(found[0]["mod_revision"]) if found else 0
+
+    async def watch(self, name: str, after: int) -> None:
+        """One watch on a stream of its own, which tells its progress, too. (etcd's documentation: "API reference",
+        Watch streams.)"""
+        await self._end_watch()
+        self._told = asyncio.Queue()
+        request = {"key": _packed(name), "start_revision": str(after + 1), "progress_notify": True}
+        self._watching = asyncio.get_running_loop().create_task(self._follow(request))
+
+    async def event(self, timeout: float) -> LogEntry | Progress | None:
+        """The next that came."""
+        try:
+            told = await asyncio.wait_for(self._told.get(), timeout)
+        except TimeoutError:
+            return None
+        if isinstance(told, Exception):
+            self._told.put_nowait(told)
+            raise told
+        return told
+
+    async def _follow(self, request: dict[str, Any]) -> None:
+        """Take in what the member tells of a watch, line by line, until it ends."""
+        import httpx
+
+        limits = httpx.Timeout(ANSWER_SECONDS, read=None)
+        try:
+            async with self._client.stream("POST", "watch", json={"create_request": request}, timeout=limits) as answer:
+                async for line in answer.aiter_lines():
+                    self._take_in(json.loads(line))
+            raise ConnectionError("the member ended the watch")
+        except Exception as error:
+            self._told.put_nowait(error)
+
+    def _take_in(self, told: dict[str, Any]) -> None:
+        result = told.get("result")
+        if result is None or result.get("canceled"):
+            raise ConnectionError(f"the watch was ended: {json.dumps(told.get('error') or result)[:200]}")
+        for event in result.get("events", ()):
+            kv = event["kv"]
+            self._told.put_nowait(LogEntry(int(kv["mod_revision"]), base64.b64decode(kv.get("value", ""))))
+        if not result.get("events") and not result.get("created"):
+            self._told.put_nowait(Progress(int(result["header"]["revision"])))
+
+    async def _end_watch(self) -> None:
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await watching
 
     async def acquire(self, name: str, seconds: float) -> int:
         """Have the lock, under a lease of so many seconds, whole ones; waits for it. The token is the revision at which
@@ -73,8 +141,13 @@ class EtcdConnection:
             await ask(self._client, "lease/revoke", {"ID": lease})
         return done
 
+    async def remove(self, name: str) -> None:
+        """Delete a key."""
+        await ask(self._client, "kv/deleterange", {"key": _packed(name)})
+
     async def close(self) -> None:
         """Disconnect."""
+        await self._end_watch()
         if self._client is not None:
             await self._client.aclose()
 
@@ -83,9 +156,27 @@ def http_client(host: str, port: int, local: str = "") -> Any:
     """Connections to one member, which send nothing twice by themselves."""
     import httpx
 
-    transport = httpx.AsyncHTTPTransport(local_address=local or None, retries=0)
-    return httpx.AsyncClient(base_url=f"http://{host}:{port}/v3/", transport=transport,
+    # There is no TLS: to load the certificates of all authorities would take longer than all that clients do.
+    transport = httpx.AsyncHTTPTransport(verify=False, local_address=local or None, retries=0)
+    return httpx.AsyncClient(base_url=f"http://{host}:{port}/v3/", transport=transport, trust_env=False,
                              timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))  # fmt: skip
+
+
+async def log_in(client: Any, credentials: Credentials) -> None:
+    """Have the member's token sent with all further requests (etcd's documentation: "gRPC gateway",
+    *Authentication*).
+
+    Raises:
+        NotDone: it lets nobody in with these.
+    """
+    if not credentials.login:
+        return
+    request = {"name": credentials.login, "password": credentials.passcode}
+    try:
+        told = await ask(client, "auth/authenticate", request)
+    except RuntimeError as error:
+        raise NotDone(f"it does not let us in: {error}") from error
+    client.headers["Authorization"] = told["token"]
 
 
 async def ask(client: Any, method: str, request: dict[str, Any]) -> dict[str, Any]:

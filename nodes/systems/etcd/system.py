@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodes.systems.clients import demand_client
-from nodes.systems.etcd.client import CLIENT_PORT, PEER_PORT, EtcdConnection, ask, http_client
+from nodes.systems.etcd.client import CLIENT_PORT, PEER_PORT, EtcdConnection, ask, http_client, log_in
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
@@ -22,7 +22,7 @@ class Etcd(ShellSystem):
 
     name = "etcd"
     packages = ("etcd-server",)
-    provides = frozenset({"registers"})
+    provides = frozenset({"registers", "watches"})
     distributions = ("httpx",)
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
     port = CLIENT_PORT
@@ -31,6 +31,7 @@ class Etcd(ShellSystem):
         Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
         Option("election_timeout", 1000, "milliseconds without one after which there is an election"),
         Option("snapshot_count", 100000, "entries after which a member makes a snapshot"),
+        Option("progress_interval", "1s", "how often a watch that had nothing to tell says how far it is"),
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
@@ -45,12 +46,14 @@ class Etcd(ShellSystem):
             "--heartbeat-interval", str(machine.option("heartbeat_interval")),
             "--election-timeout", str(machine.option("election_timeout")),
             "--snapshot-count", str(machine.option("snapshot_count")),
+            "--experimental-watch-progress-notify-interval", str(machine.option("progress_interval")),
         ]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Who leads, says a member; one that knows a leader serves."""
-        client = http_client(machine.address, self.port)
+        client = http_client(machine.address, machine.port)
         try:
+            await log_in(client, machine.credentials)
             told = await ask(client, "maintenance/status", {})
         finally:
             await client.aclose()
@@ -59,6 +62,10 @@ class Etcd(ShellSystem):
                           serving=leader != "0", epoch=int(told.get("raftTerm", 0)),
                           detail={"leader": leader, "revision": told["header"].get("revision")})  # fmt: skip
 
+    async def attached_status(self, machine: Machine) -> NodeStatus:
+        """The same."""
+        return await self.status(machine)
+
     def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
         """All know the same leader."""
         leaders = {(status.detail or {}).get("leader") for status in statuses}
@@ -66,7 +73,25 @@ class Etcd(ShellSystem):
 
     def connection(self, cluster: ShellCluster) -> Any:
         """A client of one member."""
-        return EtcdConnection()
+        return EtcdConnection(cluster.credentials)
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """Delete the keys; those of locks go with their leases."""
+        names = sorted(cluster.own_names)
+        trouble: Exception | None = None
+        for host, port in cluster.client_addresses() if names else ():
+            connection = EtcdConnection(cluster.credentials)
+            try:
+                await connection.connect(host, port, "")
+                for name in names:
+                    await connection.remove(name)
+            except Exception as error:  # a member that is down; others serve
+                trouble = error
+            else:
+                return ""
+            finally:
+                await connection.close()
+        return f"left there: {', '.join(names)} ({trouble})" if names else ""
 
     def check(self, test: Test, demands: Demands) -> None:
         """Raises UsageError when the clients lack their package."""

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import Delivery, NotDone
 
 BROKER_PORT = 1883
@@ -20,12 +21,14 @@ FENCES, BETWEEN_FENCES = 3, 0.2
 """MQTT has no way to ask for a session's length. One that gives nothing while the broker answers so many requests on
 the same connection, with so many seconds between them, is taken for empty: a broker that is slow is waited for."""
 AT_LEAST_ONCE = 1
+NOBODY = Credentials()
 
 
 class MqttConnection:
     """One client's connection; it publishes as nobody in particular, and takes as the session of a queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials = NOBODY) -> None:
+        self._credentials = credentials
         self._place: tuple[str, int, str] = ("", 0, "")
         self._sender: _Mqtt | None = None
         self._sessions: dict[str, _Mqtt] = {}
@@ -33,7 +36,7 @@ class MqttConnection:
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect, in order to publish."""
         self._place = (host, port, local)
-        self._sender = _Mqtt("")
+        self._sender = _Mqtt("", self._credentials)
         await self._sender.open(*self._place)
 
     async def send(self, queue: str, body: bytes) -> None:
@@ -60,6 +63,15 @@ class MqttConnection:
         session = await self._session(queue)
         return await session.waiting(queue) + session.unacknowledged
 
+    async def forget(self, queue: str) -> None:
+        """End the session of a queue: what connects with its name and a clean session has it discarded (MQTT 3.1.1,
+        3.1.2.4)."""
+        session = _Mqtt(session_name(queue), self._credentials, clean=True)
+        try:
+            await session.open(*self._place)
+        finally:
+            await session.close()
+
     async def close(self) -> None:
         """Disconnect; the sessions stay with the broker."""
         for client in [*self._sessions.values(), *([self._sender] if self._sender else [])]:
@@ -68,7 +80,7 @@ class MqttConnection:
 
     async def _session(self, queue: str) -> _Mqtt:
         if queue not in self._sessions:
-            session = _Mqtt(session_name(queue))
+            session = _Mqtt(session_name(queue), self._credentials)
             await session.open(*self._place)
             await session.subscribe(queue)
             self._sessions[queue] = session
@@ -86,14 +98,16 @@ class _Mqtt:
     Messages are acknowledged by hand, and nothing is sent again by itself: what was published twice is two messages.
     """
 
-    def __init__(self, name: str) -> None:
-        """``name``: of the session that the broker keeps; empty: it keeps none."""
+    def __init__(self, name: str, credentials: Credentials, *, clean: bool = False) -> None:
+        """``name``: of the session that the broker keeps; empty, or ``clean``: it keeps none."""
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion
 
         self._loop = asyncio.get_running_loop()
-        self._client = Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=not name, manual_ack=True,
-                              reconnect_on_failure=False)  # fmt: skip
+        self._client = Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=clean or not name,
+                              manual_ack=True, reconnect_on_failure=False)  # fmt: skip
+        if credentials.login:
+            self._client.username_pw_set(credentials.login, credentials.passcode or None)
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._subscribed: asyncio.Future[None] = self._loop.create_future()
         self._published: dict[int, asyncio.Future[None]] = {}

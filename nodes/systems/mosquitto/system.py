@@ -56,8 +56,8 @@ class Mosquitto(ShellSystem):
     async def prepare(self, cluster: ShellCluster) -> None:
         """Make the queues' sessions, by connecting as each once."""
         machine = cluster.machine(cluster.node_names[0])
-        connection = MqttConnection()
-        await connection.connect(machine.address, self.port, "")
+        connection = MqttConnection(machine.credentials)
+        await connection.connect(machine.address, machine.port, "")
         try:
             for queue in cluster.demands.queues:
                 await connection.depth(queue)
@@ -66,7 +66,19 @@ class Mosquitto(ShellSystem):
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
         """A client that publishes, and takes as a queue's session."""
-        return MqttConnection()
+        return MqttConnection(cluster.credentials)
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """End the queues' sessions."""
+        machine = cluster.machine(cluster.node_names[0])
+        connection = MqttConnection(machine.credentials)
+        try:
+            await connection.connect(machine.address, machine.port, "")
+            for queue in cluster.demands.queues:
+                await connection.forget(queue)
+        finally:
+            await connection.close()
+        return ""
 
     def check(self, test: Test, demands: Demands) -> None:
         """Raises UsageError when the clients lack their package."""

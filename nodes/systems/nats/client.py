@@ -10,25 +10,28 @@ import asyncio
 import contextlib
 from typing import Any
 
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 
 CLIENT_PORT = 4222
 CONSUMER = "takers"
-LOG_STREAM, LOG_SUBJECT = "logs", "log.{}"
+LOG_STREAM = "logs"
+NOBODY = Credentials()
 CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
 
 
 class NatsConnection:
     """One client's connection to one server, which it neither leaves for another nor opens again by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_stream: str = LOG_STREAM, credentials: Credentials = NOBODY) -> None:
+        self._log_stream, self._credentials = log_stream, credentials
         self._client: Any = None
         self._stream: Any = None
         self._pulls: dict[str, Any] = {}
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect from the address ``local``."""
-        self._client = await connected(host, port, local)
+        self._client = await connected(host, port, local, self._credentials)
         self._stream = self._client.jetstream(timeout=ANSWER_SECONDS)
 
     async def send(self, queue: str, body: bytes) -> None:
@@ -56,16 +59,17 @@ class NatsConnection:
 
     async def append(self, name: str, body: bytes) -> int:
         """Publish; the stream's acknowledgement tells the sequence number."""
-        return await self._publish(LOG_SUBJECT.format(name), body)
+        return await self._publish(log_subject(self._log_stream, name), body)
 
     async def read(self, name: str, after: int, limit: int) -> list[LogEntry]:
         """The stream's leader is asked for the next message of the subject, again and again ("Direct Get" is off)."""
         from nats.js.errors import NotFoundError
 
         found: list[LogEntry] = []
+        subject = log_subject(self._log_stream, name)
         while len(found) < limit:
             try:
-                message = await self._stream.get_msg(LOG_STREAM, after + 1, LOG_SUBJECT.format(name), next=True)
+                message = await self._stream.get_msg(self._log_stream, after + 1, subject, next=True)
             except NotFoundError:
                 break
             after = message.seq
@@ -89,7 +93,12 @@ class NatsConnection:
                 await self._client.close()
 
 
-async def connected(host: str, port: int, local: str = "") -> Any:
+def log_subject(stream: str, name: str) -> str:
+    """The subject of a log, or of all (``*``), in the stream of logs."""
+    return f"{stream}.{name}"
+
+
+async def connected(host: str, port: int, local: str = "", credentials: Credentials = NOBODY) -> Any:
     """A connection to that server alone.
 
     Raises:
@@ -118,5 +127,6 @@ async def connected(host: str, port: int, local: str = "") -> Any:
         """What goes wrong on a connection is raised where it is used."""
 
     await client.connect(f"nats://{host}:{port}", allow_reconnect=False, connect_timeout=CONNECT_SECONDS,
-                         error_cb=ignore, max_reconnect_attempts=1)  # fmt: skip
+                         error_cb=ignore, max_reconnect_attempts=1, user=credentials.login or None,
+                         password=credentials.passcode or None)  # fmt: skip
     return client

@@ -17,9 +17,9 @@ from nodes.systems.nats.client import (
     CLIENT_PORT,
     CONSUMER,
     LOG_STREAM,
-    LOG_SUBJECT,
     NatsConnection,
     connected,
+    log_subject,
 )
 from nodes.systems.nats.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
@@ -82,33 +82,39 @@ class Nats(ShellSystem):
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Whether JetStream answers there."""
-        client = await connected(machine.address, self.port)
+        client = await connected(machine.address, machine.port, credentials=machine.credentials)
         try:
             await client.jetstream(timeout=ANSWER_SECONDS).account_info()
         finally:
             await client.close()
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
 
+    async def attached_status(self, machine: Machine) -> NodeStatus:
+        """The same."""
+        return await self.status(machine)
+
     async def prepare(self, cluster: ShellCluster) -> None:
         """Make the streams and their consumers, and have that on disk: what a test cuts off is the load, not this."""
         first = cluster.machine(cluster.node_names[0])
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PREPARE_SECONDS
-        for stream in (*cluster.demands.queues, LOG_STREAM):
+        logs = cluster.own_name(LOG_STREAM)
+        for stream in (*cluster.demands.queues, logs):
             while True:
                 try:
-                    await self._make(first, stream)
+                    await self._make(first, stream, stream == logs)
                     break
                 except Exception:  # the servers have not found each other yet: any of many errors
                     if loop.time() > deadline:
                         raise
                     await asyncio.sleep(0.5)
-        for name in cluster.node_names:
+        for name in () if cluster.attached else cluster.node_names:
             await cluster.machine(name).run(_SYNC, timeout=30.0)
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
         """Who leads a queue's stream, where there are several."""
-        client = await connected(cluster.machine(cluster.node_names[0]).address, self.port)
+        first = cluster.machine(cluster.node_names[0])
+        client = await connected(first.address, first.port, credentials=first.credentials)
         found: dict[str, str] = {}
         try:
             stream = client.jetstream(timeout=ANSWER_SECONDS)
@@ -122,7 +128,19 @@ class Nats(ShellSystem):
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
         """A client of one server."""
-        return NatsConnection()
+        return NatsConnection(cluster.own_name(LOG_STREAM), cluster.credentials)
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """Delete the streams."""
+        first = cluster.machine(cluster.node_names[0])
+        client = await connected(first.address, first.port, credentials=first.credentials)
+        try:
+            stream = client.jetstream(timeout=ANSWER_SECONDS)
+            for name in (*cluster.demands.queues, cluster.own_name(LOG_STREAM)):
+                await stream.delete_stream(name)
+        finally:
+            await client.close()
+        return ""
 
     def check(self, test: Test, demands: Demands) -> None:
         """Raises UsageError when clients or servers lack their package."""
@@ -147,16 +165,15 @@ class Nats(ShellSystem):
             return RoleChange("leads", serving=True, leads=True)
         return None
 
-    async def _make(self, machine: Machine, name: str) -> None:
+    async def _make(self, machine: Machine, name: str, is_log: bool) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
-        client = await connected(machine.address, self.port)
+        client = await connected(machine.address, machine.port, credentials=machine.credentials)
         try:
             stream = client.jetstream(timeout=ANSWER_SECONDS)
             replicas = int(str(machine.option("replicas")))
-            is_log = name == LOG_STREAM
             await stream.add_stream(StreamConfig(
-                name=name, subjects=[LOG_SUBJECT.format("*") if is_log else name], storage=StorageType.FILE,
+                name=name, subjects=[log_subject(name, "*") if is_log else name], storage=StorageType.FILE,
                 retention=RetentionPolicy.LIMITS if is_log else RetentionPolicy.WORK_QUEUE, num_replicas=replicas,
             ))  # fmt: skip
             if not is_log:

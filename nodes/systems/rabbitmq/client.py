@@ -5,26 +5,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nodes.stomp import Frame
 from nodes.systems.stomp_connection import Depth, StompQueues
+from stormproof.contracts.backend import Credentials
 
 USER = PASSWORD = "stormproof"
+OURS = Credentials(USER, PASSWORD)
 DELIVERY_COUNT = "x-delivery-count"
 """The header in which a quorum queue tells how often it had to take a message back; a new message has none."""
 
 
 class RabbitQueues(StompQueues):
-    """One client's connection to queues that are there already.
+    """One client's connection to queues that are there already, or, for ``made_as``, that are made by their first use.
 
     Args:
         depth: asks for a queue's depth.
         counted: the queues are quorum queues, which count deliveries.
         heartbeat: seconds between two heart-beats of the client's; the broker gives it up after two that were missed.
+        credentials: user and password.
+        made_as: headers that say as what queues are made ("STOMP Plugin", *User Generated Queue Names*).
     """
 
-    def __init__(self, depth: Depth, counted: bool, heartbeat: float) -> None:
-        super().__init__("/amq/queue/{}".format, depth, login=(USER, PASSWORD), sending={"persistent": "true"},
-                         subscribing={"prefetch-count": "1"}, heartbeat=heartbeat)  # fmt: skip
+    def __init__(self, depth: Depth, counted: bool, heartbeat: float, credentials: Credentials = OURS,
+                 made_as: Mapping[str, str] | None = None) -> None:  # fmt: skip
+        place, made = ("/amq/queue/{}", {}) if made_as is None else ("/queue/{}", made_as)
+        super().__init__(place.format, depth, login=(credentials.login, credentials.passcode),
+                         sending={"persistent": "true", **made}, subscribing={"prefetch-count": "1", **made},
+                         heartbeat=heartbeat)  # fmt: skip
         self._counted = counted
 
     def number_of(self, frame: Frame) -> int | None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from nodes.systems.rabbitmq.client import PASSWORD, USER, RabbitQueues
 from nodes.systems.rabbitmq.erlang import COOKIE, evaluate, name_term, names_in, queue_term
 from nodes.systems.rabbitmq.guarantees import GUARANTEES
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
@@ -23,6 +24,10 @@ PROGRAM = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
 """What Debian's wrapper on the path calls; that one insists on its own user and folders."""
 CLASSIC, MIRRORED, QUORUM = "classic", "mirrored", "quorum"
 PREPARE_SECONDS = 60.0
+GUEST = Credentials("guest", "guest")
+"""Whom RabbitMQ lets in at first, from its own machine alone."""
+EXPIRES_MILLISECONDS = 3_600_000
+QUIET_SECONDS = 1.5
 _SEE = ("See = fun ({ok, Q}) -> case amqqueue:get_pid(Q) of "
         "{N, _} -> case ra_leaderboard:lookup_leader(N) of {_, L} -> L; _ -> none end; "
         "P when is_pid(P) -> node(P); _ -> none end; (_) -> none end")  # fmt: skip
@@ -101,7 +106,10 @@ class RabbitMQ(ShellSystem):
         return all(status.serving for status in statuses)
 
     async def prepare(self, cluster: ShellCluster) -> None:
-        """The policy of mirrored queues, and the queues, whose leaders are on the first node."""
+        """The policy of mirrored queues, and the queues, whose leaders are on the first node. Where the system ran
+        before, policies are its operator's, and queues are made by their first use."""
+        if cluster.attached:
+            return
         first = cluster.machine(cluster.node_names[0])
         if first.option("queues_are") == MIRRORED:
             promote = first.option("ha_promote")
@@ -154,7 +162,11 @@ class RabbitMQ(ShellSystem):
         return {queue: names[0] for queue, names in zip(queues, found, strict=True) if names}
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """A client by STOMP, of queues that are there already."""
+        """A client by STOMP, of queues that are there already; where the system ran before, of such as are made by
+        their first use."""
+        if cluster.attached:
+            return self._attached_connection(cluster)
+
         async def depth(queue: str) -> int:
             for name in cluster.node_names:
                 try:
@@ -165,6 +177,32 @@ class RabbitMQ(ShellSystem):
 
         options = cluster.test.options
         return RabbitQueues(depth, options["queues_are"] == QUORUM, float(options["heartbeat"]))
+
+    def _attached_connection(self, cluster: ShellCluster) -> RabbitQueues:
+        """STOMP has no way to ask for a queue's depth. One that gives a new connection nothing for ``QUIET_SECONDS`` is
+        taken for empty."""
+        options = cluster.test.options
+        quorum = options["queues_are"] == QUORUM
+        made_as = {"durable": "true", "auto-delete": "false", "x-queue-type": QUORUM if quorum else CLASSIC,
+                   "x-expires": str(EXPIRES_MILLISECONDS)}  # fmt: skip
+        credentials = cluster.credentials if cluster.credentials.login else GUEST
+
+        async def depth(queue: str) -> int:
+            asking = self._attached_connection(cluster)
+            try:
+                await asking.connect(*connection.place)
+                return 0 if await asking.take(queue, QUIET_SECONDS) is None else 1
+            finally:
+                await asking.close()
+
+        connection = RabbitQueues(depth, quorum, float(options["heartbeat"]), credentials, made_as)
+        return connection
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """STOMP can't delete queues; but these expire."""
+        hours = EXPIRES_MILLISECONDS // 3_600_000
+        left = ", ".join(cluster.demands.queues)
+        return f"left there, for {hours} hour after their last use (x-expires): {left}"
 
     def parse_line(self, line: str) -> LogLine:
         """``2026-11-23 16:00:00.123456+00:00 [info] <0.1.0> text``."""

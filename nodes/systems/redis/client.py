@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 
 SERVER_PORT, SENTINEL_PORT = 6379, 26379
-MASTER_NAME = "stormproof"
-"""What the sentinels call the group of servers."""
 CLAIM_MILLISECONDS = 3000
+NOBODY = Credentials()
 ANSWER_SECONDS = 2.0
 """How long a server has to answer an administrator."""
 _GROUP = "consumers"
 _REFUSED = ("NOREPLICAS ", "MISCONF ", "OOM ", "BUSY ")
 """How errors begin with which a server says that it has not carried out a command; others have classes."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A group of servers that sentinels watch: what they call it, and the port of the one beside each server."""
+
+    master: str
+    port: int
 
 
 class RedisConnection:
@@ -33,8 +42,9 @@ class RedisConnection:
     ``wait_milliseconds``, it may have happened.
     """
 
-    def __init__(self, *, by_sentinel: bool, wait_for: int, wait_milliseconds: int) -> None:
-        self._by_sentinel = by_sentinel
+    def __init__(self, *, by_sentinel: Watched | None, wait_for: int, wait_milliseconds: int,
+                 credentials: Credentials = NOBODY) -> None:  # fmt: skip
+        self._by_sentinel, self._credentials = by_sentinel, credentials
         self._wait_for, self._wait_milliseconds = wait_for, wait_milliseconds
         self._name = uuid.uuid4().hex
         self._client: Any = None
@@ -44,8 +54,8 @@ class RedisConnection:
         """Connect; where there are sentinels, ``host``'s says which server, and that has to say that it is the master
         ("Guidelines for Redis clients with support for Redis Sentinel", steps 2 and 3)."""
         if self._by_sentinel:
-            host, port = await self._master(host, local)
-        self._client = _client(host, port, local)
+            host, port = await self._master(self._by_sentinel, host, local)
+        self._client = _client(host, port, local, self._credentials)
         role = await self._ask("ROLE")
         if role[0] != b"master":
             raise NotDone(f"{host} is a {role[0].decode()}")
@@ -83,7 +93,7 @@ class RedisConnection:
 
     async def connect_copy(self, host: str, port: int, local: str) -> None:
         """Connect to this server, master or replica."""
-        self._client = _client(host, port, local)
+        self._client = _client(host, port, local, self._credentials)
         await self._ask("PING")
 
     async def append(self, name: str, body: bytes) -> int:
@@ -103,10 +113,14 @@ class RedisConnection:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _master(self, host: str, local: str) -> tuple[str, int]:
-        sentinel = _client(host, SENTINEL_PORT, local)
+    async def remove(self, names: Sequence[str]) -> None:
+        """Delete streams."""
+        await self._ask("DEL", *names)
+
+    async def _master(self, watched: Watched, host: str, local: str) -> tuple[str, int]:
+        sentinel = _client(host, watched.port, local)
         try:
-            found = await sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME)
+            found = await sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", watched.master)
         finally:
             await sentinel.aclose()
         if not found:
@@ -150,7 +164,7 @@ class RedisConnection:
             raise
 
 
-def _client(host: str, port: int, local: str | None) -> Any:
+def _client(host: str, port: int, local: str | None, credentials: Credentials = NOBODY) -> Any:
     """A connection that tries nothing again by itself: a command that was sent twice is two messages."""
     import redis.asyncio as redis
     from redis.asyncio.retry import Retry
@@ -159,10 +173,11 @@ def _client(host: str, port: int, local: str | None) -> Any:
     class FromHere(redis.Connection):
         def _connection_arguments(self) -> Mapping[str, Any]:
             given = super()._connection_arguments()
-            return given if local is None else {**given, "local_addr": (local, 0)}
+            return given if not local else {**given, "local_addr": (local, 0)}
 
     pool = redis.ConnectionPool(connection_class=FromHere, host=host, port=port, retry=Retry(NoBackoff(), 0),
-                                protocol=2, max_connections=1)  # fmt: skip
+                                protocol=2, max_connections=1, username=credentials.login or None,
+                                password=credentials.passcode or None)  # fmt: skip
     client = redis.Redis(connection_pool=pool)
     client.response_callbacks.clear()
     return client
@@ -181,13 +196,13 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-async def ask(host: str, port: int, *words: str) -> Any:
+async def ask(host: str, port: int, *words: str, credentials: Credentials = NOBODY) -> Any:
     """What a server or sentinel answers, as it answers it: bytes, numbers, lists.
 
     Raises:
         OSError, TimeoutError, redis.exceptions.RedisError: it does not.
     """
-    client = _client(host, port, None)
+    client = _client(host, port, None, credentials)
     try:
         return await asyncio.wait_for(client.execute_command(*words), ANSWER_SECONDS)
     finally:

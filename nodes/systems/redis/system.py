@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.clients import demand_client
-from nodes.systems.redis.client import MASTER_NAME, SENTINEL_PORT, SERVER_PORT, RedisConnection, ask
+from nodes.systems.redis.client import SENTINEL_PORT, SERVER_PORT, RedisConnection, Watched, ask
 from nodes.systems.redis.guarantees import GUARANTEES
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, NodeStatus
@@ -46,6 +46,8 @@ class Redis(ShellSystem):
         Option("appendfsync", "everysec", "when that log is synced", ("always", "everysec", "no")),
         Option("min_replicas_to_write", 0, "replicas that must have been heard of lately, or writes are refused"),
         Option("wait", 0, "replicas that must have a write before a client counts it as confirmed (WAIT)"),
+        Option("master_name", "stormproof", "what the sentinels call the master and its replicas"),
+        Option("sentinel_port", SENTINEL_PORT, "port of the sentinel beside each server"),
         Option("wait_timeout", 0.5, "seconds that a client waits for them"),
     )
 
@@ -84,28 +86,34 @@ class Redis(ShellSystem):
             return {"redis-server.conf": "\n".join([*server, ""])}
         if machine.name != first:
             server.append(f"replicaof {machine.address_of(first)} {SERVER_PORT}")
+        master, port = machine.option("master_name"), machine.option("sentinel_port")
         sentinel = [
-            f"bind {machine.address} 127.0.0.1", f"port {SENTINEL_PORT}", "protected-mode no", "dir .",
-            f"sentinel monitor {MASTER_NAME} {machine.address_of(first)} {SERVER_PORT} 2",
-            f"sentinel down-after-milliseconds {MASTER_NAME} {DOWN_AFTER}",
-            f"sentinel failover-timeout {MASTER_NAME} {FAILOVER_TIMEOUT}",
-            f"sentinel parallel-syncs {MASTER_NAME} 1",
+            f"bind {machine.address} 127.0.0.1", f"port {port}", "protected-mode no", "dir .",
+            f"sentinel monitor {master} {machine.address_of(first)} {SERVER_PORT} 2",
+            f"sentinel down-after-milliseconds {master} {DOWN_AFTER}",
+            f"sentinel failover-timeout {master} {FAILOVER_TIMEOUT}",
+            f"sentinel parallel-syncs {master} 1",
         ]
         return {"redis-server.conf": "\n".join([*server, ""]), "redis-sentinel.conf": "\n".join([*sentinel, ""])}
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Its role (INFO), and what its sentinel says of the others."""
-        found = await ask(machine.address, SERVER_PORT, "INFO", "replication")
+        found = await ask(machine.address, machine.port, "INFO", "replication", credentials=machine.credentials)
         info = dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
         detail: dict[str, Any] = {"replicas": int(info["connected_slaves"]), "link": info.get("master_link_status", "")}
         if machine.option("mode") == SENTINEL:
-            answer = await ask(machine.address, SENTINEL_PORT, "SENTINEL", "MASTER", MASTER_NAME)
+            answer = await ask(machine.address, int(str(machine.option("sentinel_port"))), "SENTINEL", "MASTER",
+                               str(machine.option("master_name")))  # fmt: skip
             told = dict(zip(answer[::2], answer[1::2], strict=True))
             detail["sentinels"] = int(told[b"num-other-sentinels"]) + 1
             detail["master"] = told[b"ip"].decode()
             detail["flags"] = told[b"flags"].decode()
         return NodeStatus(machine.name, reachable=True, role=info["role"], serving=info["role"] == "master",
                           detail=detail)  # fmt: skip
+
+    async def attached_status(self, machine: Machine) -> NodeStatus:
+        """The same: nothing but servers is asked."""
+        return await self.status(machine)
 
     async def time_of(self, machine: Machine) -> float:
         """TIME."""
@@ -138,8 +146,27 @@ class Redis(ShellSystem):
     def connection(self, cluster: ShellCluster) -> QueueConnection:
         """A client of the server, or of Sentinel."""
         options = cluster.test.options
-        return RedisConnection(by_sentinel=options["mode"] == SENTINEL, wait_for=options["wait"],
+        watched = Watched(options["master_name"], options["sentinel_port"]) if options["mode"] == SENTINEL else None
+        return RedisConnection(by_sentinel=watched, wait_for=options["wait"], credentials=cluster.credentials,
                                wait_milliseconds=round(options["wait_timeout"] * 1000))  # fmt: skip
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """Delete the streams, on the master."""
+        names = sorted(cluster.own_names)
+        trouble: Exception | None = None
+        for host, port in cluster.client_addresses() if names else ():
+            connection = self.connection(cluster)
+            assert isinstance(connection, RedisConnection)
+            try:
+                await connection.connect(host, port, "")
+                await connection.remove(names)
+            except Exception as error:  # a replica, say
+                trouble = error
+            else:
+                return ""
+            finally:
+                await connection.close()
+        return f"left there: {', '.join(names)} ({trouble})" if names else ""
 
     def check(self, test: Test, demands: Demands) -> None:
         """Raises UsageError when replicas are asked for that there are not, or the clients lack their package."""

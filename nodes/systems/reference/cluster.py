@@ -25,12 +25,15 @@ from nodes.systems.reference.layout import SPARES, Group, broker_options
 from stormproof.contracts.backend import Launcher, Shells
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.demands import Reaction
+from stormproof.errors import BackendError
 from stormproof.timeout_scale import timeout_scale
 
 CLIENT_PORT = 61613
 LINK_PORT = 61614
 NETWORK_PORT = 61615
 STATUS_TIMEOUT = 1.0
+GUEST = "guest"
+"""Login and passcode of a broker that was told none (`stormproof broker`)."""
 PASSCODE_COST = 256
 """Passcodes of a test protect nothing; their hashes should cost it little."""
 
@@ -40,6 +43,9 @@ class ReferenceCluster(Cluster):
 
     def __init__(self, groups: tuple[Group, ...], deployment: Deployment) -> None:
         super().__init__(deployment)
+        if self.attached:
+            self.login = self.credentials.login or GUEST
+            self.passcode = self.credentials.passcode or GUEST
         self.groups = groups
         self._group_of = {node: group for group in self.groups for node in group.nodes}
         # Of this run alone, and not to be guessed by clients, who know the passcode. No history depends on it.
@@ -57,7 +63,10 @@ class ReferenceCluster(Cluster):
 
     def client_addresses(self) -> list[tuple[str, int]]:
         """Where clients connect: every node's listener, in the order of ``node_names``."""
-        return [(self.backend.address(node), CLIENT_PORT) for node in self.node_names]
+        return [(self.backend.address(node), self._port(node)) for node in self.node_names]
+
+    def _port(self, node: str) -> int:
+        return self.attached.port(node) if self.attached else CLIENT_PORT
 
     async def install(self) -> None:
         """Upload code and configuration to all nodes."""
@@ -98,6 +107,20 @@ class ReferenceCluster(Cluster):
             await self._configure(node)
         return None
 
+    def own_name(self, name: str) -> str:
+        """The name itself: clients that speak STOMP give their queues no others."""
+        self.own_names.add(name)
+        return name
+
+    async def prepare(self) -> None:
+        """Of brokers that ran before this test: see that nobody else's messages are in its queues."""
+        held = await self.depths() if self.attached else None
+        full = {name: count for name, count in (held or {}).items() if count and name in self.demands.queues}
+        if full:
+            told = ", ".join(f"{name} ({count})" for name, count in sorted(full.items()))
+            raise BackendError(f"these queues hold messages that are not this run's: {told}; take them out, or attach "
+                               "to a broker without")
+
     async def stop(self) -> None:
         """Stop all brokers in order."""
         for admin in self._admins.values():
@@ -121,7 +144,7 @@ class ReferenceCluster(Cluster):
     def _admin(self, node: str) -> AdminConnection:
         if node not in self._admins:
             address = self.backend.address(node)
-            self._admins[node] = AdminConnection(address, CLIENT_PORT, self.login, self.passcode)
+            self._admins[node] = AdminConnection(address, self._port(node), self.login, self.passcode)
         return self._admins[node]
 
     async def primary(self) -> str | None:

@@ -34,6 +34,7 @@ class ZerocIceStorm(ShellSystem):
     """IceStorm in IceBox; the options are its properties."""
 
     name = "zeroc-icestorm"
+    no_attaching = "its topics and subscribers are found by names that are part of its configuration"
     packages = ("libzeroc-icestorm3.7", "zeroc-icebox", "zeroc-ice-utils")
     distributions = ("zeroc-ice",)
     port = MANAGER_PORT

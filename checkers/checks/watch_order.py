@@ -1,0 +1,85 @@
+"""Order of watches: they go on, tell each event once, and leave none out, wherever they are resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.logs import LOW, examples, same
+from checkers.run import Run
+from checkers.watches import PROGRESS, Watches
+from stormproof import vocabulary
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
+from stormproof.history.columns import Bools, Int64s
+from stormproof.history.schema import PAIR_SHIFT
+from stormproof.text import amount
+from stormproof.vocabulary import WATCHES
+
+
+def check(run: Run) -> CheckOutcome:
+    """By etcd's guarantees of watches (its documentation, "KV API guarantees", *Watch APIs*: ordered, unique,
+    reliable, resumable, bookmarkable).
+
+    A watcher (a client, of one key; or, in the end, a node, of one key) has a position: the revision of the event that
+    it was told last, or from which it began anew, 0 at first; or that of a progress told since, if that is larger. (A
+    node that lags tells a progress that is true, and says nothing new.) An event at its position or before:
+    ``went-back``. An event or a progress behind one that is after the position, and that some watch from the beginning
+    told in the end: that one was ``left-out``. It does not matter to which nodes the watcher was connected.
+    """
+    watches, h = Watches(run), run.history
+    rows = np.sort(np.concatenate([watches.polled, watches.scanned, watches.rows(vocabulary.OK, "rewatch")]))
+    final = h.f.rows_with("replay")[rows]
+    # Watches from the beginning are told apart by their nodes, which their invocations name.
+    who = np.where(final, -1 - h.value[h.partner[rows]], h.process[rows].astype(np.int64))
+    _, number = np.unique(who, return_inverse=True)
+    watcher = same((watches.key(rows), number.astype(np.int64)))
+    order = np.lexsort((rows, watcher))
+    rows, watcher = rows[order], watcher[order]
+    anew = h.f.rows_with("rewatch")[rows]
+    revision = np.where(anew, h.value[rows], watches.offset(rows))
+    event = ~anew & (watches.value(rows) != PROGRESS)
+    first = np.concatenate([[True], watcher[1:] != watcher[:-1]])[: len(rows)]
+    position, previous = np.zeros_like(revision), np.full_like(rows, -1)
+    goes_on = np.flatnonzero(~first)
+    reached = _reached(revision, first | anew | event)
+    position[goes_on], previous[goes_on] = reached[goes_on - 1], rows[goes_on - 1]
+    # Keys lie one after the other in the sorted list of all that watches told in the end.
+    there = np.unique(same((watches.key(watches.scanned), watches.offset(watches.scanned))))
+    key = watches.key(rows)
+    # An event is not left out by itself; what tells progress has to have told the event of its own revision.
+    side = np.where(event, np.searchsorted(there, same((key, revision))),
+                    np.searchsorted(there, same((key, revision)), "right"))  # fmt: skip
+    between = side - np.searchsorted(there, same((key, position)), "right")
+    found = {"went-back": _pairs(rows, previous, event & (revision <= position)),
+             "left-out": _pairs(rows, previous, ~anew & (between > 0))}  # fmt: skip
+    counts = {kind: len(those) for kind, those in found.items()}
+    count, told = sum(counts.values()), amount(int(event.sum()), "event")
+    if not count:
+        return CheckOutcome(VALID, 0, f"{told}, each once and in order", (), counts)
+    some = [one for kind, those in found.items() for one in examples(run, kind, those, watches)]
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
+    return CheckOutcome(INVALID, count, f"of {told}: {kinds}", tuple(some[:MAX_EXAMPLES]), counts)
+
+
+def _reached(revision: Int64s, begins: Bools) -> Int64s:
+    """The largest revision by then, in each piece of the rows: one ``begins`` anew with a revision of its own."""
+    piece = np.cumsum(begins).astype(np.int64)
+    found: Int64s = np.maximum.accumulate(piece << PAIR_SHIFT | revision) & LOW
+    return found
+
+
+def _pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> list[tuple[int, ...]]:
+    pairs = zip(previous[wrong].tolist(), rows[wrong].tolist(), strict=True)
+    return sorted(((before, row) if before >= 0 else (row,) for before, row in pairs), key=lambda pair: pair[-1])
+
+
+CHECK = RunCheck(
+    name="watch-order",
+    guarantee="a watch tells each event once, in order, and leaves none out, wherever it is resumed",
+    anomaly="watch-order",
+    decides=True,
+    subjects=(WATCHES,),
+    one="time a watch went back or left events out",
+    more="times watches went back or left events out",
+    function=check,
+)

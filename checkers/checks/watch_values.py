@@ -1,0 +1,34 @@
+"""Revisions of what is watched: each stands for one value of a key, and later puts get larger ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.api import RunCheck
+from checkers.checks.log_offsets import judge
+from checkers.run import Run
+from checkers.watches import Watches
+from stormproof.contracts.check import CheckOutcome
+from stormproof.vocabulary import WATCHES
+
+
+def check(run: Run) -> CheckOutcome:
+    """By what confirmations, events and last watches tell: ``two-values`` at one revision of a key, a value at
+    ``two-revisions``, a value ``from-nowhere`` (never put there, or not done as its client was told), and a
+    ``put-went-back``: confirmed with a revision that is not larger than one that had been confirmed for the key before
+    it was invoked."""
+    watches = Watches(run)
+    rows = np.concatenate([watches.appended, watches.told, watches.scanned])
+    return judge(run, watches, rows, "revision", "put-went-back")
+
+
+CHECK = RunCheck(
+    name="watch-values",
+    guarantee="a revision of a key stands for one value, a value has one revision, later puts have larger ones",
+    anomaly="watch-values",
+    decides=True,
+    subjects=(WATCHES,),
+    one="revision of a key was not what it was",
+    more="revisions of keys were not what they were",
+    function=check,
+)

@@ -1,0 +1,113 @@
+"""Shell scripts about a program that somebody else has started: whoever listens at a port on a host.
+
+Nothing of it is signalled but the processes that listen there: their group may have others in it that are none of our
+business. What was stopped is noted in a file, so that it goes on whatever becomes of the run.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from harness.backends.process import SETTLE_S
+
+NOTE = "stopped"
+"""The file in a node's folder that names the processes that are stopped: pid and start time a line."""
+_STEP_S = 0.02
+
+# listening: the processes at $port. look PID: sets $state ('' when it is gone) and $born (proc(5), field 22).
+_PRELUDE = """
+listening() { ss -Hltnp "sport = :$port" | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -un; }
+look() {
+  state= born=
+  s=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+  set -- ${s##*) }
+  state=$1 born=${20}
+  case $state in Z|X|x) state= ;; esac
+}
+command -v ss >/dev/null || { echo "there is no program ss (apt-get install iproute2)"; exit 1; }
+pids=$(listening)
+"""
+_RESUME = """
+if [ -f "$note" ]; then
+  while read -r pid was; do
+    look "$pid"
+    [ -n "$state" ] && [ "$born" = "$was" ] && kill -s CONT "$pid" 2>/dev/null
+  done < "$note"
+  rm -f "$note"
+fi
+"""
+
+
+def state_script(port: int) -> str:
+    """Print ``running PID BORN``, ``paused PID BORN`` or ``dead``, of the first that listens."""
+    return _script(port, """
+for pid in $pids; do
+  look "$pid"
+  case $state in
+    '') ;;
+    T|t) echo "paused $pid $born"; exit 0 ;;
+    *) echo "running $pid $born"; exit 0 ;;
+  esac
+done
+echo dead
+""")  # fmt: skip
+
+
+def pause_script(port: int, folder: str) -> str:
+    """Stop whoever listens, and wait until that is so."""
+    return _script(port, f"""
+note={shlex.quote(f"{folder}/{NOTE}")}
+[ -n "$pids" ] || {{ echo "nobody listens at port $port"; exit 1; }}
+for pid in $pids; do look "$pid"; echo "$pid $born"; done >> "$note" || exit 1
+kill -s STOP $pids || exit 1
+left={_steps()}
+for pid in $pids; do
+  while look "$pid"; [ "$state" != T ] && [ "$state" != t ]; do
+    left=$((left - 1)); [ $left -gt 0 ] || {{ echo "process $pid is not stopped"; exit 1; }}
+    sleep {_STEP_S}
+  done
+done
+""")  # fmt: skip
+
+
+def resume_script(port: int, folder: str) -> str:
+    """Let go on what was stopped; fails when that is gone."""
+    return _script(port, f"note={shlex.quote(f'{folder}/{NOTE}')}\n"
+                         f'[ -n "$pids" ] || {{ echo "nobody listens at port $port"; exit 1; }}\n{_RESUME}')
+
+
+def resume_left_script(folder: str) -> str:
+    """Let go on what a run left stopped; harmless where there is nothing."""
+    note = shlex.quote(f"{folder}/{NOTE}")
+    return f"note={note}; if [ -f \"$note\" ]; then ( port=0{_PRELUDE}{_RESUME} ); echo 'a stopped process'; fi"
+
+
+def end_script(port: int, signal: str, seconds: float) -> str:
+    """Send whoever listens a signal that ends it, and wait until these processes are gone; those that are there after
+    so many seconds get SIGKILL."""
+    return _script(port, f"""
+born_of() {{ look "$1"; echo "$born"; }}
+before=$(for pid in $pids; do echo "$pid:$(born_of "$pid")"; done)
+[ -z "$pids" ] || kill -s {signal} $pids || exit 1
+[ -z "$pids" ] || kill -s CONT $pids 2>/dev/null
+left={_steps(seconds)} more={_steps()}
+for each in $before; do
+  pid=${{each%%:*}} was=${{each#*:}}
+  while look "$pid"; [ -n "$state" ] && [ "$born" = "$was" ]; do
+    left=$((left - 1))
+    [ $left -gt 0 ] || {{
+      kill -s KILL "$pid" 2>/dev/null
+      more=$((more - 1)); [ $more -gt 0 ] || {{ echo "process $pid outlived SIGKILL"; exit 1; }}
+    }}
+    sleep {_STEP_S}
+  done
+done
+""")  # fmt: skip
+
+
+def _steps(seconds: float = SETTLE_S) -> int:
+    return max(1, round(seconds / _STEP_S))
+
+
+def _script(port: int, body: str) -> str:
+    return f"port={port}\n{_PRELUDE}\n{body}"

@@ -1,0 +1,180 @@
+"""Workload ``watch``: keys that some put and others watch, as the robustness tests of etcd do it.
+
+Every value is put once. A watcher is told each key's events; at times it begins anew at another node, where it was, or
+some revisions before. At the end, when all is healed, each key is watched from its beginning, at every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stormproof.contracts.client import Client, WatchConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
+from stormproof.errors import UsageError
+from stormproof.generator import (
+    PENDING,
+    Answer,
+    Context,
+    Generator,
+    Seed,
+    Source,
+    any_of,
+    clients,
+    on_threads,
+    per_thread,
+    rate,
+    sequence,
+    time_limit,
+)
+from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.test import Test
+from stormproof.vocabulary import WATCHES
+from workloads.client import CONNECT, CONNECTING
+from workloads.log_client import EMPTY
+from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
+
+
+@dataclass(frozen=True, slots=True)
+class Puts(Generator):
+    """One client's puts: its number above zero, and above that multiples of ``producers``."""
+
+    keys: int
+    thread: int
+    producers: int
+    seed: Seed
+    done: int = 0
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        key, seed = self.seed.below(self.keys)
+        value = 1 + self.thread + self.producers * self.done
+        return ctx.fill(Op(INVOKE, "put", value, key)), replace(self, seed=seed, done=self.done + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Events(Generator):
+    """One watcher's waits for events of its key; of a thousand operations so many begin anew elsewhere, every other
+    time some revisions before."""
+
+    key: int
+    moves: int
+    back: int
+    seed: Seed
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        draw, seed = self.seed.below(1000)
+        if draw < self.moves:
+            wanted = Op(INVOKE, "rewatch", self.back if draw % 2 else 0, self.key)
+        else:
+            wanted = Op(INVOKE, "event", None, self.key)
+        return ctx.fill(wanted), replace(self, seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class UntilTold(Generator):
+    """Watches a key from the beginning at a node, until all is told or the watch broke off."""
+
+    node: int
+    key: int
+    done: bool = False
+
+    def op(self, test: Test, ctx: Context) -> Answer | None:
+        if self.done:
+            return None
+        return (ctx.fill(Op(INVOKE, "replay", self.node, self.key)), self) if ctx.free else (PENDING, self)
+
+    def update(self, test: Test, ctx: Context, op: Op) -> Generator:
+        """The end is told, or won't be."""
+        ended = op.f == "replay" and op.type == FAIL and op.error in (EMPTY, BROKEN_OFF) and op.key == self.key
+        return replace(self, done=True) if ended else self
+
+
+class WatchWorkload(Workload):
+    """Watches tell each event once, in order, leave none out, and can be resumed at any node."""
+
+    name = "watch"
+    subject = WATCHES
+    needs = ("watches",)
+    options: tuple[Option, ...] = (
+        Option("producers", 3, "threads that put", load=True),
+        Option("watchers", 4, "threads that watch, each one key", load=True),
+        Option("keys", 2, "number of keys", load=True),
+        Option("moves", 10, "of a thousand operations of a watcher, how many begin anew at another node"),
+        Option("back", 20, "revisions by which every other of these goes back"),
+        Option("poll", 0.25, "seconds that a watcher waits for an event"),
+        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        CONNECT,
+        *CONNECTING,
+        Option("drain_limit", 90.0, "seconds that the last watches may take in all"),
+        Option("min_ok", 20, "confirmed puts, and events, below which the verdict is unknown"),
+    )
+    guarantees = ("watch-lost", "watch-values", "watch-order")
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Number of client threads.
+
+        Raises:
+            UsageError: nobody would put, or a key would have no watcher.
+        """
+        for name in ("producers", "keys"):
+            if options[name] < 1:
+                raise UsageError(f"--set {name}={options[name]}: at least 1")
+        if options["watchers"] < options["keys"]:
+            raise UsageError(f"--set watchers={options['watchers']}: each of the {options['keys']} keys needs one at "
+                             "least")
+        return int(options["producers"] + options["watchers"])
+
+    @classmethod
+    def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keys."""
+        return tuple(key_name(key) for key in range(options["keys"]))
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Coverage gates: what a run must have done for its verdict to be *valid*."""
+        least = max(1, options["min_ok"])
+        return {"min_ok": {"put": least, "event": least}, "faults_confirmed": True}
+
+    def client(self, cluster: Cluster, thread: int, host: str) -> Client:
+        """A client for one process of a thread.
+
+        Raises:
+            UsageError: the system's connections have no watches.
+        """
+        connection = cluster.queue_connection()
+        if not isinstance(connection, WatchConnection):
+            raise UsageError(f"{cluster.test.system}: its connections lack put, head, watch or event; see "
+                             "docs/systems.md")
+        return NeutralWatchClient(cluster, connection, host, thread)
+
+    def main(self, test: Test) -> Generator:
+        """Those who put share the test's rate, for its time; watchers wait as they please."""
+        options, rng = test.options, test.rng("watches")
+        seeds = [Seed.of(rng) for _ in range(test.concurrency)]
+        producers, keys = options["producers"], options["keys"]
+        puts = rate(test.rate, per_thread(lambda thread: Puts(keys, thread, producers, seeds[thread])),
+                    test.rng("rate"))  # fmt: skip
+
+        def watching(thread: int) -> Source:
+            return Events((thread - producers) % keys, options["moves"], options["back"], seeds[thread])
+
+        everybody = test.concurrency
+        both = any_of(on_threads(range(producers), puts), on_threads(range(producers, everybody), per_thread(watching)))
+        return clients(time_limit(test.time_limit, both))
+
+    def drain(self, test: Test) -> Generator:
+        """One client watches each key from its beginning, at each node in turn."""
+        watches: list[Source] = [UntilTold(node, key) for node in range(len(test.node_names))
+                                 for key in range(test.options["keys"])]  # fmt: skip
+        return clients(on_threads([test.options["producers"]], time_limit(test.options["drain_limit"],
+                                                                          sequence(*watches))))  # fmt: skip
+

@@ -1,0 +1,154 @@
+"""Clients of watches on systems of any kind: put, be told, begin anew elsewhere, and watch from the beginning.
+
+Values are positive integers below 2**31, each put once in a run; a completion's value is the pair (revision, value),
+with a value of 0 where a watch told its progress alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stormproof.contracts.client import LogEntry, NotDone, Progress, WatchConnection
+from stormproof.contracts.cluster import Cluster
+from stormproof.operation import Op
+from workloads.log_client import EMPTY
+from workloads.neutral_client import NeutralQueueClient, close_quietly, reason_of
+from workloads.register_client import decode_value, encode_value
+
+PROGRESS = 0
+"""The value of a completion that tells progress alone."""
+
+
+@dataclass
+class Replay:
+    """A watch of one key from its beginning, at one node: until it has told the key's last revision."""
+
+    connection: WatchConnection
+    head: int
+    told: int = 0
+
+
+class NeutralWatchClient(NeutralQueueClient):
+    """Keys of a system whose connections are ``WatchConnection``.
+
+    A watch that ended is resumed behind what it told last, on whatever connection there is by then. A wait for an event
+    that fails has certainly moved nothing: it ends as *fail*, and the same client goes on.
+    """
+
+    def __init__(self, cluster: Cluster, connection: WatchConnection, host: str, thread: int) -> None:
+        super().__init__(cluster, connection, host, thread)  # type: ignore[arg-type]  # opened and closed alike
+        self._position: dict[int, int] = {}
+        self._watched: int | None = None
+        self._replays: dict[tuple[int, int], Replay] = {}
+
+    async def open(self) -> None:
+        """As others do; but next time another node is the first: one that does not answer takes all the time there is.
+
+        Raises:
+            NotDone: no node let us in in time.
+        """
+        try:
+            await super().open()
+        except NotDone:
+            self._turn()
+            raise
+
+    async def close(self) -> None:
+        """Disconnect; watches go with their connections."""
+        self._watched = None
+        for replay in self._replays.values():
+            await close_quietly(replay.connection)
+        self._replays.clear()
+        await super().close()
+
+    async def invoke(self, op: Op) -> Op:
+        """``put``, ``event``, ``rewatch`` or ``replay``."""
+        if op.f == "rewatch":
+            return await self._anew(op)
+        if op.f == "replay":
+            return await self._replay(op)
+        done = await super().invoke(op)
+        return done if op.f == "put" or done.type != "info" else done.fail(done.error or "")
+
+    async def _carry_out(self, op: Op) -> Op:
+        watches, key = self._connection, op.key or 0
+        assert isinstance(watches, WatchConnection)
+        if op.f == "put":
+            revision = await self._bounded(watches.put(self._name(key), encode_value(op.value)))
+            return op.ok((revision, op.value))
+        if self._watched != key:
+            self._watched = None
+            await self._bounded(watches.watch(self._name(key), self._position.get(key, 0)))
+            self._watched = key
+        poll = float(self._options["poll"])
+        told = await self._bounded(watches.event(poll), poll)
+        if told is None:
+            return op.fail(EMPTY)
+        revision, value = _read(told)
+        # A node that lags tells less than it was told by another one.
+        self._position[key] = revision if value != PROGRESS else max(revision, self._position.get(key, 0))
+        return op.ok((revision, value))
+
+    async def _anew(self, op: Op) -> Op:
+        """The next event is that after so many revisions before where the watch was, at the next node of the list."""
+        key = op.key or 0
+        position = self._position[key] = max(0, self._position.get(key, 0) - int(op.value))
+        await self.close()
+        self._turn()
+        return op.ok(position)
+
+    def _turn(self) -> None:
+        self._addresses = [*self._addresses[1:], self._addresses[0]]
+
+    async def _replay(self, op: Op) -> Op:
+        """The next event of a key from the beginning, at the node of that number."""
+        number, key = int(op.value), op.key or 0
+        node = self._cluster.node_names[number]
+        try:
+            replay = self._replays.get((number, key)) or await self._begin(number, key)
+            while replay.told < replay.head:
+                told = await self._bounded(replay.connection.event(float(self._options["op_timeout"])), 1.0)
+                if told is None:
+                    return op.fail("nothing came")._replace(node=node)
+                revision, value = _read(told)
+                if value != PROGRESS:
+                    replay.told = revision
+                    return op.ok((revision, value))._replace(node=node)
+            await close_quietly(self._replays.pop((number, key)).connection)
+            return op.fail(EMPTY)._replace(node=node)
+        except Exception as error:
+            # What was told cannot be told again: of a watch that broke off none is whole.
+            if (broken := self._replays.pop((number, key), None)) is not None:
+                await close_quietly(broken.connection)
+                return op.fail(BROKEN_OFF)._replace(node=node)
+            return op.fail(f"not watched: {reason_of(error)}")._replace(node=node)
+
+    async def _begin(self, number: int, key: int) -> Replay:
+        connection = self._cluster.queue_connection()
+        assert isinstance(connection, WatchConnection)
+        host, port = list(self._cluster.client_addresses())[number]
+        try:
+            await self._bounded(connection.connect(host, port, self._local))
+            head = await self._bounded(connection.head(self._name(key)))
+            await self._bounded(connection.watch(self._name(key), 0))
+        except BaseException:
+            await close_quietly(connection)
+            raise
+        self._replays[number, key] = Replay(connection, head)
+        return self._replays[number, key]
+
+    def _name(self, key: int) -> str:
+        return self._cluster.own_name(key_name(key))
+
+
+BROKEN_OFF = "broken off"
+"""The error of a watch from the beginning that ended before it had told all: it is not begun again."""
+
+
+def _read(told: LogEntry | Progress) -> tuple[int, int]:
+    return (told.revision, PROGRESS) if isinstance(told, Progress) else (told.offset, decode_value(told.body))
+
+
+def key_name(key: int) -> str:
+    """The name of key number ``key``."""
+    return f"k{key}"
