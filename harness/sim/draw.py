@@ -130,7 +130,9 @@ def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any
 def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str, Any], rng: random.Random) -> str:
     """Families of faults that can strike this test, joined by commas."""
     wanted, found = rng.choice(FAMILIES), list[str]()
-    for name in rng.sample(FAULTS.names(), len(FAULTS.names())):
+    # Each stands before another with a chance that goes by how often it is drawn (Efraimidis and Spirakis 2006).
+    order = {name: rng.random() ** (1 / FAULTS.load(name).drawn) for name in FAULTS.names()}
+    for name in sorted(order, key=lambda name: order[name], reverse=True):
         if len(found) < wanted and _can_be(system, workload, name, nodes, settings):
             found.append(name)
     return ",".join(found) or NO_FAULTS

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from harness.sim.errors import SimulationError
+from harness.sim.errors import SimulationError, Struck
 from harness.sim.livelock import CHUNK_BITS, PORTION, WATCHED, Limit, Livelock, Watch, label
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
@@ -419,6 +419,8 @@ class SimLoop(asyncio.BaseEventLoop):
                         handle._context.run(handle.callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt, SimulationError):
                     raise
+                except Struck:
+                    pass  # its process ended there
                 except BaseException as error:
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
                 # The network's callbacks go on as the process that they bring something to.
@@ -448,6 +450,7 @@ def simulation() -> Iterator[SimLoop]:
 def _put_away(task: asyncio.Task[Any]) -> None:
     """Close a task's coroutine for good, even one that waits in its `finally`."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task._log_traceback = False
     coroutine: Any = task.get_coro()
     for _ in range(_CLOSE_ATTEMPTS):
         with suppress(Exception):

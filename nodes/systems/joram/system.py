@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nodes.reference.designs.joram.options import Options
-from nodes.reference.points import JORAM_POINTS
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.bounds import BOUNDS, WORK
@@ -68,7 +67,6 @@ JORAM = Joram(
     bounds=BOUNDS,
     work=WORK,
     keeps=KEEPS,
-    fault_points=JORAM_POINTS,
     drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",

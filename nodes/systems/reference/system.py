@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from nodes.reference import mutations
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
+from nodes.reference.points import POINTS_OF, SERVER_POINTS
 from nodes.systems.reference.keeps import ENGINE
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
@@ -70,7 +70,6 @@ class ReferenceSystem(System):
         bounds: tuple[Bound, ...] = (),
         work: tuple[WorkBound, ...] = (),
         keeps: tuple[Keep, ...] = ENGINE,
-        fault_points: Mapping[str, str] = MappingProxyType({}),
         drawing: Drawing | None = None,
     ) -> None:
         self.name = name
@@ -83,7 +82,7 @@ class ReferenceSystem(System):
         self.bounds = bounds
         self.work = work
         self.keeps = keeps
-        self.fault_points = fault_points
+        self.fault_points = POINTS_OF.get(name, SERVER_POINTS)
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()
