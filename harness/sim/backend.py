@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
+from harness.sim.explorer import Explorer
 from harness.sim.holdings import holdings
 from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
@@ -199,8 +200,13 @@ class SimBackend(Backend):
         self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
         self._system = test.system
         claimed = [each for each in SYSTEMS.load(test.system).invariants if each.claimed(test)]
-        if claimed and test.options.get(INVARIANTS):
-            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines)
+        claimed = claimed if test.options.get(INVARIANTS) else []
+        explorer: Explorer | None = self._loop.explorer
+        if explorer is not None:
+            explorer.watch_network(self._network)
+            self.points.come_by = explorer.came_by
+        if claimed or explorer is not None:
+            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines, explorer)
 
     def holdings(self, node: str) -> Mapping[str, int]:
         """What the programs of a node that run hold: name of a container or table -> how many things."""

@@ -107,8 +107,10 @@ class Process:
         while self._deferred and self._deferred[0][0] <= self._loop.now:
             _, function, args = self._deferred.popleft()
             function(*args)
-        if self.busy_until <= self._loop.now:
+        if self.busy and self.busy_until <= self._loop.now:
             self.busy = False
+            if self.look is not None:  # at what it was about when it began to wait
+                self.look()
         if self.state != RUNNING or self.busy:
             return
         held, self._held = self._held, []
@@ -206,6 +208,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         """Simulated seconds: the time that no process's clock distorts."""
         self.network: Any = None
+        self.explorer: Any = None
+        """Who records which states the nodes come into (``harness.sim.explorer``), if anybody does."""
         self._timers: list[tuple[float, int, Handle]] = []
         self._sequence = 0
         self._owner: Process | None = None

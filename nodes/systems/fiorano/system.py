@@ -15,6 +15,7 @@ from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.bounds import BOUNDS, WORK
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.draws import DRAWING
+from nodes.systems.fiorano.exploration import ABSTRACTION
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.invariants import INVARIANTS
 from nodes.systems.fiorano.modes import MODES as COMPARED
@@ -88,6 +89,7 @@ FIORANO = Fiorano(
     invariants=INVARIANTS,
     bounds=BOUNDS,
     work=WORK,
+    abstraction=ABSTRACTION,
     drawing=DRAWING,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),

@@ -7,6 +7,7 @@ from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.bounds import BOUNDS, WORK
 from nodes.systems.joram.draws import DRAWING
+from nodes.systems.joram.exploration import ABSTRACTION
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
 from nodes.systems.joram.keeps import KEEPS
@@ -67,6 +68,7 @@ JORAM = Joram(
     bounds=BOUNDS,
     work=WORK,
     keeps=KEEPS,
+    abstraction=ABSTRACTION,
     drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",

@@ -18,6 +18,7 @@ from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
+from stormproof.contracts.exploration import Abstraction
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.keeps import Keep
@@ -70,6 +71,7 @@ class ReferenceSystem(System):
         bounds: tuple[Bound, ...] = (),
         work: tuple[WorkBound, ...] = (),
         keeps: tuple[Keep, ...] = ENGINE,
+        abstraction: Abstraction | None = None,
         drawing: Drawing | None = None,
     ) -> None:
         self.name = name
@@ -83,6 +85,7 @@ class ReferenceSystem(System):
         self.work = work
         self.keeps = keeps
         self.fault_points = POINTS_OF.get(name, SERVER_POINTS)
+        self.abstraction = abstraction
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()
