@@ -100,6 +100,23 @@ class Seeded(Protocol):
         ...
 
 
+class Guiding(Protocol):
+    """Says which runs of a system are next, and learns from those that are over (``harness.sim.guided``)."""
+
+    @property
+    def system(self) -> str:
+        """The system under test."""
+        ...
+
+    def next(self) -> tuple[Case, int]:
+        """The next run."""
+        ...
+
+    def learn(self, result: SeedResult) -> int:
+        """A run is over; how much it has met that is new."""
+        ...
+
+
 @dataclass(frozen=True)
 class SeedResult:
     """What became of one seed. ``verdict`` is ``broken`` when the harness failed; then ``sentence`` says how.
@@ -237,17 +254,23 @@ def keep_run(result: SeedResult, store: Path) -> SeedResult:
 
 def campaign(
     cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
-    report: Callable[[SeedResult], None],
+    report: Callable[[SeedResult], None], guides: Sequence[Guiding] = (),
 ) -> None:
     """Run every case with every seed; ``report`` is called for each result, in the order in which they come.
 
-    Stops at the first failure unless ``collect`` is set.
+    Stops at the first failure unless ``collect`` is set. With ``guides``, one for each system, there are as many runs,
+    but these say which.
 
     Raises:
         StormproofError: a worker process died, or the store can't be written.
     """
     with worker_pool(jobs) as (workers, scratch):
-        for result in workers.each(run_seed, ((case, seed, store, scratch) for seed in seeds for case in cases)):
+        learners = {guide.system: guide for guide in guides}
+        guided = ((*guide.next(), store, scratch, FAILED, True) for _ in seeds for guide in guides)
+        plain = ((case, seed, store, scratch) for seed in seeds for case in cases)
+        for result in workers.each(run_seed, guided if guides else plain):
+            if guides:
+                learners[result.case.system].learn(result)
             try:
                 kept = keep_run(result, store)
             except OSError as error:

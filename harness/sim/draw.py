@@ -111,10 +111,19 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
     rate = rng.choice(RATES)
     case = Case(system, workload, families, nodes, given.time_limit if given.time_limit is not None else seconds,
                 given.rate if given.rate is not None else rate, settings)
-    for never in drawing.never:
-        if never.covers(workload, names, {"nodes": nodes, **declared, **settings}):
-            raise UsageError(never.why)
+    if why := senseless(case):
+        raise UsageError(why)
     return case
+
+
+def senseless(case: Case) -> str:
+    """Why a case is never drawn, as its system declares; empty: it may be."""
+    names = [name for name in case.nemesis.split(",") if name != NO_FAULTS]
+    declared = {option.name: option.default for option in declared_options(case.system, case.workload, names)}
+    settings = {"nodes": case.nodes, **declared, **case.settings}
+    nevers = (never.why for never in SYSTEMS.load(case.system).drawing.never
+              if never.covers(case.workload, names, settings))  # fmt: skip
+    return next(nevers, "")
 
 
 def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any]) -> dict[str, Any]:

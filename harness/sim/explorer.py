@@ -15,7 +15,7 @@ from stormproof.contracts.exploration import Abstraction
 from stormproof.contracts.topology import machine_of
 
 _NOBODY = 0
-_STEP, _AT = 1 << 32, 1 << 64
+FIRST_STEP, _AT = 1 << 32, 1 << 64
 """What tells numbers of states, of steps from one to another, and of points apart."""
 
 
@@ -28,7 +28,6 @@ class Explorer:
 
     def __init__(self, abstraction: Abstraction) -> None:
         self.found: set[int] = set()
-        self.states: set[int] = set()
         self._abstraction = abstraction
         self.changing: Callable[[Any], Any] = attrgetter(*abstraction.changes)
         self._kept = _values(*abstraction.kept)
@@ -76,16 +75,15 @@ class Explorer:
         before = self._now.get(group, _NOBODY)
         if number != before:
             self._now[group] = number
-            self.states.add(number)
             self.found.add(number)
-            self.found.add(_STEP + (before * 31 + number) % _STEP)
+            self.found.add(FIRST_STEP + (before * 31 + number) % FIRST_STEP)
 
     def came_by(self, machine: str, point: str) -> None:
         """A program of a machine came to a named point."""
         name = self._names.get(point)
         if name is None:
             name = self._names[point] = zlib.crc32(point.encode())
-        self.found.add(_AT + (name * 31 + self._now.get(self._groups.get(machine, ""), _NOBODY)) % _STEP)
+        self.found.add(_AT + (name * 31 + self._now.get(self._groups.get(machine, ""), _NOBODY)) % FIRST_STEP)
 
     def _note_cuts(self, network: Network) -> None:
         """Of each machine, whether it is cut off from some others, or from many."""
