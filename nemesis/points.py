@@ -50,6 +50,7 @@ from stormproof.history.undo import NETWORK as UNDO_NETWORK
 from stormproof.test import Test
 
 KILLS, LOSES_POWER, STANDS_STILL, IS_CUT_OFF, IS_DELAYED = POINT_ACTS
+LINKS = (IS_CUT_OFF, IS_DELAYED)
 AT = Option("points_at", ANY_KIND, "named points (`stormproof list points`) joined by commas, or any in turn")
 HITS = (1, 1, 1, 1, 2, 3, 5, 10, 30)
 """For the how many-th time a program must come there."""
@@ -102,17 +103,21 @@ class Points(Fault):
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose a point, and arm it for whoever comes there.
 
+        Where there is but one machine, and kinds come in turn, it is killed instead of being cut off.
+
         Raises:
             Infeasible: no node runs, or as many are down as may be; or there is no link to be cut.
         """
-        running = facts.eligible()
+        running, note = facts.eligible(), ""
         if not running:
             raise Infeasible("no node is running")
-        if kind in (KILLS, LOSES_POWER, STANDS_STILL) and facts.may_go_down() < 1:
+        if kind in LINKS and len(facts.topology.machines or facts.nodes) < 2 and _in_turn(facts.options):
+            kind, note = KILLS, f"; nothing to {kind} here"
+        if kind not in LINKS and facts.may_go_down() < 1:
             raise Infeasible(f"{len(facts.nodes) - len(running)} of {len(facts.nodes)} nodes are down already")
         point, hit = self._point(facts, rng), rng.choice(HITS)
         links: Mapping[str, frozenset[Link]] = {}
-        if kind in (IS_CUT_OFF, IS_DELAYED):
+        if kind in LINKS:
             links = _links(facts, rng)
             running = [node for node in running if links[node]]
             if not running:
@@ -120,7 +125,7 @@ class Points(Fault):
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
         strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
                              facts.max_down, rng.choice(_lengths(facts.options)), links, conditions)
-        return FaultPlan(kind, tuple(running), note=f"at {point}", strike=strike)
+        return FaultPlan(kind, tuple(running), note=f"at {point}{note}", strike=strike)
 
     def _point(self, facts: ClusterFacts, rng: random.Random) -> str:
         names = [name for name in self._counts if name in _asked(facts.options)] or list(self._counts)
@@ -170,7 +175,7 @@ def _rare(counts: Mapping[str, int]) -> tuple[str, ...]:
 async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint) -> tuple[dict[str, Any], bool]:
     """What is seen of a strike, and whether that proves it; afterwards it is over."""
     backend, place = cluster.backend, (struck.machine, struck.program)
-    if strike.act in (IS_CUT_OFF, IS_DELAYED):
+    if strike.act in LINKS:
         packets = _points(cluster).lift()
         return {"packets": {arrow(link): count for link, count in packets.items()}}, any(packets.values())
     if strike.act == STANDS_STILL:
@@ -188,6 +193,10 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
     after = await await_state(backend, *place, RUNNING)
     ended = before.state == DEAD or before.pid != struck.pid  # it may have been started again meanwhile
     return {"pid": struck.pid, "before": told(before), "later": told(after)}, ended
+
+
+def _in_turn(options: Mapping[str, Any]) -> bool:
+    return str(options.get("points_kind", ANY_KIND)) == ANY_KIND
 
 
 def _asked(options: Mapping[str, Any]) -> tuple[str, ...]:

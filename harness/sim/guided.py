@@ -80,7 +80,7 @@ class Guide:
         """What it has met so far, for a person."""
         states = sum(each < FIRST_STEP for each in self.met)
         return (f"{self.system}: {states:,} states met, {len(self.met) - states:,} steps and points; "
-                f"{amount(len(self.kept), 'run')} kept, varied {amount(sum(kept.varied for kept in self.kept), 'time')}")
+                f"{amount(len(self.kept), 'run')} kept, and varied {sum(kept.varied for kept in self.kept)} times")
 
     def next(self) -> tuple[Case, int]:
         """The next run."""
