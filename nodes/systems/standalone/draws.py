@@ -5,7 +5,7 @@ from __future__ import annotations
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
-    draws=(Draw("idle_timeout", (1.0, 2.0), 0.4)),
+    draws=(Draw("idle_timeout", (1.0, 2.0), 0.4),),
     timeouts=("idle_timeout",),
     never=(Never("one broker has no link to another", faults=("partition", "packets")),),
 )
