@@ -98,8 +98,8 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
                  outcomes: Outcomes | None = None, guided: bool = False) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
 
-    ``left_out`` is what the JSON object tells of combinations that can't be. ``guided``: which runs there are depends on
-    what the runs before have met.
+    ``left_out`` is what the JSON object tells of combinations that can't be. ``guided``: which runs there are depends
+    on what the runs before have met.
 
     Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
