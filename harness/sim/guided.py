@@ -113,12 +113,14 @@ class Guide:
         seed = parent.seed if rng.random() < SAME_SEED else rng.randrange(SEEDS)
         try:
             # Times and kinds that were drawn are those of its own seed.
-            faults: Faults = faults_of(parent.case, parent.seed)
+            before = faults_of(parent.case, parent.seed)
+            faults: Faults = before
             for _ in range(rng.choice(CHANGES)):
-                faults = rng.choice(_CHANGES)(self, parent.case, faults, rng)
-            if not faults:
+                faults = rng.choice(_CHANGES)(self, parent.case, faults, rng) if faults else faults
+            faults = _apart(parent.case, faults)
+            if not faults or (seed == parent.seed and tuple(faults) == before):
                 return None
-            case = with_faults(_with_families(parent.case, faults), _apart(parent.case, faults))
+            case = with_faults(_with_families(parent.case, faults), faults)
             case.families(seed)
         except StormproofError:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 from nodes.reference.api import Config
 from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
 from nodes.reference.designs.fiorano.repository import STAMPS
+from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
@@ -101,6 +102,7 @@ FIORANO = Fiorano(
         Option("fencing", True, "whether the lock has epochs, and is looked at before anything is confirmed"),
         Option("stamps", STAMPS[0], "what tells which of two repositories is newer", STAMPS),
         Option("database_timeout", 1.0, "seconds without an answer after which the shared database is out of reach"),
+        Option("page", CHUNK_BYTES, "bytes, about, of each page in which a standby is sent the whole repository"),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas: "
                f"{', '.join(LIMITATIONS)}"),
         Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",
