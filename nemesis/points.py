@@ -34,6 +34,7 @@ from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import (
     DELAYS_MESSAGES,
     ENDS_PROCESS,
+    FROM_HEAL,
     STOPS_TIME,
     STRIKES_LATER,
     ClusterFacts,
@@ -50,12 +51,14 @@ from stormproof.history.undo import NETWORK as UNDO_NETWORK
 from stormproof.test import Test
 
 KILLS, LOSES_POWER, STANDS_STILL, IS_CUT_OFF, IS_DELAYED = POINT_ACTS
-LINKS = (IS_CUT_OFF, IS_DELAYED)
+ENDS, LINKS = (KILLS, LOSES_POWER), (IS_CUT_OFF, IS_DELAYED)
 AT = Option("points_at", ANY_KIND, "named points (`stormproof list points`) joined by commas, or any in turn")
 HITS = (1, 1, 1, 1, 2, 3, 5, 10, 30)
 """For the how many-th time a program must come there."""
 SECONDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)
 """How long one stands still, where the lengths of faults are not given."""
+AFTER_SHARE = 0.4
+"""Share of those that are to end which do and say first what they were about to: what was promised is told."""
 SEEN_SHARE = 0.5
 """Share of strikes that are armed at a point which the programs have come by before in this run."""
 PATIENCE = 2.0
@@ -124,7 +127,8 @@ class Points(Fault):
                 raise Infeasible("there is no link to another machine")
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
         strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
-                             facts.max_down, rng.choice(_lengths(facts.options)), links, conditions)
+                             facts.max_down, rng.choice(_lengths(facts.options)), links, conditions,
+                             kind in ENDS and rng.random() < AFTER_SHARE)
         return FaultPlan(kind, tuple(running), note=f"at {point}{note}", strike=strike)
 
     def _point(self, facts: ClusterFacts, rng: random.Random) -> str:
@@ -136,11 +140,11 @@ class Points(Fault):
         """Arm it; whether it struck is known at the end."""
         strike = _strike(plan)
         _points(cluster).arm(strike)
-        return Evidence({"point": strike.point, "hit": strike.hit})
+        return Evidence({"point": strike.point, "hit": strike.hit} | ({"after": True} if strike.after else {}))
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """If nobody came there, strike at the next point; then set right what was struck."""
-        points, strike = _points(cluster), _strike(plan)
+        points, strike, began = _points(cluster), _strike(plan), asyncio.get_running_loop().time()
         if points.struck is None:
             for names in (_rare(points.counts), tuple(points.counts)):
                 if points.struck is None:
@@ -152,7 +156,7 @@ class Points(Fault):
         if struck is None:
             return Evidence({"struck": "nobody came to any point"}, targets=())
         found = {"point": struck.point, "count": struck.count, "program": struck.program,
-                 "after": round(struck.time, 6)}  # fmt: skip
+                 FROM_HEAL: round(struck.time - began, 6)}  # fmt: skip
         shown, confirmed = await _set_right(cluster, strike, struck)
         return Evidence({**found, **shown}, confirmed, targets=(struck.machine,))
 

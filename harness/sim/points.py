@@ -92,6 +92,9 @@ class SimPoints:
         self._armed = None
         self.struck = StruckPoint(machine, program, process.pid, name, self.counts[name], self._time())
         if strike.act in ENDS:
+            if strike.after:
+                self._network.loop.after(0.0, self._end, machine, program, strike.act == "power")
+                return
             self._end(machine, program, strike.act == "power")
             raise Struck(name)
         if strike.act == PAUSES:

@@ -435,7 +435,8 @@ class PointStrike:
     ``act`` is one of ``POINT_ACTS``: ``kill`` ends it there; ``power`` takes its machine's power, with what was not
     synced; ``pause`` lets it stand still there for ``seconds``, with what arrives meanwhile unread; ``cut`` loses every
     packet on the ``links`` of its machine from then on, ``delay`` lets them suffer by ``conditions``. ``programs`` are
-    those that may be struck, by machine. Nobody is ended or paused there while ``most_down`` of ``nodes`` are down.
+    those that may be struck, by machine. ``after``: one that is to end first does and says what it was about to, and
+    nothing more. Nobody is ended or paused there while ``most_down`` of ``nodes`` are down.
     """
 
     act: str
@@ -447,6 +448,7 @@ class PointStrike:
     seconds: float = 0.0
     links: Mapping[str, frozenset[Link]] = field(default_factory=dict)
     conditions: LinkConditions | None = None
+    after: bool = False
 
 
 POINT_ACTS = ("kill", "power", "pause", "cut", "delay")

@@ -23,6 +23,10 @@ MOVES_CLOCK, LOSES_DATA, STRIKES_LATER = "moves clock", "loses data", "strikes l
 later does that at some time between its injection and its heal."""
 
 
+FROM_HEAL = "seconds from heal"
+"""In the evidence of the heal of a fault that strikes later: when it struck (most often before: a negative number)."""
+
+
 class Infeasible(Exception):
     """A fault can't be injected in the present state; the message says why. It is recorded, not an error."""
 

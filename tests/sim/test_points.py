@@ -51,6 +51,16 @@ def test_a_strike_counts_hits_of_its_own_point_and_strikes_once() -> None:
     assert at.points.counts == {"here": 3, "there": 1}
 
 
+def test_who_is_ended_after_a_point_first_does_what_it_was_about_to() -> None:
+    at = Points()
+    at.arm("kill", after=True)
+    at.come("here")
+    assert not at.ended and at.points.struck is not None
+    at.world.loop.after(0.001, at.world.loop.stop)
+    at.world.loop.run_forever()
+    assert at.ended == [("n1", False)]
+
+
 def test_a_strike_that_nobody_came_to_takes_other_points() -> None:
     at = Points()
     at.arm("power", hit=7)
