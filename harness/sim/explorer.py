@@ -36,7 +36,7 @@ class Explorer:
         self._left = _values(*(left for left, _ in abstraction.unequal))
         self._right = _values(*(right for _, right in abstraction.unequal))
         self._numbers: dict[Any, int] = {}
-        self._names: dict[str, int] = {}
+        self._passed: set[tuple[str, int]] = set()
         self._now: dict[str, int] = {}
         self._groups: dict[str, str] = {}
         self._network: Network | None = None
@@ -80,10 +80,10 @@ class Explorer:
 
     def came_by(self, machine: str, point: str) -> None:
         """A program of a machine came to a named point."""
-        name = self._names.get(point)
-        if name is None:
-            name = self._names[point] = zlib.crc32(point.encode())
-        self.found.add(_AT + (name * 31 + self._now.get(self._groups.get(machine, ""), _NOBODY)) % FIRST_STEP)
+        at = point, self._now.get(self._groups.get(machine, ""), _NOBODY)
+        if at not in self._passed:
+            self._passed.add(at)
+            self.found.add(_AT + (zlib.crc32(point.encode()) * 31 + at[1]) % FIRST_STEP)
 
     def _note_cuts(self, network: Network) -> None:
         """Of each machine, whether it is cut off from some others, or from many."""

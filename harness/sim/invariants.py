@@ -77,9 +77,11 @@ class Observer:
 
         def explore() -> None:
             before = seen.get(node)
+            if program.observed() == before and not found.alert:
+                return
             look()
             now = seen[node]
-            if now is not before and (before is None or changing(now) != changing(before)):
+            if before is None or changing(now) != changing(before):
                 explorer.changed(group, seen, found.machines)
 
         return explore
