@@ -20,7 +20,7 @@ from stormproof.registry import Registry
 from workloads.catalog import ALIASES as WORKLOAD_ALIASES
 from workloads.catalog import WORKLOADS
 
-KINDS = ("systems", "workloads", "nemeses", "backends", "tests", "checks", "bugs", "states")
+KINDS = ("systems", "workloads", "nemeses", "backends", "tests", "checks", "bugs", "states", "points")
 _ALIASES = {"designs": "systems", "faults": "nemeses", **WORKLOAD_ALIASES}
 
 
@@ -73,6 +73,11 @@ def known_bugs() -> dict[str, KnownBug]:
     return {bug.name: bug for system in SYSTEMS for bug in SYSTEMS.load(system.name).bugs}
 
 
+def fault_points() -> dict[str, str]:
+    """The named points of all systems at which the nemesis `points` may strike, each once, with what it means."""
+    return {name: what for system in SYSTEMS for name, what in SYSTEMS.load(system.name).fault_points.items()}
+
+
 def _entries(kind: str) -> list[dict[str, Any]]:
     match kind:
         case "systems":
@@ -90,6 +95,8 @@ def _entries(kind: str) -> list[dict[str, Any]]:
             return _registered(CHECKS, lambda name: ())
         case "bugs":
             return [_entry(bug.name, bug.summary, command=bug.command) for bug in known_bugs().values()]
+        case "points":
+            return [_entry(name, summary) for name, summary in fault_points().items()]
         case _:
             states = {system.name: SYSTEMS.load(system.name).states for system in SYSTEMS}
             return [_entry(f"{system}: {name}", summary) for system, known in states.items()

@@ -39,6 +39,8 @@ FAULTS: Registry[type[Fault]] = Registry(
           "nemesis.helpers:Gateway"),
     Entry("lockfile", "the lock's file is deleted, its holder's lease ends, its holder is paused",
           "nemesis.lockfile:LockFile"),
+    Entry("points", "strikes a program at a named point of its code: ended, paused, cut off or delayed exactly there",
+          "nemesis.points:Points"),
     Entry("channel", "the private network between nodes is cut, and nothing else", "nemesis.channel:Channel"),
     Entry("shared-db", "the only database is killed, cut off, slow, or damaged", "nemesis.helpers:SharedDatabase"),
 )  # fmt: skip

@@ -42,6 +42,7 @@ class Clock(Fault):
     needs = (CLOCKS,)
     effects = frozenset({MOVES_CLOCK})
     kinds = KINDS
+    drawn = 2
     options = (kind_option("clock", KINDS), SKEW)
 
     def __init__(self) -> None:

@@ -190,7 +190,8 @@ def _line(
     if phase == INJECT and plan.note:
         found = {**found, "note": plan.note}
     effects = tuple(sorted(active.family.kind_effects.get(plan.kind, active.family.effects)))
-    return LedgerLine(active.id, active.family.name, plan.kind, phase, time, plan.targets, found, evidence.confirmed,
+    targets = plan.targets if evidence.targets is None else evidence.targets
+    return LedgerLine(active.id, active.family.name, plan.kind, phase, time, targets, found, evidence.confirmed,
                       error, done, effects)  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Membership(Fault):
     conflict_group = "membership"
     undo = NETWORK
     kinds = KINDS
+    drawn = 4
     aimed_kinds = (REMOVE,)
     draws = (Draw("membership_kind", ("add", "remove", "add,remove"), 0.7),)
     options = (kind_option("membership", (*KINDS, REMOVE), several=True),)

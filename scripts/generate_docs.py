@@ -1,6 +1,6 @@
 """Write what of docs/ is made from the code: all names with their settings, the transitions of design fiorano,
-the invariants and bounds of all systems, what was reproduced of real ones, and which faults were seen on which
-backend."""
+the invariants, bounds and fault points of all systems, what was reproduced of real ones, and which faults were seen on
+which backend."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "names.md"
 INVARIANTS = DOCS / "invariants.md"
 BOUNDS = DOCS / "bounds.md"
+POINTS = DOCS / "points.md"
 SURFACE = DOCS / "surface.md"
 REPRODUCTIONS = DOCS / "reproductions.md"
 FIORANO = DOCS / "designs" / "fiorano.md"
@@ -113,7 +114,35 @@ def _claimed(bound: Bound | WorkBound) -> str:
     return ", ".join(where) or "always"
 
 
+_OF_POINTS = """# Fault points
+
+Made by `make docs` from what the designs declare (`nodes/reference/points.py`); `stormproof list points` prints them.
+
+A point is a named place in a broker's code where a fault hurts: something is appended and not committed, written and
+not answered, promised and not told. There the broker says `runtime.point(NAME)`, which does nothing on real nodes. In
+simulation the nemesis `points` strikes a program exactly there ([nemeses.md](nemeses.md#points)).
+"""
+
+
+def points_page() -> str:
+    """Where the nemesis `points` strikes, by design; what several have is told once."""
+    lines = [_OF_POINTS.rstrip()]
+    told: dict[str, str] = {}
+    for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
+        own = {name: what for name, what in system.fault_points.items() if name not in told}
+        shared = [f"`{name}`" for name in system.fault_points if name in told]
+        if not system.fault_points:
+            continue
+        lines += ["", f"## {system.name}", ""]
+        lines += [f"Also {', '.join(shared)}.", ""] if shared else []
+        lines += ["| point | what it means |", "| --- | --- |"] if own else []
+        lines += [f"| `{name}` | {what} |" for name, what in own.items()]
+        told |= own
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
+    POINTS.write_text(points_page(), encoding="utf-8")
     PAGE.write_text(names_page(), encoding="utf-8")
     BACKENDS_PAGE.write_text(with_table(BACKENDS_PAGE.read_text(encoding="utf-8"), faults_seen()), encoding="utf-8")
     FIORANO.write_text(with_transitions(FIORANO.read_text(encoding="utf-8")), encoding="utf-8")

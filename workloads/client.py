@@ -34,8 +34,13 @@ CLIENT_ORDER = Option(
     (NEAREST_FIRST, PRIMARY_FIRST))
 SAME_REPLICA = Option("same_replica", 0.5, "seconds that a client tries the node that it has lost before others")
 ROUND_PAUSE = Option("round_pause", 0.0, "seconds that a client waits when no node has let it in")
-CONNECTING = (CLIENT_ORDER, SAME_REPLICA, ROUND_PAUSE)
+IMPATIENT = Option(
+    "impatient", False,
+    "every second client leaves a node at once that is silent for 0.3 seconds, and so is with whoever leads next; "
+    "the others stay for as long as `client_heartbeat` and `same_replica` say")
+CONNECTING = (CLIENT_ORDER, SAME_REPLICA, ROUND_PAUSE, IMPATIENT)
 """Whom clients try, and when."""
+_IMPATIENT_HEARTBEAT, _IMPATIENT_PAUSE = 0.1, 0.05
 
 _SETTLE_SECONDS = 60.0
 """How long a client tries to get a connection on which to bring back what came undone."""
@@ -138,6 +143,7 @@ class StompClient:
         self._names = dict(zip(addresses, cluster.node_names, strict=True))
         home = options.get(CONNECT.name) == HOME
         fixed = options.get(CLIENT_ORDER.name) == PRIMARY_FIRST
+        hasty = bool(options.get(IMPATIENT.name)) and first % 2 == 1
         self._addresses = [addresses[first % len(addresses)]] if home else in_order(addresses, first, options)
         if alone is not None:
             self._addresses = [alone]
@@ -146,9 +152,9 @@ class StompClient:
             passcode=cluster.passcode,
             local_host=cluster.backend.address(host),
             reliable=cluster.reliable_connections and bool(options.get("reliable", True)),
-            heartbeat=float(options["client_heartbeat"]),
-            same_replica=float(options.get(SAME_REPLICA.name, SAME_REPLICA.default)),
-            round_pause=float(options.get(ROUND_PAUSE.name, ROUND_PAUSE.default)),
+            heartbeat=_IMPATIENT_HEARTBEAT if hasty else float(options["client_heartbeat"]),
+            same_replica=0.0 if hasty else float(options.get(SAME_REPLICA.name, SAME_REPLICA.default)),
+            round_pause=_IMPATIENT_PAUSE if hasty else float(options.get(ROUND_PAUSE.name, ROUND_PAUSE.default)),
             first_again=fixed,
             learns_replicas=not home and alone is None and not fixed,
         )

@@ -9,7 +9,8 @@ _CLIENTS: tuple[Draw, ...] = (
     Draw("client_order", ("primary-first",), 0.25),
     Draw("same_replica", (0.0, 0.0, 2.0), 0.3),
     Draw("round_pause", (0.3,), 0.15),
-    Draw("client_heartbeat", (0.1, 1.0), 0.3),
+    Draw("impatient", (True,), 0.4),
+    Draw("client_heartbeat", (0.1, 1.0, 3.0), 0.4),
     Draw("op_timeout", (1.0, 6.0), 0.3),
     Draw("poll", (0.05, 1.0), 0.3),
 )

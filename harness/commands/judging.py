@@ -28,7 +28,7 @@ from harness.progress import console
 from stormproof.errors import UsageError
 from stormproof.history.bounds import set_max_history
 
-LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states or all; or the name of one of these"
+LIST_HELP = "systems, workloads, nemeses, checks, backends, bugs, states, points or all; or the name of one of these"
 MEMORY_HELP = "what judging may take on a machine, as 2G: by default three quarters of its memory"
 PLUGIN_HELP = "FILE.py:CLASS with which the runs were made; may be repeated"
 

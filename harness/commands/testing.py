@@ -211,6 +211,11 @@ def simulate(
         typer.Option("--draw/--no-draw", help="each seed draws a test of its own: whatever is not given, settings of "
                      "system and clients too  [default: where no workload, fault, number or setting is given]"),
     ] = None,
+    guided: Annotated[
+        bool,
+        typer.Option("--guided", help="the default campaign, in which runs that came into states which none before had "
+                     "met are kept and varied"),
+    ] = False,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]")] = None,
     spark: Annotated[bool, typer.Option("--spark", help="run seeds as Spark tasks; all runs are stored")] = False,
     master: Annotated[str | None, typer.Option(help=f"{MASTER_HELP}, with --spark  [default: local[*]]")] = None,
@@ -225,7 +230,7 @@ def simulate(
 
     Of several systems, workloads and nemeses every combination is run; those that can't be are listed and left out.
     Without any of these, or with --draw, it is the default campaign: workload, faults, number of nodes and settings are
-    drawn anew for each seed.
+    drawn anew for each seed; with --guided, runs that met something new are varied, too.
     """
     from checkers.spark import ship_environment
     from harness import plugins
@@ -241,6 +246,9 @@ def simulate(
     workloads = [_workload(name) for name in _each(workload or [])]
     nemeses = [plugins.resolve_all(plugins.NEMESIS, names) for names in nemesis or []]
     assigned = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
+    if guided and (draw is False or spark):
+        raise UsageError("--guided varies the tests of the default campaign: leave --no-draw and --spark out")
+    draw = True if guided else draw
     if draw is None:
         draw = not (workloads or nemeses or settings or nodes is not None or time_limit is not None or rate is not None)
     cases: Sequence[Seeded]
@@ -263,7 +271,7 @@ def simulate(
     with outcomes:
         status = run_campaign(
             cases, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
-            shrinking=shrink, as_json=as_json, left_out=left_out, outcomes=outcomes,
+            shrinking=shrink, as_json=as_json, left_out=left_out, outcomes=outcomes, guided=guided,
         )  # fmt: skip
     raise typer.Exit(status)
 
@@ -277,15 +285,23 @@ def mutants(
         typer.Option("--exercise", help="hunt by the test that exercises each bug (`stormproof list bugs`), and by the "
                      "checks of histories alone, rather than by the default campaign"),
     ] = False,
+    guided: Annotated[
+        bool, typer.Option("--guided", help="hunt as `simulate --guided` searches; --seeds are runs then")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="hunt each both ways, drawn and guided, and put them side by side")
+    ] = False,
     rounds: Annotated[int, typer.Option(help="hunts for each bug, with seeds of their own")] = 1,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]", min=1)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
-    from harness.sim.mutants import run_mutants
+    from harness.sim.mutants import DRAWN, EXERCISE, GUIDED, run_mutants
 
-    status = run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json,
-                         exercise=exercise)  # fmt: skip
+    if exercise + guided + compare > 1:
+        raise UsageError("--exercise, --guided and --compare are three ways to hunt: say one of them")
+    ways = (DRAWN, GUIDED) if compare else (GUIDED if guided else EXERCISE if exercise else DRAWN,)
+    status = run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json, ways=ways)
     raise typer.Exit(status)
 
 

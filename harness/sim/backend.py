@@ -12,11 +12,12 @@ from typing import ClassVar
 
 from harness.sim.clock import EPOCH, MachineClock
 from harness.sim.disk import Disk
+from harness.sim.explorer import Explorer
 from harness.sim.holdings import holdings
 from harness.sim.invariants import Observer
 from harness.sim.loop import Process, SimLoop
 from harness.sim.network import CONTROL, Network
-from harness.sim.points import Strike
+from harness.sim.points import SimPoints
 from harness.sim.runtime import SimRuntime
 from nodes.reference.api import ConfigError
 from nodes.systems.catalog import SYSTEMS
@@ -30,6 +31,7 @@ from stormproof.contracts.backend import (
     PACKETS,
     PAUSE,
     PAUSED,
+    POINTS,
     POWER,
     REBOOT,
     RUNNING,
@@ -152,6 +154,7 @@ class SimBackend(Backend):
         CLOCKS: "the time of day jumps; a wrong rate is one of the monotonic clock and its timers, too",
         DISKS: "SQLite's own files: calls fail or take longer, un-synced writes are lost or torn, a page is noise",
         FILES: "the machine has the file no more",
+        POINTS: "what a program does ends, waits or goes unheard exactly at a named point of its code",
     }
 
     @staticmethod
@@ -168,6 +171,7 @@ class SimBackend(Backend):
         self._nodes: dict[str, SimNode] = {}
         self._shared: dict[str, Disk] = {}
         self._network: Network | None = None
+        self.points: SimPoints
         self._topology = Topology((), ())
         self._moved = False
         """Whether a clock was ever set, so that the times in a log may be wrong."""
@@ -189,13 +193,20 @@ class SimBackend(Backend):
         self._topology = topology
         self._network = Network(self._loop, hosts, test.rng("sim/network"),
                                 [self._addresses[name] for name in topology.addresses], topology.distances)
+        self.points = SimPoints(SYSTEMS.load(test.system).fault_points, self._network, lambda: self._loop.now,
+                                self._down, self._end_at_point)
         self._nodes = {name: SimNode(name, self._loop, test.rng(f"sim/{name}")) for name in topology.machines}
         self._rng = test.rng("sim/machines")
         self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
         self._system = test.system
         claimed = [each for each in SYSTEMS.load(test.system).invariants if each.claimed(test)]
-        if claimed and test.options.get(INVARIANTS):
-            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines)
+        claimed = claimed if test.options.get(INVARIANTS) else []
+        explorer: Explorer | None = self._loop.explorer
+        if explorer is not None:
+            explorer.watch_network(self._network)
+            self.points.come_by = explorer.came_by
+        if claimed or explorer is not None:
+            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines, explorer)
 
     def holdings(self, node: str) -> Mapping[str, int]:
         """What the programs of a node that run hold: name of a container or table -> how many things."""
@@ -279,7 +290,8 @@ class SimBackend(Backend):
                 process.look = observer.watch(node, name, group, subject)
                 process.over = partial(observer.ended, name, group)
 
-        runtime = place.runtimes[program] = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch)
+        runtime = place.runtimes[program] = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch,
+                                                       partial(self.points.come, node, program, process))
         delay = self._rng.uniform(*START_SECONDS)
         process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
 
@@ -315,17 +327,6 @@ class SimBackend(Backend):
         await self._act()
         self._node(node).end(program)
 
-    def strike(self, node: str, program: str, point: str, hit: int) -> Strike:
-        """Kill the program when it comes to a point for the ``hit``-th time from now on, exactly there.
-
-        Raises:
-            BackendError: it is dead.
-        """
-        self._living(node, program)
-        place = self._node(node)
-        place.runtimes[program].strike = armed = Strike(point, hit, partial(place.end, program))
-        return armed
-
     async def pause(self, node: str, program: str) -> None:
         """Let nothing of the program run; raises BackendError when it is dead."""
         await self._act()
@@ -345,7 +346,7 @@ class SimBackend(Backend):
         for end in sorted({end for link in cut for end in link}):
             self.address(end)
         await self._act()
-        self._net().set_cut(cut)
+        self.points.set_cut(cut)
 
     async def dropped(self) -> Mapping[Link, int]:
         """Packets lost on each link that is cut now."""
@@ -372,7 +373,7 @@ class SimBackend(Backend):
         for end in sorted({end for link in conditions for end in link}):
             self.address(end)
         await self._act()
-        self._net().set_conditions({link: conditions[link] for link in sorted(conditions)})
+        self.points.set_conditions({link: conditions[link] for link in sorted(conditions)})
 
     async def affected_packets(self) -> Mapping[Link, int]:
         """Packets that suffered on each link that has conditions now."""
@@ -383,8 +384,7 @@ class SimBackend(Backend):
         places = [self._node(node) for node in nodes]
         await self._act()
         for place in places:
-            place.end_all(powerless=True)
-            self._dark(place)
+            self._lose_power(place)
 
     async def power_on(self, nodes: Sequence[str]) -> None:
         """Boot those of these nodes that have no power."""
@@ -434,6 +434,22 @@ class SimBackend(Backend):
     async def probe_disk(self, node: str) -> str:
         """What becomes of a write and a sync now."""
         return self._node(node).disk.probe()
+
+    def _lose_power(self, place: SimNode) -> None:
+        place.end_all(powerless=True)
+        self._dark(place)
+
+    def _end_at_point(self, node: str, program: str, powerless: bool) -> None:
+        place = self._node(node)
+        if powerless:
+            self._lose_power(place)
+        else:
+            place.end(program)
+
+    def _down(self, nodes: Sequence[str]) -> int:
+        """How many of these nodes have no program that runs undisturbed."""
+        return sum(all(process.state != RUNNING or process.busy for process in self._node(node).processes.values())
+                   for node in nodes)
 
     def _dark(self, place: SimNode) -> None:
         place.on = False

@@ -100,6 +100,23 @@ class Seeded(Protocol):
         ...
 
 
+class Guiding(Protocol):
+    """Says which runs of a system are next, and learns from those that are over (``harness.sim.guided``)."""
+
+    @property
+    def system(self) -> str:
+        """The system under test."""
+        ...
+
+    def next(self) -> tuple[Case, int]:
+        """The next run."""
+        ...
+
+    def learn(self, result: SeedResult) -> int:
+        """A run is over; how much it has met that is new."""
+        ...
+
+
 @dataclass(frozen=True)
 class SeedResult:
     """What became of one seed. ``verdict`` is ``broken`` when the harness failed; then ``sentence`` says how.
@@ -125,6 +142,8 @@ class SeedResult:
     guarantees: Mapping[str, str] = field(default_factory=dict)
     surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
     """Item of the surface -> how often it was used, and whether that was judged."""
+    explored: frozenset[int] = frozenset()
+    """What an explorer found (``harness.sim.explorer``), if there was one."""
 
     @property
     def failed(self) -> bool:
@@ -136,24 +155,28 @@ FAILED, NONE, ALL = "failed", "none", "all"
 """Which runs ``run_seed`` keeps."""
 
 
-def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FAILED) -> SeedResult:
+def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FAILED,
+             explores: bool = False) -> SeedResult:
     """Simulate and check one seed.
 
     Its folder is in ``scratch``, its command names ``store``. ``keep`` says whose folder is left: that of a run that
-    failed, none, or all, with their verdicts.
+    failed, none, or all, with their verdicts. ``explores``: it is recorded which states its nodes come into.
     """
-    return run_and_judge(case, seed, store, scratch, keep)[0]
+    return run_and_judge(case, seed, store, scratch, keep, explores)[0]
 
 
-def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str) -> tuple[SeedResult, Verdict | None]:
+def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str,
+                  explores: bool = False) -> tuple[SeedResult, Verdict | None]:
     """As ``run_seed``, with the whole verdict; a run that broke has none."""
     from checkers.judged import note_for
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
     from harness import plugins
     from harness.describe import create_run
+    from harness.sim.explorer import Explorer
     from harness.sim.run import simulate
     from harness.surface import used_and_judged
+    from nodes.systems.catalog import SYSTEMS
     from reports.summaries import guarantees_shown
     from stormproof.run_folder import read_run, update_run
 
@@ -161,10 +184,12 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
     case = drawn.of(seed)
     command = repeating(case, seed, store)
     run_dir = create_run(case.test(seed), WHY, store, scratch)
+    abstraction = SYSTEMS.load(case.system).abstraction if explores else None
+    explorer = Explorer(abstraction) if abstraction is not None else None
     kept: Path | None = None
     try:
         try:
-            simulate(run_dir)
+            simulate(run_dir, explorer=explorer)
         except StormproofError as error:
             update_run(run_dir, failure=str(error), status="broken")
             seconds, kept = time.perf_counter() - start, None if keep == NONE else run_dir
@@ -185,6 +210,7 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
             info["coverage"], info["history_sha256"], ended / 1e9, time.perf_counter() - start,
             command, kept, guarantees_shown(info, verdict.to_json()),
             used_and_judged(info, {c.check: c.outcome.verdict for c in verdict.checks if c.decides}),
+            frozenset(explorer.found) if explorer is not None else frozenset(),
         )
         return result, verdict
     finally:
@@ -228,17 +254,23 @@ def keep_run(result: SeedResult, store: Path) -> SeedResult:
 
 def campaign(
     cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
-    report: Callable[[SeedResult], None],
+    report: Callable[[SeedResult], None], guides: Sequence[Guiding] = (),
 ) -> None:
     """Run every case with every seed; ``report`` is called for each result, in the order in which they come.
 
-    Stops at the first failure unless ``collect`` is set.
+    Stops at the first failure unless ``collect`` is set. With ``guides``, one for each system, there are as many runs,
+    but these say which.
 
     Raises:
         StormproofError: a worker process died, or the store can't be written.
     """
     with worker_pool(jobs) as (workers, scratch):
-        for result in workers.each(run_seed, ((case, seed, store, scratch) for seed in seeds for case in cases)):
+        learners = {guide.system: guide for guide in guides}
+        guided = ((*guide.next(), store, scratch, FAILED, True) for _ in seeds for guide in guides)
+        plain = ((case, seed, store, scratch) for seed in seeds for case in cases)
+        for result in workers.each(run_seed, guided if guides else plain):
+            if guides:
+                learners[result.case.system].learn(result)
             try:
                 kept = keep_run(result, store)
             except OSError as error:

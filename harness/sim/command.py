@@ -21,6 +21,7 @@ from harness.progress import console
 from harness.settings import SEEDS, parse_nemesis, with_aims
 from harness.sim.campaign import BROKEN, Case, Seeded, SeedResult, campaign
 from harness.sim.draw import DrawnCase, Given
+from harness.sim.guided import guides_of
 from harness.sim.kinds import FailureKinds
 from harness.sim.shrink import Shrunk, shrink
 from harness.sim.tally import Tally
@@ -94,10 +95,11 @@ def drawn_cases(systems: Sequence[str], given: Given) -> list[DrawnCase]:
 
 def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
                  collect: bool, shrinking: bool, as_json: bool, left_out: Sequence[str] = (),
-                 outcomes: Outcomes | None = None) -> int:
+                 outcomes: Outcomes | None = None, guided: bool = False) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
 
-    ``left_out`` is what the JSON object tells of combinations that can't be.
+    ``left_out`` is what the JSON object tells of combinations that can't be. ``guided``: which runs there are depends
+    on what the runs before have met.
 
     Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
@@ -109,6 +111,7 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
             raise UsageError(f"--{name} {number}: at least {least}")
     if start + count > SEEDS:
         raise UsageError(f"--start {start}: the last seed must be below 2**63")
+    guides = guides_of(cases, start) if guided else []
     made = make_store(store)
     jobs = min(jobs or os.cpu_count() or 1, count * len(cases))
     view = _View(console(as_json), cases, count, left_out, outcomes, FailureKinds() if collect else None)
@@ -118,13 +121,15 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
         with view:
             seeds = range(start, start + count)
             if master is None:
-                campaign(cases, seeds, store, jobs=jobs, collect=collect, report=view.show)
+                campaign(cases, seeds, store, jobs=jobs, collect=collect, report=view.show, guides=guides)
             else:
                 from harness.sim.spark import spark_campaign
 
                 spark_campaign(
                     cases, seeds, store, master=master, collect=collect, report=view.show, progress=view.under_way
                 )
+        for guide in guides:
+            view.print(guide.line())
         interrupted = False
         if shrinking and tally.failures:
             _shrink(view, tally.failures, jobs, store)

@@ -111,10 +111,19 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
     rate = rng.choice(RATES)
     case = Case(system, workload, families, nodes, given.time_limit if given.time_limit is not None else seconds,
                 given.rate if given.rate is not None else rate, settings)
-    for never in drawing.never:
-        if never.covers(workload, names, {"nodes": nodes, **declared, **settings}):
-            raise UsageError(never.why)
+    if why := senseless(case):
+        raise UsageError(why)
     return case
+
+
+def senseless(case: Case) -> str:
+    """Why a case is never drawn, as its system declares; empty: it may be."""
+    names = [name for name in case.nemesis.split(",") if name != NO_FAULTS]
+    declared = {option.name: option.default for option in declared_options(case.system, case.workload, names)}
+    settings = {"nodes": case.nodes, **declared, **case.settings}
+    nevers = (never.why for never in SYSTEMS.load(case.system).drawing.never
+              if never.covers(case.workload, names, settings))  # fmt: skip
+    return next(nevers, "")
 
 
 def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +139,9 @@ def _settings(draws: Iterable[Draw], rng: random.Random, given: Mapping[str, Any
 def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str, Any], rng: random.Random) -> str:
     """Families of faults that can strike this test, joined by commas."""
     wanted, found = rng.choice(FAMILIES), list[str]()
-    for name in rng.sample(FAULTS.names(), len(FAULTS.names())):
+    # Each stands before another with a chance that goes by how often it is drawn (Efraimidis and Spirakis 2006).
+    order = {name: rng.random() ** (1 / FAULTS.load(name).drawn) for name in FAULTS.names()}
+    for name in sorted(order, key=lambda name: order[name], reverse=True):
         if len(found) < wanted and _can_be(system, workload, name, nodes, settings):
             found.append(name)
     return ",".join(found) or NO_FAULTS

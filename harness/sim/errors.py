@@ -7,3 +7,7 @@ from stormproof.errors import StormproofError
 
 class SimulationError(StormproofError):
     """The simulated run can't go on: everybody waits, or somebody spins without end."""
+
+
+class Struck(BaseException):
+    """Leaves the code of a process that was ended at a point; no ``except Exception`` of its own may stop this."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.sim.errors import SimulationError
+from harness.sim.explorer import Explorer
 from stormproof.contracts.invariant import Invariant, Watched, Watcher
 
 _LAST_LINES = 6
@@ -37,13 +38,15 @@ class Observer:
         invariants: those that are claimed of the run.
         time: simulated seconds since its beginning.
         last_lines: the newest lines of a node's logs.
+        explorer: records which states they come into, if anybody does.
     """
 
     def __init__(self, invariants: Sequence[Invariant], time: Callable[[], float],
-                 last_lines: Callable[[str, int], Sequence[str]]) -> None:
+                 last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None) -> None:
         self._invariants = invariants
         self._time = time
         self._last_lines = last_lines
+        self._explorer = explorer
         self._groups: dict[str, Group] = {}
 
     def watch(self, machine: str, node: str, group: str, program: Watched) -> Callable[[], None]:
@@ -66,7 +69,22 @@ class Observer:
                     raise self._broken(invariant, node, wrong, found)
             found.alert = any(watcher.eager for _, watcher in found.watchers)
 
-        return look
+        explorer = self._explorer
+        if explorer is None:
+            return look
+        explorer.belongs(machine, group)
+        changing = explorer.changing
+
+        def explore() -> None:
+            before = seen.get(node)
+            if program.observed() == before and not found.alert:
+                return
+            look()
+            now = seen[node]
+            if before is None or changing(now) != changing(before):
+                explorer.changed(group, seen, found.machines)
+
+        return explore
 
     def ended(self, node: str, group: str) -> None:
         """A program that was watched has ended."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from harness.sim.errors import SimulationError
+from harness.sim.errors import SimulationError, Struck
 from harness.sim.livelock import CHUNK_BITS, PORTION, WATCHED, Limit, Livelock, Watch, label
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
@@ -107,8 +107,10 @@ class Process:
         while self._deferred and self._deferred[0][0] <= self._loop.now:
             _, function, args = self._deferred.popleft()
             function(*args)
-        if self.busy_until <= self._loop.now:
+        if self.busy and self.busy_until <= self._loop.now:
             self.busy = False
+            if self.look is not None:  # at what it was about when it began to wait
+                self.look()
         if self.state != RUNNING or self.busy:
             return
         held, self._held = self._held, []
@@ -206,6 +208,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         """Simulated seconds: the time that no process's clock distorts."""
         self.network: Any = None
+        self.explorer: Any = None
+        """Who records which states the nodes come into (``harness.sim.explorer``), if anybody does."""
         self._timers: list[tuple[float, int, Handle]] = []
         self._sequence = 0
         self._owner: Process | None = None
@@ -419,6 +423,8 @@ class SimLoop(asyncio.BaseEventLoop):
                         handle._context.run(handle.callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt, SimulationError):
                     raise
+                except Struck:
+                    pass  # its process ended there
                 except BaseException as error:
                     self.call_exception_handler({"message": f"exception in {handle}", "exception": error})
                 # The network's callbacks go on as the process that they bring something to.
@@ -448,6 +454,7 @@ def simulation() -> Iterator[SimLoop]:
 def _put_away(task: asyncio.Task[Any]) -> None:
     """Close a task's coroutine for good, even one that waits in its `finally`."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+    task._log_traceback = False
     coroutine: Any = task.get_coro()
     for _ in range(_CLOSE_ATTEMPTS):
         with suppress(Exception):

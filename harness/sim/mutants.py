@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +20,7 @@ from harness.progress import console, duration
 from harness.settings import declared_options
 from harness.sim.campaign import BROKEN, NONE, Case, Seeded, SeedResult, run_and_judge, run_seed
 from harness.sim.draw import DrawnCase, Given
+from harness.sim.guided import Guide
 from harness.sim.pool import worker_pool
 from nodes.reference.bugs import BUGS, Bug
 from stormproof.contracts.invariant import INVARIANTS
@@ -37,6 +41,9 @@ histories: invariants would end most runs before clients could notice."""
 ROUND_SEEDS = 10_000
 """Distance of the first seeds of two rounds."""
 
+EXERCISE, DRAWN, GUIDED = "exercise", "drawn", "guided"
+"""Ways to hunt: by the test that exercises the bug, by the default campaign, or by a guided search of that."""
+
 
 @dataclass(frozen=True)
 class Catch:
@@ -52,6 +59,7 @@ class Catch:
     sentence: str
     command: str
     without: tuple[str, ...] = ()
+    way: str = DRAWN
 
     @property
     def caught(self) -> bool:
@@ -74,17 +82,22 @@ def drawn_case_of(bug: str) -> DrawnCase:
     return DrawnCase(BUGS[bug].design, Given(settings={"bug": bug}))
 
 
-def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, exercise: bool = True) -> Catch:
-    """Simulate seeds from ``start`` on until one is invalid, ``budget`` at most: of the test that exercises the bug, or
-    of the default campaign. What a drawn test finds counts only if it finds nothing without the bug."""
+def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, way: str = EXERCISE) -> Catch:
+    """Simulate until a run is invalid, ``budget`` runs at most: seeds from ``start`` on of the test that exercises the
+    bug or of the default campaign, or what a guided search of that makes of them. What a drawn test finds counts only
+    if it finds nothing without the bug."""
     began = time.perf_counter()
-    exercise = exercise and not BUGS[bug].edited
+    exercise = way == EXERCISE and not BUGS[bug].edited
     case: Seeded = case_of(bug) if exercise else drawn_case_of(bug)
     first = start + number * ROUND_SEEDS
+    guide = Guide(case, itertools.count(first), random.Random(f"hunt/{bug}/{first}")) if way == GUIDED else None
     without: list[str] = []
     sentence = command = ""
-    for seed in range(first, first + budget):
-        result, verdict = run_and_judge(case, seed, Path("runs"), scratch, NONE)
+    for runs in range(1, budget + 1):
+        test, seed = guide.next() if guide is not None else (case, first + runs - 1)
+        result, verdict = run_and_judge(test, seed, Path("runs"), scratch, NONE, explores=guide is not None)
+        if guide is not None:
+            guide.learn(result)
         sentence, command = (result.sentence, result.command) if result.verdict == BROKEN else ("", "")
         if result.verdict != "invalid" or verdict is None:
             continue
@@ -93,9 +106,9 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, exercise
             if innocent.failed:
                 without.append(innocent.command)
                 continue
-        return Catch(bug, number, seed - first + 1, time.perf_counter() - began, _caught_by(verdict), result.sentence,
-                     result.command, tuple(without))
-    return Catch(bug, number, budget, time.perf_counter() - began, (), sentence, command, tuple(without))
+        return Catch(bug, number, runs, time.perf_counter() - began, _caught_by(verdict), result.sentence,
+                     result.command, tuple(without), way)
+    return Catch(bug, number, budget, time.perf_counter() - began, (), sentence, command, tuple(without), way)
 
 
 def _without_bug(result: SeedResult, scratch: Path) -> SeedResult:
@@ -116,10 +129,10 @@ def _caught_by(verdict: Verdict) -> tuple[str, ...]:
 
 
 def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, jobs: int | None, as_json: bool,
-                exercise: bool = True) -> int:
+                ways: Sequence[str] = (EXERCISE,)) -> int:
     """Hunt for the named bugs, or for all; returns the exit status: 1 when one escaped in every round.
 
-    ``exercise``: by the test that exercises each; otherwise by the default campaign, which draws its tests.
+    ``ways``: in which ways; of several, a table puts the hunts side by side.
 
     Raises:
         UsageError: there is no such bug, or a number makes no sense.
@@ -132,21 +145,22 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     to = console(as_json)
     bugs = list(names or BUGS)
     catches: dict[str, list[Catch]] = {bug: [] for bug in bugs}
-    total, began = rounds * len(bugs), time.monotonic()
-    hunts = _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1, exercise)
+    total, began = rounds * len(bugs) * len(ways), time.monotonic()
+    hunts = _hunts(bugs, start, budget, rounds, jobs or os.cpu_count() or 1, ways)
     try:
         for number, catch in enumerate(hunts, 1):
             catches[catch.bug].append(catch)
             how = f"{', '.join(catch.anomalies)} after {amount(catch.seeds, 'seed')}" if catch.caught else "NOT CAUGHT"
             left = duration((time.monotonic() - began) / number * (total - number))
             place = f"hunt {number} of {total}, about {left} left: " if number < total else ""
-            to.print(f"{place}{catch.bug}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
+            by = f" ({catch.way})" if len(ways) > 1 else ""
+            to.print(f"{place}{catch.bug}{by}: {how} ({catch.seconds:.1f} s)", markup=False, soft_wrap=True)
     finally:
         if as_json:
             print_json({bug: [vars(catch) | {"caught": catch.caught} for catch in found]
                         for bug, found in catches.items()})
         elif any(catches.values()):
-            to.print(_table(catches))
+            to.print(_table(catches) if len(ways) == 1 else _side_by_side(catches, ways, budget))
     for command in dict.fromkeys(line for found in catches.values() for catch in found for line in catch.without):
         to.print(f"fails without any bug, not counted: {command}", markup=False, soft_wrap=True)
     escaped = [bug for bug, found in catches.items() if not any(catch.caught for catch in found)]
@@ -155,10 +169,25 @@ def run_mutants(names: Sequence[str], *, start: int, budget: int, rounds: int, j
     return EXIT_INVALID if escaped else EXIT_VALID
 
 
-def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int, exercise: bool) -> Iterator[Catch]:
-    with worker_pool(min(jobs, rounds * len(bugs))) as (workers, scratch):
-        tasks = [(bug, number, start, budget, scratch, exercise) for number in range(rounds) for bug in bugs]
+def _hunts(bugs: Sequence[str], start: int, budget: int, rounds: int, jobs: int,
+           ways: Sequence[str]) -> Iterator[Catch]:
+    with worker_pool(min(jobs, rounds * len(bugs) * len(ways))) as (workers, scratch):
+        tasks = [(bug, number, start, budget, scratch, way) for number in range(rounds) for bug in bugs for way in ways]
         yield from workers.each(hunt, tasks)
+
+
+def _side_by_side(catches: dict[str, list[Catch]], ways: Sequence[str], budget: int) -> Table:
+    """Hunts in several ways, each of the same rounds; one that caught nothing counts as more than the budget."""
+    table = Table("bug", *(f"{what}, {way}" for way in ways for what in ("caught", "runs (median)")), box=None)
+    for bug, found in catches.items():
+        row = []
+        for way in ways:
+            runs = sorted(catch.seeds if catch.caught else math.inf for catch in found if catch.way == way)
+            median = statistics.median_low(runs) if runs else math.inf
+            caught = sum(map(math.isfinite, runs))
+            row += [f"{caught} of {len(runs)}", f"{median:g}" if median <= budget else f">{budget}"]
+        table.add_row(bug, *row)
+    return table
 
 
 def _table(catches: dict[str, list[Catch]]) -> Table:

@@ -154,6 +154,11 @@ class Network:
         self._note_calm()
         self._dropped = {link: self._dropped.get(link, 0) for link in sorted(self._cut)}
 
+    @property
+    def cut(self) -> frozenset[Link]:
+        """The links that are cut; the same object as long as nothing changes."""
+        return self._cut
+
     def dropped(self) -> dict[Link, int]:
         """Packets lost so far on each link that is cut now."""
         return dict(self._dropped)

@@ -1,36 +1,109 @@
-"""Kills that strike a simulated program exactly at one of its named points (``nodes.reference.points``)."""
+"""Faults that strike a simulated program exactly at one of its named points (``nodes.reference.points``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from harness.sim.errors import Struck
+from harness.sim.loop import Process
+from harness.sim.network import Network
+from stormproof.contracts.backend import DEAD, Link, LinkConditions, PointStrike, StruckPoint
+
+ENDS, PAUSES = ("kill", "power"), "pause"
 
 
-class Struck(BaseException):
-    """Leaves the code of a process that was killed at a point; no ``except Exception`` of its own may stop this."""
+class SimPoints:
+    """The points of all simulated programs (``stormproof.contracts.backend.FaultPoints``).
 
-
-class Strike:
-    """Ends a process when it comes to ``point`` for the ``hit``-th time (from 1 on) since this was armed.
-
-    ``end`` ends the process; ``struck`` tells whether that has happened.
+    Args:
+        names: those that the system declares.
+        time: simulated seconds since the run's beginning.
+        down: how many of these nodes don't run.
+        end: ends a program of a machine, by losing its power or without.
     """
 
-    def __init__(self, point: str, hit: int, end: Callable[[], None]) -> None:
-        self.point = point
-        self.hit = hit
-        self.struck = False
-        self._end = end
+    def __init__(self, names: Iterable[str], network: Network, time: Callable[[], float],
+                 down: Callable[[tuple[str, ...]], int], end: Callable[[str, str, bool], None]) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(names, 0)
+        self.struck: StruckPoint | None = None
+        self.come_by: Callable[[str, str], None] | None = None
+        """Told of each point that a machine's program comes to, if anybody wants to know."""
+        self._network, self._time, self._down, self._end = network, time, down, end
+        self._armed: PointStrike | None = None
+        self._names: frozenset[str] = frozenset()
+        self._left = 0
+        self._cut: frozenset[Link] = frozenset()
+        self._suffering: dict[Link, LinkConditions] = {}
+        self._wanted_cut: frozenset[Link] = frozenset()
+        self._wanted_conditions: dict[Link, LinkConditions] = {}
 
-    def reached(self, name: str) -> None:
-        """The process is at a point.
+    def come(self, machine: str, program: str, process: Process, name: str) -> None:
+        """A program has come to a point.
 
         Raises:
-            Struck: it was the one.
+            Struck: it has ended, here.
         """
-        if name != self.point or self.struck:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self.come_by is not None:
+            self.come_by(machine, name)
+        if self._armed is not None and name in self._names:
+            self._strike(self._armed, machine, program, process, name)
+
+    def arm(self, strike: PointStrike) -> None:
+        """Strike from now on."""
+        self._armed, self._names, self._left, self.struck = strike, frozenset((strike.point,)), strike.hit, None
+
+    def loosen(self, names: Collection[str]) -> None:
+        """Strike at the next of these points instead."""
+        self._names, self._left = frozenset(names), 0
+
+    def disarm(self) -> None:
+        """Strike no more."""
+        self._armed = None
+
+    def lift(self) -> Mapping[Link, int]:
+        """Let the links that were struck be as before; how many packets each has lost or delayed."""
+        network = self._network
+        lost, late = network.dropped(), network.affected_packets()
+        counts = {link: lost.get(link, 0) for link in sorted(self._cut)}
+        counts |= {link: late.get(link, 0) for link in self._suffering}
+        self._cut, self._suffering = frozenset(), {}
+        self.set_cut(self._wanted_cut)
+        self.set_conditions(self._wanted_conditions)
+        return counts
+
+    def set_cut(self, cut: frozenset[Link]) -> None:
+        """Links that are cut by others than a strike."""
+        self._wanted_cut = cut
+        self._network.set_cut(cut | self._cut)
+
+    def set_conditions(self, conditions: Mapping[Link, LinkConditions]) -> None:
+        """What links suffer by others than a strike."""
+        self._wanted_conditions = dict(conditions)
+        self._network.set_conditions({**self._suffering, **self._wanted_conditions})
+
+    def _strike(self, strike: PointStrike, machine: str, program: str, process: Process, name: str) -> None:
+        if process.state == DEAD or process.busy or program not in strike.programs.get(machine, ()):
             return
-        self.hit -= 1
-        if self.hit == 0:
-            self.struck = True
-            self._end()
+        self._left -= 1
+        harms = strike.act in ENDS or strike.act == PAUSES
+        if self._left > 0 or (harms and machine in strike.nodes and self._down(strike.nodes) >= strike.most_down):
+            return
+        self._armed = None
+        self.struck = StruckPoint(machine, program, process.pid, name, self.counts[name], self._time())
+        if strike.act in ENDS:
+            if strike.after:
+                self._network.loop.after(0.0, self._end, machine, program, strike.act == "power")
+                return
+            self._end(machine, program, strike.act == "power")
             raise Struck(name)
+        if strike.act == PAUSES:
+            process.stall(strike.seconds)
+            return
+        links = strike.links[machine]
+        if strike.conditions is None:
+            self._cut = links
+            self.set_cut(self._wanted_cut)
+        else:
+            self._suffering = dict.fromkeys(sorted(links), strike.conditions)
+            self.set_conditions(self._wanted_conditions)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.sim.clock import EPOCH
+from harness.sim.explorer import Explorer
 from harness.sim.invariants import InvariantBroken
 from harness.sim.livelock import Limit, Livelock
 from harness.sim.loop import SimLoop, simulation
@@ -26,11 +27,11 @@ def ignore(event: Mapping[str, Any]) -> None:
     """For those who don't want to know how a run goes."""
 
 
-def simulate(run_dir: Path, emit: Emit = ignore) -> None:
+def simulate(run_dir: Path, emit: Emit = ignore, explorer: Explorer | None = None) -> None:
     """Carry out the test of a run folder in simulation, to its sealed history.
 
     A run whose nodes are never done ends there, as does one in which an invariant is broken: ``run.json`` says what
-    they did, by which it is judged.
+    they did, by which it is judged. An ``explorer`` records which states they come into.
 
     Raises:
         StormproofError: the run broke; the history so far is sealed.
@@ -41,7 +42,7 @@ def simulate(run_dir: Path, emit: Emit = ignore) -> None:
     control.teardown.set()
     begun: list[TestRunner] = []
     with simulation() as loop, _logged(run_dir / HARNESS_LOG, loop):
-        loop.limit = Limit(test.rate)
+        loop.limit, loop.explorer = Limit(test.rate), explorer
         runner = loop.create_task(_runner(run_dir, test, loop, control, emit, begun), name="runner")
         with _interrupts(lambda: loop.interrupt(control.interrupted.set)):
             try:

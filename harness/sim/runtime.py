@@ -10,7 +10,6 @@ from typing import cast
 
 from harness.sim.disk import Disk
 from harness.sim.loop import Process
-from harness.sim.points import Strike
 from nodes.reference.api import ConfigError
 from nodes.reference.server.runtime import LoopRuntime, prepared
 from stormproof.contracts.invariant import Watched
@@ -21,9 +20,10 @@ class SimRuntime(LoopRuntime):
 
     def __init__(self, process: Process, disk: Disk, rng: random.Random, write: Callable[[str], None],
                  time_of_day: Callable[[], float], program: str,
-                 watch: Callable[[str, str, Watched], None] | None = None) -> None:
+                 watch: Callable[[str, str, Watched], None] | None = None,
+                 come: Callable[[str], None] | None = None) -> None:
         """``time_of_day`` gives seconds since 1970; ``program`` is the process's name on its machine; ``watch`` is told
-        its group, its name there, and what to look at."""
+        its group, its name there, and what to look at, ``come`` of the named points that the program comes to."""
         super().__init__()
         self.random = rng
         self._process = process
@@ -36,8 +36,8 @@ class SimRuntime(LoopRuntime):
         self._watch = watch
         self.exposed: list[object] = []
         """The programs' own objects that may be looked into."""
-        self.strike: Strike | None = None
-        """What is to end the process at one of its points."""
+        if come is not None:
+            self.point = come  # type: ignore[method-assign,assignment]
 
     def open_database(self, name: str) -> sqlite3.Connection:
         """The node's database of that name, as it is on its disk.
@@ -62,16 +62,6 @@ class SimRuntime(LoopRuntime):
         self.exposed.append(program)
         if self._watch is not None and hasattr(program, "observed"):
             self._watch(group, name, cast("Watched", program))
-
-    def point(self, name: str) -> None:
-        """Strike, if that is armed for this point, and this is the time to.
-
-        Raises:
-            Struck: the process has ended, here.
-        """
-        strike = self.strike
-        if strike is not None and self._process.state != "dead":
-            strike.reached(name)
 
     def clocks(self) -> tuple[float, datetime]:
         """The node's clocks."""

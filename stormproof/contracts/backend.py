@@ -1,10 +1,9 @@
 """Backends: machines to run nodes on, split by what they can do.
 
 Every backend is a ``Backend``. Beyond that it has the abilities whose protocols it fulfils: ``Shells`` or ``Launcher``
-to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``; ``Attached``
-ones are not made by a run. Its ``abilities`` say in words how each is honoured; a fault says which it needs
-(``stormproof.contracts.fault``). All times
-are in seconds; every call has a hard time limit of its own.
+to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``, ``HasPoints``;
+``Attached`` ones are not made by a run. Its ``abilities`` say in words how each is honoured; a fault says which it needs
+(``stormproof.contracts.fault``). All times are in seconds; every call has a hard time limit of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -26,8 +25,8 @@ from stormproof.test import Test
 Link = tuple[str, str]
 """(from, to): names of machines or client hosts, one direction; on a further network, ``n1@NETWORK``."""
 
-LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS, FILES = (
-    "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks", "files"
+LINKS, PAUSE, KILL, PACKETS, POWER, REBOOT, CLOCKS, DISKS, FILES, POINTS = (
+    "links", "pause", "kill", "packets", "power", "reboot", "clocks", "disks", "files", "points"
 )  # fmt: skip
 """Names of abilities that faults need; ``packets:loss`` is the ability to inject that kind only."""
 
@@ -447,6 +446,75 @@ class Reboots(Protocol):
     async def boot(self, node: str) -> str:
         """What tells one boot of the machine from another (Linux: its boot id)."""
         ...
+
+
+@dataclass(frozen=True)
+class PointStrike:
+    """What is to happen to the program that comes to the point ``point`` as the ``hit``-th (from 1 on, all programs
+    together) since this was armed.
+
+    ``act`` is one of ``POINT_ACTS``: ``kill`` ends it there; ``power`` takes its machine's power, with what was not
+    synced; ``pause`` lets it stand still there for ``seconds``, with what arrives meanwhile unread; ``cut`` loses every
+    packet on the ``links`` of its machine from then on, ``delay`` lets them suffer by ``conditions``. ``programs`` are
+    those that may be struck, by machine. ``after``: one that is to end first does and says what it was about to, and
+    nothing more. Nobody is ended or paused there while ``most_down`` of ``nodes`` are down.
+    """
+
+    act: str
+    point: str
+    hit: int
+    programs: Mapping[str, tuple[str, ...]]
+    nodes: tuple[str, ...]
+    most_down: int
+    seconds: float = 0.0
+    links: Mapping[str, frozenset[Link]] = field(default_factory=dict)
+    conditions: LinkConditions | None = None
+    after: bool = False
+
+
+POINT_ACTS = ("kill", "power", "pause", "cut", "delay")
+
+
+@dataclass(frozen=True)
+class StruckPoint:
+    """Who was struck: process ``pid`` of a ``program``, at ``point``, which all programs together had come by ``count``
+    times in this run, ``time`` seconds after its beginning."""
+
+    machine: str
+    program: str
+    pid: int
+    point: str
+    count: int
+    time: float
+
+
+class FaultPoints(Protocol):
+    """The named points of the programs; at most one strike is armed at a time."""
+
+    counts: Mapping[str, int]
+    """How often the programs have come by each that they declare."""
+    struck: StruckPoint | None
+    """What came of the strike that was armed last; None: nothing yet."""
+
+    def arm(self, strike: PointStrike) -> None:
+        """Strike from now on."""
+
+    def loosen(self, names: Collection[str]) -> None:
+        """Strike at the next of these points instead."""
+
+    def disarm(self) -> None:
+        """Strike no more; what is in effect stays so."""
+
+    def lift(self) -> Mapping[Link, int]:
+        """Let the links that were struck be as before; how many packets each has lost or delayed."""
+        ...
+
+
+@runtime_checkable
+class HasPoints(Protocol):
+    """Machines whose programs can be struck at named points of their code."""
+
+    points: FaultPoints
 
 
 @runtime_checkable

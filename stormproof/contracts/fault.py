@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions
+from stormproof.contracts.backend import RUNNING, DiskFault, Link, LinkConditions, PointStrike
 from stormproof.contracts.cluster import Cluster, Lock
 from stormproof.contracts.draw import Draw
 from stormproof.contracts.option import Option
@@ -18,8 +18,13 @@ from stormproof.test import Test
 
 CUTS_LINKS, LEAVES_LINKS, DELAYS_MESSAGES = "cuts links", "leaves links", "delays messages"
 ENDS_PROCESS, MAY_END_PROCESS, STOPS_TIME = "ends process", "may end process", "stops time"
-MOVES_CLOCK, LOSES_DATA = "moves clock", "loses data"
-"""What a fault does to those that it hits, as far as judging a run depends on it; noted in the ledger."""
+MOVES_CLOCK, LOSES_DATA, STRIKES_LATER = "moves clock", "loses data", "strikes later"
+"""What a fault does to those that it hits, as far as judging a run depends on it; noted in the ledger. One that strikes
+later does that at some time between its injection and its heal."""
+
+
+FROM_HEAL = "seconds from heal"
+"""In the evidence of the heal of a fault that strikes later: when it struck (most often before: a negative number)."""
 
 
 class Infeasible(Exception):
@@ -78,7 +83,7 @@ class FaultPlan:
 
     ``cut`` are the links that a partition cuts, ``conditions`` what links suffer, ``offsets`` seconds by which clocks
     are wrong, one for each target, ``rates`` how fast they run, ``disk`` what is wrong with disks, ``program`` the one
-    that is hit on each target (empty: its first).
+    that is hit on each target (empty: its first), ``strike`` what happens at a named point.
     """
 
     kind: str
@@ -90,6 +95,7 @@ class FaultPlan:
     rates: tuple[float, ...] = ()
     disk: DiskFault | None = None
     program: str = ""
+    strike: PointStrike | None = None
 
 
 @dataclass(frozen=True)
@@ -97,11 +103,13 @@ class Evidence:
     """What shows that a step took effect (``found``), and whether it suffices.
 
     ``repair`` is what was done in its course as an operator would, a sentence for the ledger; empty: nothing was.
+    ``targets``, at a heal: those that were hit, where the plan names all that might be.
     """
 
     found: Mapping[str, Any] = field(default_factory=dict)
     confirmed: bool = False
     repair: str = ""
+    targets: tuple[str, ...] | None = None
 
 
 class Fault(ABC):
@@ -112,7 +120,7 @@ class Fault(ABC):
     or for the kind; where kinds differ, ``kind_undo`` and ``kind_needs`` tell. ``aims_at_roles``: roles of helper
     machines are kinds, too. ``aimed_kinds`` come only where they are asked for, and are none of ``any``. ``effects``
     (``kind_effects`` where kinds differ) are what judging depends on. ``draws`` is what the default campaign draws of
-    its settings.
+    its settings, ``drawn`` how often that draws it, compared with others.
     """
 
     name: ClassVar[str] = ""
@@ -127,6 +135,7 @@ class Fault(ABC):
     aimed_kinds: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     draws: ClassVar[tuple[Draw, ...]] = ()
+    drawn: ClassVar[int] = 1
     kinds: tuple[str, ...] = ()
 
     @abstractmethod

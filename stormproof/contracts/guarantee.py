@@ -21,6 +21,10 @@ ANY_FAULT = ("*",)
 """For a guarantee that is about runs with any fault at all."""
 
 
+ACTS_AS: Mapping[str, tuple[str, ...]] = {"points": ("kill", "power", "partition", "pause", "packets")}
+"""Families that do what others do, at another time: what is said of those holds for runs with these, too."""
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """The status of one guarantee.
@@ -39,7 +43,7 @@ class Guarantee:
 
     def covers(self, options: Mapping[str, Any], faults: Iterable[str]) -> bool:
         """Whether it is about a run with these settings and faults."""
-        named = tuple(faults)
+        named = tuple(like for fault in faults for like in (fault, *ACTS_AS.get(fault, ())))
         if self.faults == ANY_FAULT:
             fits = bool(named)
         else:

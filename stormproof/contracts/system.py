@@ -11,6 +11,7 @@ from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
+from stormproof.contracts.exploration import Abstraction
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.keeps import Keep
@@ -150,8 +151,8 @@ class System(ABC):
 
     ``invariants`` are what must hold of simulated nodes at every instant, ``keeps`` what they may hold at rest,
     ``bounds`` within which times it serves again and is at rest, ``work`` what they may send each other. Recorded for
-    what steers runs: ``fault_points`` (name -> what happens there). ``drawing`` is what the default
-    campaign draws of its settings.
+    what steers runs: ``fault_points`` (name -> what happens there), and ``abstraction``, by which a guided search tells
+    situations apart (None: it can't). ``drawing`` is what the default campaign draws of its settings.
     """
 
     name: str = ""
@@ -171,6 +172,7 @@ class System(ABC):
     work: tuple[WorkBound, ...] = ()
     keeps: tuple[Keep, ...] = ()
     fault_points: Mapping[str, str] = {}
+    abstraction: Abstraction | None = None
     drawing: Drawing = Drawing()
 
     @abstractmethod

@@ -230,12 +230,18 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+def _targets(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Whom a fault hit: where its injection names all whom it might, its heal tells."""
+    hit = heal["targets"] if heal is not None else []
+    return tuple(hit if hit and set(hit) <= set(inject["targets"]) else inject["targets"])
+
+
 def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultWindow:
     return FaultWindow(
         id=inject["id"],
         fault=inject["fault"],
         kind=inject["kind"],
-        targets=tuple(inject["targets"]),
+        targets=_targets(inject, heal),
         start=inject["time"],
         end=heal["time"] if heal else None,
         confirmed=bool(inject["proven"] or (heal and heal["proven"])),

@@ -14,7 +14,7 @@ import workloads
 from harness.settings import make_test
 from harness.sim import mutants
 from harness.sim.campaign import SeedResult, run_seed
-from harness.sim.mutants import BASE, Catch, case_of, hunt, run_mutants
+from harness.sim.mutants import BASE, DRAWN, Catch, case_of, hunt, run_mutants
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS, Bug, switched_on
 from stormproof.errors import UsageError
@@ -80,7 +80,7 @@ def test_a_bug_that_nothing_catches_is_a_gap(
 
 @pytest.mark.requirement("H17", part=True)
 def test_the_default_campaign_tells_the_invariant_that_caught_a_bug(tmp_path: Path) -> None:
-    catch = hunt("view-without-agreement", 0, 1, 5, tmp_path, exercise=False)
+    catch = hunt("view-without-agreement", 0, 1, 5, tmp_path, DRAWN)
     assert catch.caught and catch.without == ()
     assert any(name.startswith("invariant ") for name in catch.anomalies), catch.anomalies
 
@@ -95,7 +95,8 @@ def test_what_fails_without_the_bug_as_well_does_not_catch_it(
         return result
 
     monkeypatch.setattr(mutants, "_without_bug", still_there)
-    status = run_mutants(["view-without-agreement"], start=1, budget=2, rounds=1, jobs=1, as_json=True, exercise=False)
+    status = run_mutants(["view-without-agreement"], start=1, budget=2, rounds=1, jobs=1, as_json=True,
+                         ways=(DRAWN,))  # fmt: skip
     told = capsys.readouterr()
     (catch,) = json.loads(told.out)["view-without-agreement"]
     assert status == 1 and not catch["caught"] and catch["seeds"] == 2

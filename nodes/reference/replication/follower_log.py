@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodes.reference import wire
 from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
 from nodes.reference.engine.shapes import ShapeError, check_state
-from nodes.reference.points import APPENDED, STORED
+from nodes.reference.points import APPENDED, LOADED, STORED, TRUNCATED
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateBegin, StateChunk, StateEnd
 from nodes.reference.replication.positions import LogId
@@ -68,6 +68,7 @@ class FollowerLog:
                     raise LinkError(f"entry {index} is another than the one that was applied here")
                 self._replica.runtime.log("uncommitted tail removed", first=index, last=log.last)
                 log.truncate(index)
+                self._replica.runtime.point(TRUNCATED)
             log.append(epoch, entry)
         self.matched = max(self.matched, index)
         self._owes_ack = True
@@ -113,6 +114,7 @@ class FollowerLog:
         except ShapeError as error:
             raise LinkError(f"the state is none: {error}") from error
         replica.load(rows_of(self._state), at, message.view, message.group)
+        replica.runtime.point(LOADED)
         undelivered = self._undelivered
         self._state, self._undelivered = None, []
         self.matched = at.idx

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from nodes.reference import wire
 from nodes.reference.api import Runtime
+from nodes.reference.points import HEARD, LINKED
 from nodes.timeouts import within
 
 PROTOCOL = "stormproof-link/5"
@@ -475,6 +476,7 @@ class Links:
         self._heard[peer] = self._runtime.now()
         self._complaints.forget(peer)
         self._runtime.log("link up", peer=peer)
+        self._runtime.point(LINKED)
         self._events.link_up(peer)
         reading = _Reading(lambda data: self._take(peer, link, data))
         reason = "closed by the peer"
@@ -495,6 +497,7 @@ class Links:
 
     def _take(self, peer: str, link: _Link, data: bytes) -> None:
         if self._links.get(peer) is link:
+            self._runtime.point(HEARD)
             self._heard[peer] = self._runtime.now()
             frames = link.parser.feed(data)
             if frames:

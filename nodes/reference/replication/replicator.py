@@ -6,6 +6,7 @@ from collections import deque
 
 from nodes.reference.bugs import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
 from nodes.reference.engine.store import with_progress
+from nodes.reference.points import CHUNK_SENT
 from nodes.reference.replication.messages import Append, StateBegin, StateChunk, StateEnd
 from nodes.reference.replication.positions import LogId, Position, plan_feed
 from nodes.reference.replication.replica import Replica
@@ -177,6 +178,7 @@ class Replicator:
                 replica.send(self._peer, StateChunk(self._epoch, self._sent_chunks, chunk))
                 self._sent_chunks += 1
                 self._bytes += len(chunk)
+                replica.runtime.point(CHUNK_SENT)
                 continue
             at = transfer.at
             if at is None:

@@ -36,6 +36,7 @@ from nodes.reference.engine.server_queues import FAILED
 from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.option_values import seconds
+from nodes.reference.points import RELEASING, WRITTEN
 from nodes.reference.server.budget import Budget, Turns
 from nodes.reference.server.collocated import Channel, Thread
 from nodes.reference.server.doors import Doors
@@ -185,6 +186,7 @@ class ReferenceBroker:
             if self.database.in_transaction:
                 self.database.execute("ROLLBACK")
             raise
+        self.runtime.point(WRITTEN)
         self._watch_deployment()
 
     def _try_to_commit(self, forgives: Callable[[sqlite3.Error], bool]) -> None:
@@ -227,6 +229,7 @@ class ReferenceBroker:
 
     def release(self, effects: Iterable[Effect]) -> None:
         """Hand effects to the sessions of the clients connected here; those of others are dropped."""
+        self.runtime.point(RELEASING)
         touched: dict[Session, None] = {}
         for effect in effects:
             if isinstance(effect, (Waiting, Arrived, Declined)):

@@ -10,6 +10,7 @@ DRAWING = Drawing(
         Draw("lease", (0.5, 2.0), 0.5),
         Draw("heartbeat", (0.1, 0.5), 0.4),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
+        Draw("page", (24, 400), 0.5),
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
     ),
     nodes=(2,),

@@ -9,12 +9,14 @@ from typing import Any
 from nodes.reference.api import Config
 from nodes.reference.designs.fiorano.configuration import LIMITATIONS, MODES, SHARED_MODE, Options
 from nodes.reference.designs.fiorano.repository import STAMPS
+from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.reference.storage.config import POSTGRES, SQLITE, STORES
 from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.bounds import BOUNDS, WORK
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
 from nodes.systems.fiorano.draws import DRAWING
+from nodes.systems.fiorano.exploration import ABSTRACTION
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.invariants import INVARIANTS
 from nodes.systems.fiorano.modes import MODES as COMPARED
@@ -88,6 +90,7 @@ FIORANO = Fiorano(
     invariants=INVARIANTS,
     bounds=BOUNDS,
     work=WORK,
+    abstraction=ABSTRACTION,
     drawing=DRAWING,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
@@ -99,6 +102,7 @@ FIORANO = Fiorano(
         Option("fencing", True, "whether the lock has epochs, and is looked at before anything is confirmed"),
         Option("stamps", STAMPS[0], "what tells which of two repositories is newer", STAMPS),
         Option("database_timeout", 1.0, "seconds without an answer after which the shared database is out of reach"),
+        Option("page", CHUNK_BYTES, "bytes, about, of each page in which a standby is sent the whole repository"),
         Option("as_documented", "", "limitations that are left as the document leaves them, joined by commas: "
                f"{', '.join(LIMITATIONS)}"),
         Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",

@@ -6,6 +6,7 @@ from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.icestorm.admin import COMMANDS
 from nodes.systems.icestorm.bounds import BOUNDS, WORK
 from nodes.systems.icestorm.draws import DRAWING
+from nodes.systems.icestorm.exploration import ABSTRACTION
 from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.icestorm.invariants import INVARIANTS
 from nodes.systems.icestorm.states import STATES
@@ -55,6 +56,7 @@ ICESTORM = ReferenceSystem(
     invariants=INVARIANTS,
     bounds=BOUNDS,
     work=WORK,
+    abstraction=ABSTRACTION,
     drawing=DRAWING,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),

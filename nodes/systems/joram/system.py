@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nodes.reference.designs.joram.options import Options
-from nodes.reference.points import JORAM_POINTS
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.bounds import BOUNDS, WORK
 from nodes.systems.joram.draws import DRAWING
+from nodes.systems.joram.exploration import ABSTRACTION
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
 from nodes.systems.joram.keeps import KEEPS
@@ -75,7 +75,7 @@ JORAM = Joram(
     bounds=BOUNDS,
     work=WORK,
     keeps=KEEPS,
-    fault_points=JORAM_POINTS,
+    abstraction=ABSTRACTION,
     drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",

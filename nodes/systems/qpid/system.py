@@ -25,6 +25,7 @@ from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OW
 from nodes.systems.qpid.admin import COMMANDS
 from nodes.systems.qpid.bounds import BOUNDS, WORK
 from nodes.systems.qpid.draws import DRAWING
+from nodes.systems.qpid.exploration import ABSTRACTION
 from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.qpid.invariants import INVARIANTS
 from nodes.systems.qpid.keeps import KEEPS
@@ -122,6 +123,7 @@ QPID = Qpid(
     invariants=INVARIANTS,
     bounds=BOUNDS,
     work=WORK,
+    abstraction=ABSTRACTION,
     drawing=DRAWING,
     keeps=KEEPS,
     options=(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from nodes.reference import mutations
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
+from nodes.reference.points import POINTS_OF, SERVER_POINTS
 from nodes.systems.reference.keeps import ENGINE
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
@@ -19,6 +19,7 @@ from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
+from stormproof.contracts.exploration import Abstraction
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.keeps import Keep
@@ -81,7 +82,7 @@ class ReferenceSystem(System):
         bounds: tuple[Bound, ...] = (),
         work: tuple[WorkBound, ...] = (),
         keeps: tuple[Keep, ...] = ENGINE,
-        fault_points: Mapping[str, str] = MappingProxyType({}),
+        abstraction: Abstraction | None = None,
         drawing: Drawing | None = None,
     ) -> None:
         self.name = name
@@ -94,7 +95,8 @@ class ReferenceSystem(System):
         self.bounds = bounds
         self.work = work
         self.keeps = keeps
-        self.fault_points = fault_points
+        self.fault_points = POINTS_OF.get(name, SERVER_POINTS)
+        self.abstraction = abstraction
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()

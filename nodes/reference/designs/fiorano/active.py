@@ -27,6 +27,7 @@ from nodes.reference.designs.fiorano.tables import Tables
 from nodes.reference.designs.fiorano.tally import Tally
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.store import Changes as Noted
+from nodes.reference.points import ALL_SENT, EPOCH_ADOPTED, PAGE_SENT, SET_SENT, SET_STORED, STANDBY_STORED
 
 _WINDOW = 16
 """Pages that may be on their way."""
@@ -107,10 +108,12 @@ class ActiveSide:
             for command in commands:
                 effects += self._engine.apply(command)
             repository.write(counter=repository.stamp.counter + 1, changed=runtime.time_of_day())
+        runtime.point(SET_STORED)
         self._waiting.append((repository.stamp.counter, effects))
         tables: list[list[object]] = [[*each] for each in self._noted.drain()]
         self._tally.add(tables)
         self._tell(tables)
+        runtime.point(SET_SENT)
         self.release()
 
     def adopt_epoch(self) -> None:
@@ -118,6 +121,7 @@ class ActiveSide:
         if self._lock.epoch > self._repository.stamp.epoch:
             with self._broker.transaction():
                 self._repository.write(epoch=self._lock.epoch)
+            self._broker.runtime.point(EPOCH_ADOPTED)
             if self.shares:
                 self._tell([])
         self.release()
@@ -186,6 +190,7 @@ class ActiveSide:
         standing.stored = max(standing.stored, message.counter)
         standing.under_way = max(0, standing.under_way - message.frames)
         standing.moved.set()
+        self._broker.runtime.point(STANDBY_STORED)
         self.release()
         return standing.complete and message.whole
 
@@ -195,6 +200,7 @@ class ActiveSide:
                 continue
             self._send(Page(standing.sync, table, rows))
             standing.under_way += 1
+            self._broker.runtime.point(PAGE_SENT)
             while standing.under_way >= _WINDOW:
                 standing.moved.clear()
                 await standing.moved.wait()
@@ -203,4 +209,5 @@ class ActiveSide:
         stamp = self._repository.stamp
         self._send(Complete(standing.sync, stamp.epoch, stamp.counter))
         standing.complete = True
+        self._broker.runtime.point(ALL_SENT)
         self.above = max(self.above, stamp.epoch)

@@ -9,7 +9,8 @@ from typing import Any
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.designs.fiorano.repository import COUNTER, STAMPS
 from nodes.reference.option_values import Options as Values
-from nodes.reference.option_values import choice, seconds
+from nodes.reference.option_values import choice, seconds, whole
+from nodes.reference.replication.transfer import CHUNK_BYTES
 
 REPLICATED_MODE, SHARED_MODE = MODES = ("replicated", "shared")
 DATABASE = "database"
@@ -47,7 +48,8 @@ class Options:
     the lock. ``fencing``: the lock's epochs count, and whether the lease still runs is looked at before anything is
     confirmed; without it the lock is as plain as the document's. ``stamps``: what tells which repository is newer.
     ``database`` is where the shared database's service is, ``database_timeout`` after how long without an answer it
-    counts as out of reach. ``as_documented``: limitations that are left as in the document.
+    counts as out of reach. ``page``: bytes, about, of each page of a synchronisation. ``as_documented``: limitations
+    that are left as in the document.
     """
 
     layer: HALayer
@@ -61,6 +63,7 @@ class Options:
     stamps: str = COUNTER
     database: tuple[str, int] | None = None
     database_timeout: float = 1.0
+    page: int = CHUNK_BYTES
     as_documented: frozenset[str] = frozenset()
     cluster: str = "fiorano"
     secret: str = ""
@@ -100,6 +103,7 @@ class Options:
             stamps=choice(options, "stamps", STAMPS),
             database=database,
             database_timeout=seconds(options, "database_timeout", cls.database_timeout),
+            page=whole(options, "page", cls.page),
             as_documented=read_limitations(options.get("as_documented", "")),
             cluster=str(options.get("cluster", cls.cluster)),
             secret=str(options.get("secret", cls.secret)),

@@ -25,11 +25,15 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
     STALE,
     TAKE,
 )
+from nodes.reference.points import EPOCH_ASKED, LOCK_ENDS
+from nodes.reference.points import GRANTED as LOCK_GRANTED
 from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
 _RENEWALS = 5
 """Requests in the time of a lease."""
+_LATE = 0.4
+"""Share of a lease that is left when it has nearly ended."""
 
 
 class Wish(NamedTuple):
@@ -141,6 +145,8 @@ class GatewayLock:
 
     def tick(self) -> None:
         """Look whether the lease has ended."""
+        if self._known and self._until - self._runtime.now() < _LATE * self._options.lease:
+            self._runtime.point(LOCK_ENDS)
         if self._known and not self.holds():
             self._known = False
             self._runtime.log("lock lost", epoch=self.epoch, why="the lease ended")
@@ -206,6 +212,7 @@ class GatewayLock:
         if self._asked <= max(self._settled, wish.low, wish.other, wish.above, self._newest):
             self._asked = max(self._asked, wish.low, wish.other, wish.above, self._newest) + 1
             self._note(self._asked)
+            self._runtime.point(EPOCH_ASKED)
         return self._asked
 
     def _take(self, request: list[Any], sent: float, answer: Any) -> None:
@@ -239,6 +246,7 @@ class GatewayLock:
         if asked == TAKE:
             self.epoch = epoch
             self._runtime.log("lock obtained", epoch=epoch)
+        self._runtime.point(LOCK_GRANTED)
         known, self._known = self._known, self._wish is not None
         if self._known and (not known or asked == TAKE):
             self._changed()

@@ -43,7 +43,7 @@ class Pair(Server):
     def __init__(self, broker: Broker, engine: StoreEngine, options: Options, send: Callable[[Message], None]) -> None:
         self._engine = engine
         self._repository = Repository(broker.database)
-        self._tables = Tables(broker.database)
+        self._tables = Tables(broker.database, options.page)
         self._standby = Standby(broker, self._repository, self._tables, send)
         self._active: ActiveSide | None = None
         self._met = self._synced = self._accepted = False

@@ -16,6 +16,7 @@ from nodes.reference.designs.fiorano.standby import Sent
 from nodes.reference.designs.fiorano.states import DEAD
 from nodes.reference.designs.fiorano.tally import Tally
 from nodes.reference.designs.fiorano.transitions import Transition, View, next_step, wants_lock
+from nodes.reference.points import CHANNEL_LOST, ENTERED
 from nodes.reference.replication.links import LinkError
 
 NOT_SERVING = "this server does not serve now"
@@ -127,6 +128,7 @@ class Server(ABC):
     def link_down(self) -> None:
         """The channel is broken: what comes on it no longer counts."""
         self._linked, self.peer = False, None
+        self._runtime.point(CHANNEL_LOST)
         self.decide()
 
     def greet(self) -> None:
@@ -162,6 +164,7 @@ class Server(ABC):
         try:
             while (line := next_step(self._table, self.view())) is not None:
                 self.before, self.state = self.state, line.to
+                self._runtime.point(ENTERED)
                 self._entered(line)
         finally:
             self._deciding = False

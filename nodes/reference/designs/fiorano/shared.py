@@ -22,6 +22,7 @@ from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
 from nodes.reference.designs.fiorano.states import ACTIVATING, ACTIVE, PASSIVE
 from nodes.reference.designs.fiorano.transitions import ACTIVATED, REACHABLE, SHARED, Transition
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.points import DATABASE_HAS
 from nodes.reference.replication.links import Complaints
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.protocol import FencedError, StorageError, StorageUnavailableError
@@ -223,6 +224,7 @@ class SharedPair(Server):
     def _committed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             task.exception()  # of commits that nobody waits for any more, nobody will ask
+        self._runtime.point(DATABASE_HAS)
         self._release()
 
     def _release(self) -> None:

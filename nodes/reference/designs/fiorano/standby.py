@@ -8,6 +8,7 @@ from nodes.reference.api import Broker
 from nodes.reference.designs.fiorano.messages import Begin, Changes, Complete, Page, Stored, check_tables
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.tables import Tables
+from nodes.reference.points import SET_COPIED
 from nodes.reference.replication.links import LinkError
 
 Sent = Begin | Page | Changes | Complete
@@ -52,6 +53,7 @@ class Standby:
                 done += 1
         if mistake is not None:
             raise mistake
+        self._broker.runtime.point(SET_COPIED)
         stamp = self._repository.stamp
         self._send(Stored(self.following, stamp.counter, done, stamp.whole))
         return completed

@@ -20,10 +20,10 @@ STAGED = "staged_"
 
 
 class Tables:
-    """All replicated tables of a server's database: the engine's."""
+    """All replicated tables of a server's database: the engine's; a ``page`` has about so many bytes, at least."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+    def __init__(self, database: sqlite3.Connection, page: int = CHUNK_BYTES) -> None:
+        self._database, self._page = database, page
         self.drop_staged()
 
     def pages(self) -> Iterator[tuple[str, list[list[Any]]]]:
@@ -33,7 +33,7 @@ class Tables:
         """
         for name in COLUMNS:
             highest, after = highest_key(self._database, name), None
-            while rows := cut(read_slice(self._database, name, after, upto=highest), CHUNK_BYTES):
+            while rows := cut(read_slice(self._database, name, after, upto=highest), self._page):
                 after = rows[-1][1]
                 yield name, [row[1:] for row in rows]
 

@@ -39,6 +39,17 @@ from nodes.reference.designs.icestorm.decisions import (
 from nodes.reference.designs.icestorm.options import CHECKED, Options
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.topics import Database
+from nodes.reference.points import (
+    ACCEPTED,
+    COMPARED,
+    DROPPED,
+    FORMED,
+    ICE_PROMISED,
+    INSTALLED,
+    INVITED,
+    READY,
+    REPLACED,
+)
 from nodes.timeouts import within
 
 INACTIVE, ELECTION, REORGANIZATION, NORMAL = "inactive", "election", "reorganization", "normal"
@@ -120,6 +131,7 @@ class Election:
             del self.up[member]
         self.members = [name for name in self.members if name not in gone]
         self._runtime.log("members lost", members=",".join(gone), group=self.group)
+        self._runtime.point(DROPPED)
         if self.state == NORMAL and 1 + len(self.up) < self.needed:
             self.recover("the majority is lost")
 
@@ -149,6 +161,7 @@ class Election:
         former = list(self.up) if self.leads else []
         self.up = {}
         self._enter(ELECTION, inviter, group, f"invited by {inviter}")
+        self._runtime.point(INVITED)
         self._runtime.spawn(self._accept(inviter, group, former), "icestorm accept")
         return True
 
@@ -159,6 +172,7 @@ class Election:
         self.up[peer] = None
         self._issued.update(dict.fromkeys(name for name in passed_on if name != self.name))
         self._seen_by[peer] = max_seen
+        self._runtime.point(ACCEPTED)
         if all(name in self.up for name in self._issued):
             self._accepted.set()
         return True
@@ -168,6 +182,7 @@ class Election:
         if not self._reorganizing(peer, group) or epoch <= self._database.promised:
             return None
         self._database.promise(epoch)
+        self._runtime.point(ICE_PROMISED)
         return list(self._database.stamp)
 
     def asked_for_database(self, peer: str, group: str) -> list[list[Any]] | None:
@@ -180,6 +195,7 @@ class Election:
         if not self._reorganizing(peer, group) or epoch != self._database.promised:
             return False
         self._database.replace(rows, Stamp(*stamp))
+        self._runtime.point(INSTALLED)
         return True
 
     def told_ready(self, peer: str, group: str, epoch: int, members: list[str], max_seen: int) -> bool:
@@ -187,6 +203,7 @@ class Election:
         if not self._reorganizing(peer, group):
             return False
         self._form(peer, group, epoch, members, max_seen)
+        self._runtime.point(READY)
         return True
 
     # Inner workings.
@@ -329,6 +346,7 @@ class Election:
         self._runtime.log("group replicates" if epoch else "group waits", group=group, epoch=round_of(epoch),
                           members=",".join(members))
         self._form(self.name, group, epoch, members, max(self._max_among_us(), len(members)))
+        self._runtime.point(FORMED)
         ready = await self._peers.ask_all(list(self.up), "ready", group, epoch, members, self.max_seen)
         if self.group == group:
             self.drop([name for name in self.up if not ready.get(name)])
@@ -346,6 +364,7 @@ class Election:
             stamps[self.name] = self._database.stamp
         best = most_recent(stamps, oldest=OLDEST_DATABASE_WINS in self.bugs)
         rows = None
+        self._runtime.point(COMPARED)
         if stamps[best] != self._database.stamp:
             self._runtime.log("database transfer", source=best, stamp=str(tuple(stamps[best])))
             try:
@@ -356,6 +375,7 @@ class Election:
                 return 0
         stamp = Stamp(epoch, 0, stamps[best].wall)
         self._database.replace(rows, stamp)
+        self._runtime.point(REPLACED)
         dump = self._database.dump()
         if TRANSFER_SKIPPED in self.bugs:
             stamps = dict.fromkeys(stamps, stamps[best])

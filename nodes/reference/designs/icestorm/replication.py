@@ -12,6 +12,7 @@ from nodes.reference.designs.icestorm.decisions import Stamp
 from nodes.reference.designs.icestorm.election import NORMAL, Election
 from nodes.reference.designs.icestorm.peers import Peers
 from nodes.reference.designs.icestorm.topics import Change, CommandError, Database
+from nodes.reference.points import AGREED, CHANGED, UPDATED
 
 
 class Unavailable(Exception):
@@ -53,6 +54,7 @@ class Replication:
                 raise
             stamp = Stamp(epoch, database.stamp.counter + 1, self._wall() if self._wall is not None else 0.0)
             database.apply(change, stamp)
+            self._runtime.point(CHANGED)
             members = list(election.up)
             if CHANGE_BEFORE_SLAVES in election.bugs:
                 self._runtime.spawn(self._tell_later(members, group, epoch, stamp, change), "late update")
@@ -63,6 +65,7 @@ class Replication:
             election.drop([name for name in members if not answers.get(name)])
             if election.group != group or 1 + len(election.up) < election.needed:
                 raise Unknown
+            self._runtime.point(AGREED)
 
     async def read(self, question: Callable[[], Any]) -> Any:
         """The answer of this replica's database, known to be the latest.
@@ -83,6 +86,7 @@ class Replication:
         if not mine or epoch != database.promised or not following:
             return False
         database.apply(change, Stamp(*stamp))
+        self._runtime.point(UPDATED)
         return True
 
     async def _tell_later(self, members: list[str], group: str, epoch: int, stamp: Stamp, change: Change) -> None:

@@ -26,6 +26,7 @@ from nodes.reference.designs.joram.messages import (
 )
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.points import ELECTED
 from nodes.reference.replication.follower_log import FollowerLog
 from nodes.reference.replication.messages import (
     Ack,
@@ -245,6 +246,7 @@ class Joram:
         """The election is won: go on as master."""
         self.receive_from(None)
         self.started = True
+        self._replica.runtime.point(ELECTED)
         self._leader = Leader(self._replica, epoch, members)
         self._send_heartbeats()
 

@@ -16,7 +16,7 @@ from nodes.reference.designs.joram.decisions import MAX_MEMBERS, committed_index
 from nodes.reference.designs.joram.log import Member, encode_command, encode_group, encode_view
 from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
 from nodes.reference.designs.joram.replica import Replica
-from nodes.reference.points import COMMITTED
+from nodes.reference.points import COMMITTED, LEASE_ENDS, REGROUPED, SHIPPED, VIEWED
 from nodes.reference.replication.lease import Lease
 from nodes.reference.replication.links import LinkError
 from nodes.reference.replication.messages import Ack, LogPosition, StateAck, position_of
@@ -27,6 +27,8 @@ BATCH_COMMANDS = 500
 BATCH_BYTES = 8 << 20
 JOIN_LAG = 1000
 LEAST_MEMBERS = 2
+LATE = 0.6
+"""Share of a lease after which it has nearly ended."""
 
 
 class Leader:
@@ -175,6 +177,7 @@ class Leader:
         replica = self._replica
         replica.log.append(self.epoch, encode_group(places))
         replica.runtime.log("group changed", members=",".join(each.name for each in places if not each.apart))
+        replica.runtime.point(REGROUPED)
         self._ship_upto = replica.log.last
         self._wake.set()
 
@@ -263,6 +266,8 @@ class Leader:
         replica = self._replica
         if replica.options.primary and not self._within(replica.options.detection_timeout, self._patient_from):
             return "no majority"
+        if self.serving and replica.options.primary and not self._within(LATE * replica.options.lease):
+            replica.runtime.point(LEASE_ENDS)
         silent = [name for name in self.members[1:] if self._is_silent(name)]
         staying = [name for name in self.members if name not in silent]
         if silent and (not replica.options.primary or len(staying) >= majority(len(replica.order))):
@@ -314,6 +319,7 @@ class Leader:
         self.members = members
         self._replica.log.append(self.epoch, encode_view(members))
         self._replica.runtime.log("view installed", epoch=round_of(self.epoch), members=",".join(members), why=why)
+        self._replica.runtime.point(VIEWED)
         self._ship_upto = self._replica.log.last
         self._wake.set()
 
@@ -346,6 +352,8 @@ class Leader:
         for replicator in self._replicators.values():
             if replicator.next <= self._ship_upto or not replicator.in_step:
                 replicator.pump(stamp)
+        if log.has_unwritten:
+            replica.runtime.point(SHIPPED)
         self._commit()
         if log.has_unwritten:
             self._compact()

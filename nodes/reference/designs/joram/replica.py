@@ -24,6 +24,7 @@ from nodes.reference.designs.joram.log_trace import LogTrace
 from nodes.reference.designs.joram.messages import Membership, Message, pack
 from nodes.reference.designs.joram.options import Options
 from nodes.reference.engine.shapes import ShapeError
+from nodes.reference.points import PROMISED
 from nodes.reference.replication.links import LinkError, LinkEvents, Links
 from nodes.reference.replication.positions import LogId
 from nodes.reference.replication.transfer import Marks
@@ -195,6 +196,7 @@ class Replica:
             self.log.promised = epoch
             self.note_promised(epoch)
             self.persist()
+            self.runtime.point(PROMISED)
 
     def next_epoch(self) -> int:
         """An epoch of this node that is newer than any it has heard of."""

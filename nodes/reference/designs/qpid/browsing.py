@@ -40,6 +40,7 @@ from nodes.reference.designs.qpid.positions import Generations, agreement, from_
 from nodes.reference.designs.qpid.queue_browsers import QueueBrowsers
 from nodes.reference.designs.qpid.states import CATCHUP, READY
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.points import ATTACHED, CATCH_UP_SENT
 
 _WINDOW = 8
 """Groups that may be under way while a backup catches up."""
@@ -180,6 +181,7 @@ class Browsing:
         self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
         first, behind = self._differences(message)
         self._send_group(browser, 0, first)
+        self._broker.runtime.point(ATTACHED)
         browser.task = self._broker.runtime.spawn(self._catch_up(browser, self.number, behind), f"browser of {name}")
 
     def detached(self, name: str) -> None:
@@ -233,6 +235,7 @@ class Browsing:
         for group in self._pieces(behind):
             await _window(browser)
             self._send_group(browser, 0, group)
+            self._broker.runtime.point(CATCH_UP_SENT)
             await asyncio.sleep(0)
         self._send_group(browser, number, [])
         while browser.held:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nodes.reference.api import Runtime
+from nodes.reference.points import PERMISSION_ENDS, PERMITTED
 from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
@@ -20,6 +21,8 @@ _PATIENCE = 5
 """Leases for which a broker that was just started waits for the first grant."""
 _MOST = 1 << 16
 """Bytes of a manager's frame."""
+_LATE = 0.5
+"""Share of a lease that is left when it has nearly ended."""
 _ROUNDING = 1.001
 """Times are floats."""
 
@@ -109,6 +112,8 @@ class ManagerPermission:
         self._complaints.forget("manager")
         parser = FrameParser(_MOST)
         while True:
+            if self.term and 0 < self._until - self._runtime.now() < _LATE * self._lease:
+                self._runtime.point(PERMISSION_ENDS)
             writer.write(encode_frame(["renew", self._runtime.now(), self.term, self._version, list(self._wanted)]))
             async with within(2 * self._lease):
                 answers: list[Any] = []
@@ -136,4 +141,5 @@ class ManagerPermission:
         if version in self._recorded:
             self._known = self._recorded[version]
             self._recorded = {each: names for each, names in self._recorded.items() if each >= version}
+        self._runtime.point(PERMITTED)
         self._changed()

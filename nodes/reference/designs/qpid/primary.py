@@ -39,6 +39,7 @@ from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX
 from nodes.reference.engine.model import Message as Held
+from nodes.reference.points import COMPLETED, QPID_STORED
 
 _GROUP = 1 << 20
 """Bytes, about, after which what other commands did is a group of its own."""
@@ -184,6 +185,7 @@ class Primary:
             # Backups store it while this broker does; what comes of it waits for both.
             for group in groups:
                 self._next(group)
+        self._broker.runtime.point(QPID_STORED)
         if early:
             self._broker.release(early)
         if not self._waiting:
@@ -332,6 +334,7 @@ class Primary:
     def completed(self, name: str, number: int, groups: int) -> None:
         """A backup has applied and stored every group up to this number, and so many more of those that it is sent."""
         self._browsing.completed(name, number, groups)
+        self._broker.runtime.point(COMPLETED)
         self.release()
 
     # Backups come and go.

@@ -20,6 +20,7 @@ from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, EMPTY, PRIMARY_STORE, StoreStatus
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.points import ATTACHING, CAUGHT_UP, COPIED, PRIMARY_LOST, PROMOTED, STEPPED_DOWN
 from nodes.reference.replication.links import LinkError
 
 NOT_PRIMARY = "not primary"
@@ -232,6 +233,7 @@ class Roles:
         generation = max([self.generation, *(hello.generation for hello in self._heard.values())]) + 1
         with self._broker.transaction():
             self.store.write(state=DIRTY, role=PRIMARY_STORE, generation=generation)
+        self._runtime.point(PROMOTED)
         self.serves_at, self.forced = None, False
         self.backup.forget()
         self.primary = Primary(
@@ -254,6 +256,7 @@ class Roles:
         primary.stop()
         self.primary = None
         self._broker.drop_clients(NOT_PRIMARY)
+        self._runtime.point(STEPPED_DOWN)
         if self._permission is not None:
             self._permission.lead(0)
         self.was_ready = False
@@ -266,6 +269,7 @@ class Roles:
         if self.state in (CATCHUP, READY):
             self.was_ready = self._has_all
             self._change_state(CONNECTING, lost=lost)
+            self._runtime.point(PRIMARY_LOST)
 
     def _change_state(self, state: str, **fields: Any) -> None:
         self.state = state
@@ -325,6 +329,7 @@ class Roles:
             self.led_from_afar = peer in self._options.disaster and self.name not in self._options.disaster
             self._runtime.log(CATCHUP, primary=peer, generation=hello.generation)
             self.send(peer, self.backup.attach(self.generation))
+            self._runtime.point(ATTACHING)
 
     def take_attach(self, peer: str, message: Attach) -> None:
         """A backup wants to browse this broker's queues; raises LinkError when what it says is malformed."""
@@ -352,9 +357,11 @@ class Roles:
         if any(group.generation != told for group in groups):
             raise LinkError(f"events are of another generation than the primary's, {told}")
         caught_up = self.backup.apply(groups)
+        self._runtime.point(COPIED)
         self.send(peer, Completed(self.backup.completed, sum(not group.more for group in groups)))
         if caught_up and self.state == CATCHUP:
             self._change_state(READY)
+            self._runtime.point(CAUGHT_UP)
 
 
 async def _end(reason: Exception) -> None:

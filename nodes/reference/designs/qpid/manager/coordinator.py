@@ -24,6 +24,7 @@ from nodes.reference.designs.qpid.manager.note import Note, decoded_note, latest
 from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.manager.report import STOPPED, Report, candidates, may_bootstrap, successors
+from nodes.reference.points import BALLOT_ACCEPTED, BALLOT_PROMISED, CLEARED, COORDINATES
 
 FOLLOWING, ASKING, STANDING, COORDINATING = "following", "asking", "standing", "coordinating"
 
@@ -138,6 +139,7 @@ class Coordinator:
         granted = ask.ballot > record.promised and self.phase != COORDINATING and known in ("", peer)
         if granted and ask.sure:
             self._store.save(record._replace(promised=ask.ballot))
+            self._runtime.point(BALLOT_PROMISED)
             self.phase = FOLLOWING
             self._back_off(now)
         record = self.record
@@ -221,12 +223,14 @@ class Coordinator:
         self._heard_at = NEVER
         self._pending_since, self._told = self._runtime.now(), ""
         self._runtime.log("coordinator", ballot=self._ballot, term=term, primary=primary or "none")
+        self._runtime.point(COORDINATES)
         self._others.beat()
 
     def _accept(self, record: Record) -> None:
         if record.term != self.record.term:
             self._answers.superseded()
         self._store.save(record)
+        self._runtime.point(BALLOT_ACCEPTED)
 
     # As coordinator.
 
@@ -296,6 +300,7 @@ class Coordinator:
         if reason:
             self._cleared_term = self.record.term
             self._runtime.log("primary cleared", term=self.record.term, why=reason)
+            self._runtime.point(CLEARED)
             self._others.beat()
 
     def _latest_note(self) -> Note:

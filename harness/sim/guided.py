@@ -1,0 +1,249 @@
+"""Guided search: runs that came into states which none before had met are kept, and varied.
+
+As coverage-guided fuzzers do (AFL; for distributed systems Mallory: Meng, Pîrlea, Roychoudhury and Sergey, *Greybox
+Fuzzing of Distributed Systems*, CCS 2023), with what ``harness.sim.explorer`` records as coverage. A run is drawn as in
+the default campaign, or is one that was kept with its schedule of faults written down and changed: times moved,
+families and kinds swapped, faults added, left out or taken from another run, another seed. Which run comes next depends
+on the results so far, but each run is a test of its own, which its ``run.json`` and its command hold whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from harness.settings import SEEDS
+from harness.sim.campaign import Case, Seeded, SeedResult
+from harness.sim.draw import senseless
+from harness.sim.explorer import FIRST_STEP
+from harness.sim.shrink import faults_of, with_faults
+from nemesis.catalog import FAULTS
+from nemesis.explicit_schedule import ExplicitFault
+from nemesis.families import ANY_KIND, setting
+from nodes.systems.catalog import SYSTEMS
+from stormproof.errors import StormproofError, UsageError
+from stormproof.text import amount
+
+FRESH = 0.4
+"""Share of runs that are drawn anew."""
+FIRST = 8
+"""Runs that are all drawn, before anything is varied."""
+RARE = 3
+"""What at most so many runs have met is rare; what is kept is varied the more often the more of that it has met."""
+CHANGES = (1, 1, 2, 3, 4)
+"""How many changes make one variant of another."""
+SAME_SEED = 0.6
+"""Share of variants with the seed of what they vary: the same load, links and clocks."""
+ATTEMPTS = 30
+_SHORTEST, _MARGIN = 0.1, 0.5
+
+Faults = Sequence[ExplicitFault]
+Change = Callable[["Guide", Case, Faults, random.Random], Faults]
+
+
+@dataclass
+class Kept:
+    """A run that met something new: what it was, what it met, and how often it was varied."""
+
+    case: Case
+    seed: int
+    found: frozenset[int]
+    varied: int = 0
+
+
+class Guide:
+    """Says which run is next, for one case (the default campaign of a system, say).
+
+    Args:
+        seeds: of the runs that are drawn, in order.
+        rng: everything else that is random.
+    """
+
+    def __init__(self, drawn: Seeded, seeds: Iterator[int], rng: random.Random) -> None:
+        if SYSTEMS.load(drawn.system).abstraction is None:
+            raise UsageError(f"{drawn.system} does not declare which of its states are alike: nothing guides a search")
+        self.kept: list[Kept] = []
+        self.met: Counter[int] = Counter()
+        """How many runs have met each state, step and point."""
+        self._drawn, self._seeds, self._rng = drawn, seeds, rng
+        self._given = 0
+
+    @property
+    def system(self) -> str:
+        """The system under test."""
+        return self._drawn.system
+
+    def line(self) -> str:
+        """What it has met so far, for a person."""
+        states = sum(each < FIRST_STEP for each in self.met)
+        return (f"{self.system}: {states:,} states met, {len(self.met) - states:,} steps and points; "
+                f"{amount(len(self.kept), 'run')} kept, and varied {sum(kept.varied for kept in self.kept)} times")
+
+    def next(self) -> tuple[Case, int]:
+        """The next run."""
+        self._given += 1
+        if self._given > FIRST and self.kept and self._rng.random() >= FRESH:
+            parent = self._pick()
+            parent.varied += 1
+            for _ in range(ATTEMPTS):
+                variant = self._variant(parent)
+                if variant is not None:
+                    return variant
+        seed = next(self._seeds)
+        return self._drawn.of(seed), seed
+
+    def learn(self, result: SeedResult) -> int:
+        """A run is over; how much it has met that is new."""
+        new = sum(1 for each in result.explored if each not in self.met)
+        self.met.update(result.explored)
+        if new:
+            self.kept.append(Kept(result.case, result.seed, result.explored))
+        return new
+
+    def _pick(self) -> Kept:
+        rare = {each for each, runs in self.met.items() if runs <= RARE}
+        weights = [(1 + len(kept.found & rare)) / (1 + kept.varied) for kept in self.kept]
+        return self._rng.choices(self.kept, weights)[0]
+
+    def _variant(self, parent: Kept) -> tuple[Case, int] | None:
+        rng = self._rng
+        seed = parent.seed if rng.random() < SAME_SEED else rng.randrange(SEEDS)
+        try:
+            # Times and kinds that were drawn are those of its own seed.
+            before = faults_of(parent.case, parent.seed)
+            faults: Faults = before
+            for _ in range(rng.choice(CHANGES)):
+                faults = rng.choice(_CHANGES)(self, parent.case, faults, rng) if faults else faults
+            faults = _apart(parent.case, faults)
+            if not faults or (seed == parent.seed and tuple(faults) == before):
+                return None
+            case = with_faults(_with_families(parent.case, faults), faults)
+            case.families(seed)
+        except StormproofError:
+            return None
+        return None if senseless(case) else (case, seed)
+
+    def another(self, case: Case) -> Faults:
+        """The faults of another run that was kept, as far as they end in time."""
+        kept = self._rng.choice(self.kept)
+        return [fault for fault in faults_of(kept.case, kept.seed) if fault.end <= case.time_limit]
+
+
+def _with_families(case: Case, faults: Faults) -> Case:
+    """The case with all families of these faults, so that ``with_faults`` knows their settings."""
+    names = dict.fromkeys([*(name for name in case.nemesis.split(",") if name in FAULTS.names()),
+                           *(fault.family for fault in faults)])  # fmt: skip
+    return replace(case, nemesis=",".join(names))
+
+
+def _apart(case: Case, faults: Faults) -> list[ExplicitFault]:
+    """The faults, in order, without those that would meet another of their conflict group, or are of a kind that the
+    case's settings leave out."""
+    busy: dict[str, float] = {}
+    found = []
+    for fault in sorted(faults, key=lambda fault: fault.start):
+        group = FAULTS.load(fault.family).conflict_group
+        wanted = str(case.settings.get(setting(fault.family, "kind"), ANY_KIND)).split(",")
+        fits = ANY_KIND in wanted or fault.kind in wanted
+        if fits and fault.start >= busy.get(group, 0.0) and fault.end <= case.time_limit:
+            busy[group] = fault.end
+            found.append(fault)
+    return found
+
+
+def _timed(fault: ExplicitFault, start: float, length: float, limit: float) -> ExplicitFault:
+    length = max(_SHORTEST, min(length, limit - _MARGIN))
+    start = max(0.0, min(start, limit - _MARGIN - length))
+    return replace(fault, start=round(start, 3), end=round(start + length, 3))
+
+
+def _moved(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault begins sooner or later."""
+    place = rng.randrange(len(faults))
+    fault = faults[place]
+    start = fault.start + rng.choice((-1, 1)) * 10 ** rng.uniform(-1.5, 0.7)
+    return _put(faults, place, _timed(fault, start, fault.end - fault.start, case.time_limit))
+
+
+def _stretched(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault lasts longer or shorter."""
+    place = rng.randrange(len(faults))
+    fault = faults[place]
+    length = (fault.end - fault.start) * rng.choice((0.3, 0.6, 0.9, 1.1, 1.6, 3.0))
+    return _put(faults, place, _timed(fault, fault.start, length, case.time_limit))
+
+
+def _met(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault begins when another begins or ends."""
+    place = rng.randrange(len(faults))
+    fault, other = faults[place], rng.choice(faults)
+    start = rng.choice((other.start, other.end)) + rng.uniform(-0.2, 0.2)
+    return _put(faults, place, _timed(fault, start, fault.end - fault.start, case.time_limit))
+
+
+def _left_out(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault less."""
+    place = rng.randrange(len(faults))
+    return [*faults[:place], *faults[place + 1 :]] if len(faults) > 1 else faults
+
+
+def _swapped(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault is of another family or kind."""
+    place = rng.randrange(len(faults))
+    return _put(faults, place, _other(faults[place], rng))
+
+
+def _added(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault more, near another."""
+    fault = rng.choice(faults)
+    start = rng.choice((fault.start, fault.end)) + rng.uniform(-0.5, 1.5)
+    return [*faults, _timed(_other(fault, rng), start, fault.end - fault.start, case.time_limit)]
+
+
+def _repeated(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault once more, soon after."""
+    fault = rng.choice(faults)
+    again = replace(fault, seed=rng.getrandbits(31))
+    return [*faults, _timed(again, fault.end + rng.uniform(0.05, 1.0), fault.end - fault.start, case.time_limit)]
+
+
+def _aimed(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """One fault chooses its targets, or its point, anew."""
+    place = rng.randrange(len(faults))
+    return _put(faults, place, replace(faults[place], seed=rng.getrandbits(31)))
+
+
+def _crossed(guide: Guide, case: Case, faults: Faults, rng: random.Random) -> Faults:
+    """The faults until some time, and those of another run from then on."""
+    at = rng.uniform(0, case.time_limit)
+    return [fault for fault in faults if fault.start < at] + [
+        fault for fault in guide.another(case) if fault.start >= at
+    ]  # fmt: skip
+
+
+_CHANGES: Sequence[Change] = (
+    _moved, _stretched, _met, _left_out, _swapped, _added, _added, _repeated, _aimed, _aimed, _crossed,
+)  # fmt: skip
+
+
+def _other(fault: ExplicitFault, rng: random.Random) -> ExplicitFault:
+    """A fault of another family, or of another kind of this one, with targets of its own."""
+    names, weights = FAULTS.names(), [FAULTS.load(name).drawn for name in FAULTS.names()]
+    family = fault.family if rng.random() < 0.3 else rng.choices(names, weights)[0]
+    return replace(fault, family=family, kind=rng.choice(FAULTS.load(family).kinds), seed=rng.getrandbits(31))
+
+
+def _put(faults: Faults, place: int, fault: ExplicitFault) -> list[ExplicitFault]:
+    return [*faults[:place], fault, *faults[place + 1 :]]
+
+
+def guides_of(cases: Collection[Seeded], start: int) -> list[Guide]:
+    """A guide for each case, whose drawn runs have the seeds from ``start`` on.
+
+    Raises:
+        UsageError: a system does not say which of its states are alike.
+    """
+    return [Guide(case, itertools.count(start), random.Random(f"guided/{case.label()}/{start}")) for case in cases]

@@ -1,0 +1,243 @@
+"""Strikes at named points of the brokers' code: what is not yet synced, told or answered there is lost, late or old.
+
+A strike is armed when the fault is injected, and waits for a program that comes to its point. If nobody has come when
+the fault is to be healed, it strikes at the next point that is rarely come by, or else at any. Failpoints (etcd,
+FreeBSD) and FoundationDB's "buggification" are of this kind. Evidence: who was struck where, and what became of its
+process, or of the packets on its links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+from nemesis.facts import await_state
+from nemesis.families import ANY_KIND, MAX_DOWN, kind_option
+from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
+from nemesis.process import told
+from stormproof.contracts.backend import (
+    DEAD,
+    POINT_ACTS,
+    POINTS,
+    RUNNING,
+    FaultPoints,
+    HasPoints,
+    Link,
+    LinkConditions,
+    PointStrike,
+    PowerControl,
+    StruckPoint,
+)
+from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import (
+    DELAYS_MESSAGES,
+    ENDS_PROCESS,
+    FROM_HEAL,
+    STOPS_TIME,
+    STRIKES_LATER,
+    ClusterFacts,
+    Evidence,
+    Fault,
+    FaultPlan,
+    Infeasible,
+)
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
+from stormproof.errors import UsageError
+from stormproof.history.undo import CONDITIONS, POWER, RESUME, START
+from stormproof.history.undo import NETWORK as UNDO_NETWORK
+from stormproof.test import Test
+
+KILLS, LOSES_POWER, STANDS_STILL, IS_CUT_OFF, IS_DELAYED = POINT_ACTS
+ENDS, LINKS = (KILLS, LOSES_POWER), (IS_CUT_OFF, IS_DELAYED)
+AT = Option("points_at", ANY_KIND, "named points (`stormproof list points`) joined by commas, or any in turn")
+HITS = (1, 1, 1, 1, 2, 3, 5, 10, 30)
+"""For the how many-th time a program must come there."""
+SECONDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)
+"""How long one stands still, where the lengths of faults are not given."""
+AFTER_SHARE = 0.4
+"""Share of those that are to end which do and say first what they were about to: what was promised is told."""
+SEEN_SHARE = 0.5
+"""Share of strikes that are armed at a point which the programs have come by before in this run."""
+PATIENCE = 2.0
+"""Seconds, at the heal, in which a program must come to any point at all."""
+_STEP = 0.02
+
+
+class Points(Fault):
+    """Kills, pauses, cuts off or delays a program exactly where that hurts."""
+
+    name = "points"
+    conflict_group = "process"
+    undo = START
+    needs = (POINTS,)
+    kind_undo: ClassVar[Mapping[str, str]] = {
+        LOSES_POWER: POWER, STANDS_STILL: RESUME, IS_CUT_OFF: UNDO_NETWORK, IS_DELAYED: CONDITIONS,
+    }  # fmt: skip
+    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {
+        KILLS: frozenset({ENDS_PROCESS, STRIKES_LATER}), LOSES_POWER: frozenset({ENDS_PROCESS, STRIKES_LATER}),
+        STANDS_STILL: frozenset({STOPS_TIME, STRIKES_LATER}),
+        IS_CUT_OFF: frozenset({DELAYS_MESSAGES, STRIKES_LATER}),
+        IS_DELAYED: frozenset({DELAYS_MESSAGES, STRIKES_LATER}),
+    }  # fmt: skip
+    kinds = POINT_ACTS
+    drawn = 4
+    options = (kind_option("points", POINT_ACTS, several=True), AT, MAX_DOWN, CLIENTS, NETWORK)
+
+    def __init__(self) -> None:
+        self._counts: Mapping[str, int] = {}
+
+    def check(self, test: Test, system: System) -> None:
+        """There must be points, and those that are asked for must be among them."""
+        if not system.fault_points:
+            raise UsageError(f"--nemesis {self.name}: {system.name} declares no fault points")
+        for name in _asked(test.options):
+            if name not in system.fault_points:
+                raise UsageError(f"{AT.name}={name}: {system.name} has no such point (it has: "
+                                 f"{', '.join(system.fault_points)})")
+
+    async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
+        """See which points the programs have come by."""
+        self._counts = dict(_points(cluster).counts)
+        return ()
+
+    def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+        """Choose a point, and arm it for whoever comes there.
+
+        Where there is but one machine, and kinds come in turn, it is killed instead of being cut off.
+
+        Raises:
+            Infeasible: no node runs, or as many are down as may be; or there is no link to be cut.
+        """
+        running, note = facts.eligible(), ""
+        if not running:
+            raise Infeasible("no node is running")
+        if kind in LINKS and len(facts.topology.machines or facts.nodes) < 2 and _in_turn(facts.options):
+            kind, note = KILLS, f"; nothing to {kind} here"
+        if kind not in LINKS and facts.may_go_down() < 1:
+            raise Infeasible(f"{len(facts.nodes) - len(running)} of {len(facts.nodes)} nodes are down already")
+        point, hit = self._point(facts, rng), rng.choice(HITS)
+        links: Mapping[str, frozenset[Link]] = {}
+        if kind in LINKS:
+            links = _links(facts, rng)
+            running = [node for node in running if links[node]]
+            if not running:
+                raise Infeasible("there is no link to another machine")
+        conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
+        strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
+                             facts.max_down, rng.choice(_lengths(facts.options)), links, conditions,
+                             kind in ENDS and rng.random() < AFTER_SHARE)
+        return FaultPlan(kind, tuple(running), note=f"at {point}{note}", strike=strike)
+
+    def _point(self, facts: ClusterFacts, rng: random.Random) -> str:
+        names = [name for name in self._counts if name in _asked(facts.options)] or list(self._counts)
+        seen = [name for name in names if self._counts[name]]
+        return rng.choice(seen if seen and rng.random() < SEEN_SHARE else names)
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Arm it; whether it struck is known at the end."""
+        strike = _strike(plan)
+        _points(cluster).arm(strike)
+        return Evidence({"point": strike.point, "hit": strike.hit} | ({"after": True} if strike.after else {}))
+
+    async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
+        """If nobody came there, strike at the next point; then set right what was struck."""
+        points, strike, began = _points(cluster), _strike(plan), asyncio.get_running_loop().time()
+        if points.struck is None:
+            for names in (_rare(points.counts), tuple(points.counts)):
+                if points.struck is None:
+                    await _strike_at(points, names)
+            if points.struck is not None:
+                await asyncio.sleep(strike.seconds)
+        struck = points.struck
+        points.disarm()
+        if struck is None:
+            return Evidence({"struck": "nobody came to any point"}, targets=())
+        found = {"point": struck.point, "count": struck.count, "program": struck.program,
+                 FROM_HEAL: round(struck.time - began, 6)}  # fmt: skip
+        shown, confirmed = await _set_right(cluster, strike, struck)
+        return Evidence({**found, **shown}, confirmed, targets=(struck.machine,))
+
+
+async def _strike_at(points: FaultPoints, names: Collection[str]) -> None:
+    """Strike at the next of these points, if one is reached within half of the patience."""
+    points.loosen(names)
+    for _ in range(round(PATIENCE / 2 / _STEP)):
+        await asyncio.sleep(_STEP)
+        if points.struck is not None:
+            return
+
+
+def _rare(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """The half of the points that the programs have come by least often."""
+    seen = sorted((name for name in counts if counts[name]), key=lambda name: counts[name])
+    return tuple(seen[: len(seen) // 2])
+
+
+async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint) -> tuple[dict[str, Any], bool]:
+    """What is seen of a strike, and whether that proves it; afterwards it is over."""
+    backend, place = cluster.backend, (struck.machine, struck.program)
+    if strike.act in LINKS:
+        packets = _points(cluster).lift()
+        return {"packets": {arrow(link): count for link, count in packets.items()}}, any(packets.values())
+    if strike.act == STANDS_STILL:
+        left = struck.time + strike.seconds - asyncio.get_running_loop().time()
+        if left > 0:
+            await asyncio.sleep(left)
+        return {"seconds": strike.seconds}, True
+    before = await backend.process(*place)
+    if strike.act == LOSES_POWER:
+        assert isinstance(backend, PowerControl)
+        await backend.power_on([struck.machine])
+        await cluster.start_node(struck.machine)
+    elif before.state == DEAD and not cluster.restarted(*place):
+        await cluster.start_program(*place)
+    after = await await_state(backend, *place, RUNNING)
+    ended = before.state == DEAD or before.pid != struck.pid  # it may have been started again meanwhile
+    return {"pid": struck.pid, "before": told(before), "later": told(after)}, ended
+
+
+def _in_turn(options: Mapping[str, Any]) -> bool:
+    return str(options.get("points_kind", ANY_KIND)) == ANY_KIND
+
+
+def _asked(options: Mapping[str, Any]) -> tuple[str, ...]:
+    text = str(options.get(AT.name, ANY_KIND))
+    return () if text == ANY_KIND else tuple(text.split(","))
+
+
+def _lengths(options: Mapping[str, Any]) -> tuple[float, ...]:
+    """How long one may stand still: as long as faults last, if that is given."""
+    lengths = tuple(float(part) for part in str(options.get("fault_lengths", "")).split(",") if part)
+    return lengths or ((float(options["fault_duration"]),) if options.get("fault_duration") else SECONDS)
+
+
+def _links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]]:
+    """By node, the links that suffer when it is struck: with all others or one, both ways, or what it sends or gets."""
+    machines = list(facts.topology.machines or facts.nodes)
+    networks, hosts = networks_hit(facts, rng), set(facts.hosts.values())
+    beside, alone = facts.options.get("clients") == "beside", rng.random() < 0.4
+    ways = rng.choice(("both", "to", "from"))
+    found: dict[str, frozenset[Link]] = {}
+    for node in facts.nodes:
+        others = [name for name in machines if name != node]
+        if alone and others:
+            others = [rng.choice(others)]
+        near = [node, *([facts.hosts[node]] if beside else [])]
+        far = others + [facts.hosts[name] for name in others if beside and name in facts.hosts]
+        sent = across(facts, networks, near, far, hosts if beside else ())
+        got = across(facts, networks, far, near, hosts if beside else ())
+        found[node] = {"both": sent | got, "from": sent, "to": got}[ways]
+    return found
+
+
+def _strike(plan: FaultPlan) -> PointStrike:
+    assert plan.strike is not None, "every plan of this family has one"
+    return plan.strike
+
+
+def _points(cluster: Cluster) -> FaultPoints:
+    assert isinstance(cluster.backend, HasPoints), "a backend without the ability is refused before"
+    return cluster.backend.points

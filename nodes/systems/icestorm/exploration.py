@@ -1,0 +1,12 @@
+"""What tells one situation of an icestorm group from another."""
+
+from __future__ import annotations
+
+from stormproof.contracts.exploration import Abstraction
+
+ABSTRACTION = Abstraction(
+    changes=("state", "coordinator", "epoch", "members", "max_seen", "promised"),
+    kept=("state", "members", "max_seen"),
+    behind=("epoch", "promised", "stamp"),
+    unequal=(("epoch", "promised"),),
+)

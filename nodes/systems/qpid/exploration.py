@@ -1,0 +1,12 @@
+"""What tells one situation of a qpid cluster from another."""
+
+from __future__ import annotations
+
+from stormproof.contracts.exploration import Abstraction
+
+ABSTRACTION = Abstraction(
+    changes=("state", "term", "confirms", "store", "generation"),
+    kept=("state", "confirms", "store"),
+    present=("term",),
+    behind=("term", "generation"),
+)
