@@ -2,8 +2,8 @@
 
 Every backend is a ``Backend``. Beyond that it has the abilities whose protocols it fulfils: ``Shells`` or ``Launcher``
 to start programs, ``PacketFaults``, ``PowerControl``, ``Reboots``, ``Clocks``, ``Disks``, ``Files``, ``HasPoints``;
-``Attached`` ones are not made by a run. Its ``abilities`` say in words how each is honoured; a fault says which it needs
-(``stormproof.contracts.fault``). All times are in seconds; every call has a hard time limit of its own.
+``Attached`` ones are not made by a run. Its ``abilities`` say in words how each is honoured; a fault says which it
+needs (``stormproof.contracts.fault``). All times are in seconds; every call has a hard time limit of its own.
 """
 
 from __future__ import annotations
