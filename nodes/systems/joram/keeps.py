@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.keeps import ENGINE
+from nodes.systems.reference.keeps import ENGINE, REMEMBERED
 from stormproof.contracts.keeps import Keep
 
 KEEPS = (
-    *(Keep(name, "the newest entries of the log", "log_keep", 2000)
+    *(Keep(name, "the newest entries of the log", "log_keep", 100)
       for name in ("Log._entries", "Log._epochs", "Log._sizes", "table joram_log")),
     *ENGINE,
+    *REMEMBERED,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from nodes.reference.points import JORAM_POINTS
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.bounds import BOUNDS, WORK
+from nodes.systems.joram.deadlines import JORAM_DEADLINES
 from nodes.systems.joram.draws import DRAWING
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.joram.invariants import INVARIANTS
@@ -14,7 +15,7 @@ from nodes.systems.joram.keeps import KEEPS
 from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
+from nodes.systems.reference.system import BUG, MESSAGING, REMEMBERED, Events, ReferenceSystem
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
@@ -75,6 +76,7 @@ JORAM = Joram(
     bounds=BOUNDS,
     work=WORK,
     keeps=KEEPS,
+    deadlines=JORAM_DEADLINES,
     fault_points=JORAM_POINTS,
     drawing=DRAWING,
     options=(
@@ -95,6 +97,7 @@ JORAM = Joram(
         Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        *REMEMBERED,
         BUG,
     ),
 )  # fmt: skip
