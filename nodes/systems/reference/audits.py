@@ -34,7 +34,7 @@ class Replicates(Protocol):
 class StoreHolds(Watcher):
     """Nothing of its own: a node is looked at as it is."""
 
-    period = 4.0
+    period = 8.0
 
     def look(self, node: str, program: Any, now: Any, before: Any) -> str:
         """Nothing: looking takes too long for each step."""
@@ -48,7 +48,7 @@ class StoreHolds(Watcher):
 class SameState(Watcher):
     """What nodes held when they were how far."""
 
-    period = 1.5
+    period = 3.0
 
     def __init__(self) -> None:
         self._images: dict[Hashable, tuple[str, Image]] = {}
