@@ -24,10 +24,10 @@ _WHY = ("Failover and Cluster Resource Managers: silence is noticed, the old pri
 _OURS = {"manager": ("builtin",)}
 
 BOUNDS = (
-    Bound(HEALTHY, FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
-    Bound(SERVES, FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
-    Bound(SERVES_WITH_MAJORITY, FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
-    # A person may have to say whose store is the best, who waits for that till the system should be healthy.
+    # Ten seconds: a person may have to say whose store is the best, and looks after it for a while first.
+    Bound(HEALTHY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES_WITH_MAJORITY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
     Bound(KEEPS_ROLES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
 )
 
