@@ -15,7 +15,8 @@ from harness.guarantees import exemptions_of, guarantees_of
 from harness.settings import declared_options
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import JUDGED_BY_BOUNDS, SERVES, SERVES_WITH_MAJORITY, bounds_of, work_bounds_of
-from stormproof.contracts.invariant import INVARIANTS
+from stormproof.contracts.deadline import Deadline
+from stormproof.contracts.invariant import INVARIANTS, Invariant
 from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
@@ -61,8 +62,8 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     work, backend, system = WORKLOADS.load(test.workload), BACKENDS.load(test.backend), SYSTEMS.load(test.system)
     # Time is free in simulation, so there a cluster that takes too long, or is never done, is not excused.
     wanted = [*work.judged_by(test.options), *(["recovery", "livelock"] if backend.in_process else [])]
-    invariants = {each.name: each.source for each in system.invariants
-                  if test.options.get(INVARIANTS) and each.claimed(test)}  # fmt: skip
+    rules: list[Invariant | Deadline] = [*system.invariants, *system.deadlines]
+    invariants = {each.name: each.source for each in rules if test.options.get(INVARIANTS) and each.claimed(test)}
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
     # What a busy machine adds to the times of real nodes nobody knows.
     bounds = bounds_of(system.bounds, test) if backend.in_process else {}

@@ -38,7 +38,7 @@ from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator
 from nodes.systems.catalog import SYSTEMS
 from nodes.timeouts import within
-from stormproof.contracts.backend import DEAD, CountsFrames, Holding, Metered
+from stormproof.contracts.backend import DEAD, CountsFrames, Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import Client
 from stormproof.errors import EXIT_ERROR, StormproofError
@@ -62,7 +62,8 @@ HEALTHY_TIMEOUT = 45.0
 ATTACHED_TIMEOUT, LEAVE_TIMEOUT = 10.0, 20.0
 """Seconds that a system that ran before has to be as it should be, and to delete what a run has made."""
 REST = 3.0
-"""Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest."""
+"""Seconds, and twice the system's longest time-out, after which nodes that nobody uses are at rest: those after which
+connections are closed that nobody comes back to have then run out as well."""
 DEAD_POLL = 0.5
 """Seconds between looks for a broker that ended as it started."""
 
@@ -169,6 +170,8 @@ class TestRunner:
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress
         )
+        self.loaded = False
+        """Whether the load has begun, and nobody sets the system right."""
         self.phases: list[dict[str, Any]] = []
         self.recovery: dict[str, Any] | None = None
         self._attached = False
@@ -254,12 +257,19 @@ class TestRunner:
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
         main = any_of(workload.main(test), self.faults)
+        if isinstance(self.backend, Disturbed):
+            self.backend.told_of_faults(self._disturbed)
+        self.loaded = True
+        if isinstance(self.backend, Holding):
+            update_run(self.run_dir, rest_before=self._holdings())
         await self._phase("main", self._attended(self._interpret(main)))
         if left_out := self.planned - self.nemesis.begun:
             why = "what is late must still last and be over with the load; a longer --time-limit helps"
             self._tell("warning", text=f"{left_out} of {amount(self.planned, 'planned fault')} had no time: {why}")
         await self._phase("heal", self._heal())
+        self.loaded = False
         await self._phase("repair", self._repair())
+        self.loaded = True
         await self._phase("settle", self._settle())
         await self._phase("drain", self._interpret(workload.drain(test)))
         await self.interpreter.close()
@@ -267,16 +277,25 @@ class TestRunner:
         await self.interpreter.close()
         await self._rest()
 
+    def _disturbed(self) -> tuple[bool, int]:
+        """Whether a fault is in force, or the system is being set right; and how many steps of that there were."""
+        disturbed, steps = self.nemesis.disturbed()
+        return disturbed or not self.loaded, steps
+
     async def _rest(self) -> None:
         """Note what the nodes hold when nobody has used them for some time, where that can be seen."""
         if not isinstance(self.backend, Holding):
             return
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
-        await asyncio.sleep(REST + 2 * longest)
-        update_run(self.run_dir, rest={node: dict(self.backend.holdings(node)) for node in self.topology.machines})
+        await asyncio.sleep(REST + max(2 * longest, self.cluster.linger))
+        update_run(self.run_dir, rest=self._holdings())
         if isinstance(self.backend, CountsFrames):
             work = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
             update_run(self.run_dir, work=work)
+
+    def _holdings(self) -> dict[str, dict[str, int]]:
+        assert isinstance(self.backend, Holding)
+        return {node: dict(self.backend.holdings(node)) for node in self.topology.machines}
 
     async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         start = self.clock()

@@ -59,12 +59,18 @@ class NemesisClient:
         self._active: dict[int, Active] = {}
         self.begun = 0
         """How many faults it was asked to inject."""
+        self.steps = 0
+        """How many steps of faults, repairs and the like there have been."""
         self._busy = asyncio.Lock()
 
     @property
     def active(self) -> tuple[int, ...]:
         """Ids of the faults that are in effect, in order of injection."""
         return tuple(self._active)
+
+    def disturbed(self) -> tuple[bool, int]:
+        """Whether a fault is in effect, or a step of one under way; and how many steps there have been."""
+        return bool(self._active) or self._busy.locked(), self.steps
 
     async def open(self) -> None:
         """Open ledger and undo journal."""
@@ -172,6 +178,7 @@ class NemesisClient:
             self._on_line(line)
 
     def _append(self, text: str) -> None:
+        self.steps += 1
         try:
             if self._ledger is None:  # before the first fault, or in a run without any
                 with (self._run_dir / LEDGER).open("a", encoding="utf-8") as ledger:

@@ -16,6 +16,7 @@ from harness.surface import surface_page
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.fiorano.diagram import with_transitions
 from stormproof.contracts.bounds import Bound, WorkBound
+from stormproof.contracts.system import System
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "names.md"
@@ -52,7 +53,7 @@ def invariants_page() -> str:
     lines = ["# Invariants", "", "Made by `make docs` from what the systems declare. How they are looked at:",
              "[simulation.md](simulation.md#invariants)."]  # fmt: skip
     for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
-        if not system.invariants:
+        if not system.invariants and not system.deadlines:
             continue
         lines += ["", f"## {system.name}", ""]
         lines += ["| invariant | what holds | source | claimed |", "| --- | --- | --- | --- |"]
@@ -60,7 +61,17 @@ def invariants_page() -> str:
             where = [f"with {name}={' or '.join(map(str, values))}" for name, values in (each.where or {}).items()]
             where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
             lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
+        lines += _deadlines(system)
     return "\n".join(lines) + "\n"
+
+
+def _deadlines(system: System) -> list[str]:
+    lines = ["", "| deadline | what holds | source | claimed |", "| --- | --- | --- | --- |"]
+    for each in system.deadlines:
+        where = [f"with {name}={' or '.join(map(str, values))}" for name, values in each.where.items()]
+        where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
+        lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
+    return lines if system.deadlines else []
 
 
 _OF_BOUNDS = """# Bounds of time and work

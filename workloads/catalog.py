@@ -51,6 +51,8 @@ WORKLOADS: Registry[type[Workload]] = Registry(
           "workloads.security:SecurityWorkload"),
     Entry("dialogue", "clients that say whatever makes sense about destinations of their own; a model has each answer",
           "workloads.dialogue:DialogueWorkload"),
+    Entry("topic-dialogue", "clients that make, link and end topics of their own; a model has each answer",
+          "workloads.topic_dialogue:TopicDialogueWorkload"),
     Entry("offline-send", "producers on durable connections, cut off and killed between; what they accepted must "
           "arrive, in order", "workloads.offline_send:OfflineSendWorkload"),
 )  # fmt: skip

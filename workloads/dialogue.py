@@ -12,6 +12,7 @@ from typing import Any
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
 from stormproof.contracts.workload import Workload
 from stormproof.errors import UsageError
@@ -37,6 +38,7 @@ class DialogueWorkload(Workload):
     drawn = 4
     options = (
         Option("talkers", 4, "threads that talk with brokers", load=True),
+        Option("visitors", False, "other logins, whose rights and passcodes change, have a part in dialogues"),
         Option("op_timeout", 3.0, "seconds after which a command's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
@@ -64,6 +66,11 @@ class DialogueWorkload(Workload):
         return int(options["talkers"])
 
     @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """Where there are visitors, brokers with principals and rights."""
+        return Demands(security=bool(options["visitors"]))
+
+    @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Coverage gates: what a run must have done for its verdict to be *valid*."""
         return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
@@ -79,7 +86,8 @@ class DialogueWorkload(Workload):
             self._surface = Surface(test)
         number = self._begun[thread] = self._begun.get(thread, -1) + 1
         mine = f"d{thread}-{number}"
-        return DialogueClient(cluster, host, thread, self._surface, test.rng(f"dialogue/{mine}"), mine)
+        return DialogueClient(cluster, host, thread, self._surface, test.rng(f"dialogue/{mine}"), mine,
+                              bool(test.options["visitors"]))
 
     def main(self, test: Test) -> Generator:
         """Dialogues, at a share of the test's rate."""

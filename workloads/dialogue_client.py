@@ -34,6 +34,7 @@ from workloads.broker_model import (
 from workloads.client import StompClient, StompCluster
 from workloads.connection import REPEATED, ConnectionBroken, Rejected
 from workloads.surface import Surface, difference_of
+from workloads.visitor import NOBODY, Visitor
 
 OBSERVE, SETTLE = "observe", "settle"
 NOT_AS_MODELLED = "not as modelled"
@@ -66,8 +67,8 @@ class DialogueClient(StompClient):
     """One process with destinations of its own."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface, rng: random.Random,
-                 mine: str) -> None:
-        """``mine`` begins the names of all that is its own."""
+                 mine: str, visits: bool = False) -> None:
+        """``mine`` begins the names of all that is its own; ``visits``: there are principals with rights."""
         super().__init__(cluster, host, first)
         self._mine = mine
         self._surface = surface
@@ -76,13 +77,15 @@ class DialogueClient(StompClient):
         self._numbers = 0
         self._said: deque[str] = deque(maxlen=_REMEMBERED)
         self._parting = False
+        self._visitor = Visitor(mine, rng, self._model, self._settings, lambda: list(self._addresses),
+                                float(self._options["op_timeout"]), self._recover, Mismatch)
         self._counts = not cluster.exchanges
         """Whether the number of redeliveries survives a change of primary."""
         # Brokers with exchanges have neither topics nor branches.
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (10, self._settle_some), (2, self._unsubscribe),
             (3, self._begin), (6, self._add_to_transaction), (5, self._end_transaction), (1, self._part),
-            (1, self._be_refused),
+            (1, self._be_refused), *([(5, self._visit)] if visits else []),
             *([(8, self._configure), (6, self._send_by_exchange)] if cluster.exchanges else
               [(3, self._publish), (3, self._subscribe_to_topics), (2, self._begin_branch), (3, self._prepare),
                (3, self._end_prepared), (1, self._recover)]),
@@ -413,6 +416,25 @@ class DialogueClient(StompClient):
             return
         raise Mismatch(f"{why} was confirmed")
 
+    # Somebody else.
+
+    async def _visit(self) -> None:
+        """Another login does something; of what it sends the model knows then."""
+        self._said.append("visit")
+        what = await self._visitor.visit()
+        self._said[-1] = f"visit: {what}"
+        self._surface.use(*([] if what == NOBODY else ["other-logins"]))
+
+    async def close(self) -> None:
+        """Disconnect, the other login, too."""
+        await self._visitor.leave()
+        await super().close()
+
+    async def leave(self) -> None:
+        """Give both connections up without a word."""
+        await self._visitor.leave()
+        await super().leave()
+
     # Exchanges.
 
     async def _ask(self, request: str, body: Mapping[str, str], wrong: str | None) -> Mapping[str, str]:
@@ -437,16 +459,21 @@ class DialogueClient(StompClient):
         if model.exchanges and rng.random() < 0.6:
             exchange = rng.choice(sorted(model.exchanges))
         there, has_queue = exchange in model.exchanges, queue in model.queues
-        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "list")):
+        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "list",
+                          "level")):
             case "exchange" if there and rng.random() < 0.5:
                 await self._ask("delete-exchange", {"exchange": exchange}, None)
                 model.delete_exchange(exchange)
-            case "exchange":
+                if rng.random() < 0.5:  # the next of its name has nothing of it
+                    await self._make_exchange(exchange, rng.choice((0.0, 0.5)))
+                    await self._send_by_exchange()
+            case "exchange" if there:
                 kind = rng.choice(_KINDS)
                 await self._ask("create-exchange", {"exchange": exchange, "type": kind},
-                                _exists(exchange, model.exchanges[exchange] == kind) if there else None)
-                if not there:
-                    model.exchanges[exchange] = kind
+                                _exists(exchange, model.exchanges[exchange] == kind))
+            case "exchange":
+                await self._make_exchange(exchange, 0.5)
+                await self._send_by_exchange()
             case "bind" if there and has_queue:
                 key = rng.choice(_BINDING_KEYS)
                 known = (exchange, queue, key) in model.bindings
@@ -465,9 +492,30 @@ class DialogueClient(StompClient):
                 model.delete_queue(queue)
             case "list":
                 await self._list()
+            case "level":
+                await self._make_unreplicated()
             case _:
                 pass
         self._surface.use("qpid-objects")
+
+    async def _make_exchange(self, exchange: str, share: float) -> None:
+        """A new exchange, with a ``share`` of the queues bound to it."""
+        kind = self._rng.choice(_KINDS)
+        await self._ask("create-exchange", {"exchange": exchange, "type": kind}, None)
+        self._model.exchanges[exchange] = kind
+        for queue in sorted(self._model.queues):
+            if self._rng.random() < share:
+                key = self._rng.choice(_BINDING_KEYS)
+                await self._ask("bind", {"exchange": exchange, "queue": queue, "key": key}, None)
+                self._model.bindings.add((exchange, queue, key))
+
+    async def _make_unreplicated(self) -> None:
+        """A queue of which other brokers are to have nothing, or its name alone; nobody counts on what is in it."""
+        self._numbers += 1
+        queue, level = f"level-{self._mine}-{self._numbers}", self._rng.choice(("none", "none", "configuration"))
+        await self._ask("create-queue", {"queue": queue, "qpid.replicate": level}, None)
+        await self._say("SEND", {"destination": f"/queue/{queue}"}, b"for whoever is here")
+        self._surface.use("qpid-replicate")
 
     def _meant_for(self, queue: str) -> bool:
         """Whether a transaction will send to it."""

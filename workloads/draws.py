@@ -98,7 +98,8 @@ REGISTER: tuple[Draw, ...] = (
     Draw("threads", (3, 10), 0.3),
     Draw("reads", (20, 70), 0.3),
 )
-DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4))
+TOPIC_DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4))
+DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4), Draw("visitors", (True,), 0.6))
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("offline", (50,), 0.3),

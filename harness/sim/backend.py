@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from stormproof.contracts.backend import (
     LinkConditions,
     ProcessState,
 )  # fmt: skip
+from stormproof.contracts.deadline import deadlines_of
 from stormproof.contracts.invariant import INVARIANTS, Watched
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
@@ -69,6 +70,24 @@ _FIRST_PID = 100
 def _tells_time(log: Sequence[str]) -> bool:
     """Whether a log says itself when its lines were written, by the simulated clock."""
     return not log or parse_stamped(log[0]).time is not None
+
+
+class _Calm:
+    """Since when no fault has been in force."""
+
+    def __init__(self, disturbed: Callable[[], tuple[bool, int]], time: Callable[[], float]) -> None:
+        self._disturbed, self._time = disturbed, time
+        self._steps = -1
+        self._since: float | None = None
+
+    def __call__(self) -> float | None:
+        disturbed, steps = self._disturbed()
+        if disturbed:
+            self._since = None
+        elif self._since is None or steps != self._steps:
+            self._since = self._time()
+        self._steps = steps
+        return self._since
 
 
 class SimNode:
@@ -200,13 +219,21 @@ class SimBackend(Backend):
         self._shared = {name: Disk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
         self._system = test.system
         claimed = [each for each in SYSTEMS.load(test.system).invariants if each.claimed(test)]
-        claimed = claimed if test.options.get(INVARIANTS) else []
+        wanted = bool(test.options.get(INVARIANTS))
+        claimed = claimed if wanted else []
+        deadlines = deadlines_of(SYSTEMS.load(test.system).deadlines, test) if wanted else []
         explorer: Explorer | None = self._loop.explorer
         if explorer is not None:
             explorer.watch_network(self._network)
             self.points.come_by = explorer.came_by
-        if claimed or explorer is not None:
-            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines, explorer)
+        if claimed or deadlines or explorer is not None:
+            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines, explorer, deadlines,
+                                      test.options)
+
+    def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
+        """``disturbed`` says whether a fault is in force, and how many steps of faults there have been."""
+        if self._observer is not None:
+            self._observer.calm_since = _Calm(disturbed, lambda: self._loop.now)
 
     def holdings(self, node: str) -> Mapping[str, int]:
         """What the programs of a node that run hold: name of a container or table -> how many things."""
@@ -287,7 +314,7 @@ class SimBackend(Backend):
         def watch(group: str, name: str, subject: Watched) -> None:
             observer = self._observer
             if observer is not None and group.startswith(self._system + "/"):
-                process.look = observer.watch(node, name, group, subject)
+                process.look = observer.watch(node, name, group, subject, process)
                 process.over = partial(observer.ended, name, group)
 
         runtime = place.runtimes[program] = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch,

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.sim.disk import Database
 
-LEAST = 20
+LEAST = 6
 """A container with fewer things is not told."""
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 _MODULES = ("nodes.", "stormproof.")

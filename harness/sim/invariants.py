@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from harness.sim.deadlines import PERIOD, Deadlines
 from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
-from stormproof.contracts.invariant import Invariant, Watched, Watcher
+from harness.sim.loop import Process
+from stormproof.contracts.deadline import Deadline
+from stormproof.contracts.invariant import Invariant, Watcher
 
 _LAST_LINES = 6
 _TEXT = 400
@@ -39,35 +42,56 @@ class Observer:
         time: simulated seconds since its beginning.
         last_lines: the newest lines of a node's logs.
         explorer: records which states they come into, if anybody does.
+        deadlines: those that are claimed of the run; ``options`` are its test's.
     """
 
     def __init__(self, invariants: Sequence[Invariant], time: Callable[[], float],
-                 last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None) -> None:
+                 last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None,
+                 deadlines: Sequence[Deadline] = (), options: Mapping[str, Any] | None = None) -> None:
         self._invariants = invariants
+        self._deadlines = deadlines
+        self._options = options or {}
+        self.calm_since: Callable[[], float | None] = lambda: None
+        """Since when no fault has been in force, in simulated seconds; None: one is, or the load has not begun."""
         self._time = time
         self._last_lines = last_lines
         self._explorer = explorer
         self._groups: dict[str, Group] = {}
 
-    def watch(self, machine: str, node: str, group: str, program: Watched) -> Callable[[], None]:
+    def watch(self, machine: str, node: str, group: str, program: Any, process: Process) -> Callable[[], None]:
         """A node's program has been started on a machine; what is returned is to be called after each of its callbacks.
         """
         found = self._groups.setdefault(group, Group(self._invariants))
         found.machines[node] = machine
         found.seen.pop(node, None)
         seen = found.seen
+        deadlines = Deadlines(self._deadlines, self._options) if self._deadlines else None
+        periodic = [(invariant, watcher) for invariant, watcher in found.watchers if watcher.period]
+        time, due = self._time, self._time() if self._deadlines or periodic else float("inf")
+        inspected = dict.fromkeys(range(len(periodic)), due)
 
         def look() -> None:
+            nonlocal due
             now = program.observed()
             before = seen.get(node)
-            if now == before and not found.alert:
+            if now != before or found.alert:
+                seen[node] = now
+                for invariant, watcher in found.watchers:
+                    wrong = watcher.look(node, program, now, before)
+                    if wrong:
+                        raise self._broken(invariant, wrong, node, found)
+                found.alert = any(watcher.eager for _, watcher in found.watchers)
+            if (at := time()) < due:
                 return
-            seen[node] = now
-            for invariant, watcher in found.watchers:
-                wrong = watcher.look(node, program, now, before)
-                if wrong:
-                    raise self._broken(invariant, node, wrong, found)
-            found.alert = any(watcher.eager for _, watcher in found.watchers)
+            due = at + PERIOD
+            late = deadlines.look(program, at, process.ran_on, self.calm_since()) if deadlines is not None else None
+            if late is not None:
+                raise self._broken(*late, node, found)
+            for place, (invariant, watcher) in enumerate(periodic):
+                if at >= inspected[place]:
+                    inspected[place] = at + watcher.period
+                    if wrong := watcher.inspect(node, program):
+                        raise self._broken(invariant, wrong, node, found)
 
         explorer = self._explorer
         if explorer is None:
@@ -77,10 +101,10 @@ class Observer:
 
         def explore() -> None:
             before = seen.get(node)
-            if program.observed() == before and not found.alert:
-                return
             look()
             now = seen[node]
+            if now is before:
+                return
             if before is None or changing(now) != changing(before):
                 explorer.changed(group, seen, found.machines)
 
@@ -93,7 +117,7 @@ class Observer:
         for _, watcher in found.watchers:
             watcher.ended(node)
 
-    def _broken(self, invariant: Invariant, node: str, wrong: str, group: Group) -> InvariantBroken:
+    def _broken(self, invariant: Invariant | Deadline, wrong: str, node: str, group: Group) -> InvariantBroken:
         return InvariantBroken({
             "name": invariant.name, "rule": invariant.rule, "source": invariant.source, "node": node, "wrong": wrong,
             "time": self._time(),

@@ -46,6 +46,8 @@ class Process:
         """Whether it waits for its disk: meanwhile it runs no further callback."""
         self.busy_until = 0.0
         """The simulated time when that is over."""
+        self.ran_on = 0.0
+        """The simulated time when it last ran on, having been paused or waited for its disk."""
         self.resources: dict[Resource, None] = {}
         """What the operating system takes back when the process ends."""
         self._loop = loop
@@ -113,6 +115,7 @@ class Process:
                 self.look()
         if self.state != RUNNING or self.busy:
             return
+        self.ran_on = self._loop.now
         held, self._held = self._held, []
         held.sort(key=lambda handle: handle.timed)
         # Before everything else, as what arrives from now on may be read at once.

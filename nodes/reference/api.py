@@ -12,11 +12,16 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+Pending = Mapping[str, Collection[Hashable]]
+"""Kind of what is to be done -> what of it is pending now, each thing by something that it alone has; what makes
+progress has another name after each step of it."""
+Image = Mapping[str, frozenset[tuple[Any, ...]]]
+"""Table -> its rows, without bodies and headers: what a replica holds, to be compared with what another does."""
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -303,6 +308,10 @@ class Engine(Protocol):
         """What is told where messages stand, if anybody asked."""
         ...
 
+    def image(self) -> Image:
+        """What memory holds, to be compared with that of another replica that has applied the same commands."""
+        ...
+
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; never raises for a client's mistake."""
         ...
@@ -346,6 +355,8 @@ class Broker(Protocol):
     database: sqlite3.Connection
     disk_writes: int
     """Transactions that were brought to this machine's disk since the program's start."""
+    stopping: bool
+    """Whether it has been asked to end."""
 
     @property
     def engine(self) -> Engine:
@@ -376,6 +387,14 @@ class Broker(Protocol):
 
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
+
+    def unlike_store(self) -> str:
+        """In what this node's memory and its store differ."""
+        ...
+
+    def pending(self) -> Pending:
+        """What clients wait for here, or somebody has to do about them."""
+        ...
 
 
 class Design(Protocol):

@@ -297,6 +297,15 @@ class Metered(Protocol):
 
 
 @runtime_checkable
+class Disturbed(Protocol):
+    """Machines that are looked at, and judged by whether a fault is in force."""
+
+    def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
+        """``disturbed`` says whether a fault is in force, and how many steps of faults there have been."""
+        ...
+
+
+@runtime_checkable
 class Shells(Protocol):
     """Machines with a shell: commands are run and programs are started there."""
 

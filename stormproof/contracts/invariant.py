@@ -31,6 +31,8 @@ class Watcher(ABC):
 
     eager = False
     """Whether it wants to look after every callback for now, though what is observed is as before."""
+    period = 0.0
+    """Simulated seconds between two calls of ``inspect`` for a node; 0: it is not called."""
 
     @abstractmethod
     def look(self, node: str, program: Any, now: Any, before: Any) -> str:
@@ -44,6 +46,10 @@ class Watcher(ABC):
         Returns:
             What is wrong, for a person; empty when nothing is.
         """
+
+    def inspect(self, node: str, program: Any) -> str:
+        """Look at a node now and then, for as long as it takes; returns as ``look`` does."""
+        return ""
 
     def ended(self, node: str) -> None:
         """The node's program has ended, in whatever way."""

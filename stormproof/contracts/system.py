@@ -9,6 +9,7 @@ from typing import Any
 
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.exploration import Abstraction
@@ -150,9 +151,10 @@ class System(ABC):
     ``trial`` what the modes are tried with. ``states`` (name -> summary) are those whose coverage runs report.
 
     ``invariants`` are what must hold of simulated nodes at every instant, ``keeps`` what they may hold at rest,
-    ``bounds`` within which times it serves again and is at rest, ``work`` what they may send each other. Recorded for
-    what steers runs: ``fault_points`` (name -> what happens there), and ``abstraction``, by which a guided search tells
-    situations apart (None: it can't). ``drawing`` is what the default campaign draws of its settings.
+    ``deadlines`` for how long what may be pending in them, ``bounds`` within which times it serves again and is at
+    rest, ``work`` what they may send each other. Recorded for what steers runs: ``fault_points`` (name -> what happens
+    there), and ``abstraction``, by which a guided search tells situations apart (None: it can't). ``drawing`` is what
+    the default campaign draws of its settings.
     """
 
     name: str = ""
@@ -171,6 +173,7 @@ class System(ABC):
     bounds: tuple[Bound, ...] = ()
     work: tuple[WorkBound, ...] = ()
     keeps: tuple[Keep, ...] = ()
+    deadlines: tuple[Deadline, ...] = ()
     fault_points: Mapping[str, str] = {}
     abstraction: Abstraction | None = None
     drawing: Drawing = Drawing()

@@ -88,9 +88,8 @@ def test_an_outcome_is_confirmed_again_and_never_changed(end: str, other: str, p
     assert "needs a new XID" in refusal(bench.do("begin", tx="u", xid="x1"))
 
 
-def test_the_oldest_outcome_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.reference.engine.transactions.OUTCOMES_REMEMBERED", 2)
-    bench = XaBench()
+def test_the_oldest_outcome_is_forgotten() -> None:
+    bench = XaBench(max_outcomes=2)
     for xid in "abc":
         bench.do("begin", tx="t", xid=xid)
         bench.do("commit", tx="t")

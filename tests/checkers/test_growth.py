@@ -28,14 +28,17 @@ def run_of(info: dict[str, Any], operations: int = 0) -> Run:
 
 
 @pytest.mark.parametrize(("held", "operations", "verdict"), [
-    ({"A.b": 99}, 100, "valid"), ({"A.b": 101}, 100, "invalid"), ({"A.b": 101}, 1000, "valid"),
-    ({"A.b": 201}, 1000, "invalid"), ({"Log._entries": 300}, 1000, "valid"), ({"Log._entries": 301}, 1000, "invalid"),
-    ({}, 0, "valid"), ({"Message.x": 9999}, 100, "valid"), ({"A.b": 250, "Message.x": 50}, 100, "valid"),
-    ({"A.b": 251, "Message.x": 50}, 100, "invalid"),
+    ({"A.b": 14}, 100, "valid"), ({"A.b": 15}, 100, "invalid"), ({"A.b": 15}, 1000, "invalid"),
+    ({"A.b[]": 56}, 100, "valid"), ({"A.b[]": 57}, 100, "invalid"), ({"table a": 15}, 9, "invalid"),
+    ({"A.c": 34}, 100, "valid"), ({"A.c": 35}, 100, "invalid"),
+    ({"Log._entries": 300}, 1000, "valid"), ({"Log._entries": 301}, 1000, "invalid"), ({"Log._x[]": 1200}, 9, "valid"),
+    ({}, 0, "valid"), ({"Message.x": 9999}, 100, "valid"), ({"A.b": 164, "Message.x": 50}, 100, "valid"),
+    ({"A.b": 165, "Message.x": 50}, 100, "invalid"),
 ])  # fmt: skip
 def test_what_grows_with_what_is_done_is_a_leak(held: dict[str, int], operations: int, verdict: str) -> None:
     keeps = {"Log._": 300, "Message.": LEFT}
-    outcome = growth.check(run_of({"rest": {"n1": {}, "n2": held}, "keeps": keeps}, operations))
+    before = {"n1": {"A.c": 20}, "n2": {"A.c": 9}}
+    outcome = growth.check(run_of({"rest": {"n1": {}, "n2": held}, "rest_before": before, "keeps": keeps}, operations))
     assert outcome.verdict == verdict
     if verdict == "invalid":
         assert outcome.anomalies[0].detail["node"] == "n2"

@@ -221,7 +221,8 @@ def test_a_run_is_judged_by_what_its_mode_guarantees(tmp_path: Path):
     plain = create_run(described(propagation="asynchronous", reliable="false"), "test", tmp_path)
     info = read_run(plain)
     assert info["guarantees"] == [
-        "phantom", "duplicated", "depth", "recovery", "livelock", "invariants", "availability", "stability", "growth"]
+        "phantom", "duplicated", "depth", "recovery", "livelock", "invariants", "availability", "stability", "work",
+        "growth"]
     assert info["statuses"]["lost"]["status"] == NOT_PROMISED
 
 

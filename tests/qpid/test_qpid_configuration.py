@@ -73,6 +73,21 @@ def test_a_declaration_that_makes_no_sense(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.requirement("Q13", part=True)
+def test_a_subscription_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
+    """A dialogue found it: default campaign, seed 20."""
+    async def scenario(group: Group) -> None:
+        await group.begin()
+        connection = await group.connect("n1")
+        about = {"id": "s", "ack": "client"}
+        await connection.request("SUBSCRIBE", {**about, "destination": "/queue/there"}, b"", LIMIT)
+        with pytest.raises(Rejected):
+            await connection.request("SUBSCRIBE", {**about, "destination": "/queue/refused"}, b"", LIMIT)
+        assert set(await kinds(group, "n1")) == set(await kinds(group, "n2")) == {"there"}
+
+    simulate(scenario, tmp_path)
+
+
+@pytest.mark.requirement("Q13", part=True)
 @pytest.mark.parametrize("documented", ["LC2c", "LC2b,LC2c"])
 def test_a_script_asks_what_has_propagated(tmp_path: Path, documented: str) -> None:
     """LC2, case b: where changes are told late, a script asks until the backups have its change, and runs its command

@@ -23,6 +23,7 @@ from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
+from nodes.reference.engine.engine import StoreEngine
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
@@ -33,6 +34,7 @@ JORAM = Case("joram", "queue", "partition,pause,kill", 3, 15.0, 30.0, QUICK)
 ICESTORM = Case("icestorm", "subscriptions", "partition,pause,kill", 3, 20.0, 30.0, {"min_ok": "5"})
 FIORANO = Case("fiorano", "queue", "partition,pause,kill", None, 20.0, 30.0, {"min_ok": "5"})
 QPID = Case("qpid", "queue", "partition,pause,kill", None, 30.0, 30.0, {"min_ok": "5"})
+TOPIC = Case("standalone", "topic", "kill", None, 14.0, 30.0, {"min_ok": "5"})
 SEEDS = range(1, 26)
 
 
@@ -152,6 +154,17 @@ def forgotten_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoreStatus, "__init__", init)
 
 
+def counts_on(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is started anew leaves out a number."""
+    start = StoreEngine.__init__
+
+    def init(self: StoreEngine, *args: object, **more: object) -> None:
+        start(self, *args, **more)  # type: ignore[arg-type]
+        self._state.counters.next_id += 1
+
+    patch.setattr(StoreEngine, "__init__", init)
+
+
 BREAKS: dict[str, tuple[Case, Break]] = {
     "one-master-an-epoch": (JORAM, same_epochs),
     "one-serves": (JORAM, endless_lease),
@@ -176,6 +189,9 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "states-of-a-broker": (QPID, never_ready),
     "primary-is-dirty": (QPID, clean_primary),
     "generations-grow": (QPID, forgotten_generation),
+    "store-holds-all": (replace(TOPIC, settings={**TOPIC.settings, "bug": "shared-stays"}), nothing),
+    "same-state": (JORAM, counts_on),
+    "levels-kept": (replace(QPID, workload="dialogue", settings={"bug": "level-by-default-only"}), nothing),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
 }
 
@@ -218,8 +234,9 @@ def test_without_a_bug_none_is_broken(case: Case, nemesis: str, tmp_path: Path) 
         assert found.run_dir is not None
         info = read_run(found.run_dir)
         made = replace(case, nemesis=nemesis).test(seed)
-        assert set(info["invariants"]) == {rule.name for rule in SYSTEMS.load(case.system).invariants
-                                           if rule.claimed(made)}  # fmt: skip
+        system = SYSTEMS.load(case.system)
+        rules = {rule.name for rule in system.invariants if rule.claimed(made)}
+        assert set(info["invariants"]) == rules | {rule.name for rule in system.deadlines if rule.claimed(made)}
         assert INVARIANTS in info["guarantees"]
 
 

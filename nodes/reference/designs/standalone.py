@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from nodes.reference.api import Admission, Broker, Command, Effect
+from nodes.reference.api import Admission, Broker, Command, Effect, Pending
 
 
 class Standalone:
@@ -42,6 +42,18 @@ class Standalone:
         """Apply and commit with whatever else comes in this turn of the event loop."""
         self._commands.append(command)
         self._wake.set()
+
+    def observed(self) -> tuple[()]:
+        """No invariant asks for anything."""
+        return ()
+
+    def pending(self) -> Pending:
+        """What clients wait for."""
+        return {} if self._broker.stopping else self._broker.pending()
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ."""
+        return self._broker.unlike_store()
 
     def status(self) -> dict[str, Any]:
         """A view of one."""

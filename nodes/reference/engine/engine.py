@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Opened, Refused
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Opened, Refused
 from nodes.reference.bugs import (
     BODY_ENDS_AT_NUL,
     BRANCHES_FORGOTTEN,
@@ -22,6 +22,7 @@ from nodes.reference.bugs import (
     STATE_BEHIND_LOG,
     TRANSACTION_HALF_APPLIED,
 )
+from nodes.reference.engine.audit import held, unlike_store
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.last_values import LastValues, queue_of
@@ -40,8 +41,6 @@ from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.engine.transactions import Transactions
 
-CLOSED_REMEMBERED = 1_000
-
 
 class StoreEngine:
     """The Engine over one SQLite database; restores what the database holds when it is made.
@@ -53,6 +52,7 @@ class StoreEngine:
     def __init__(self, database: sqlite3.Connection, limits: Limits | None = None,
                  bugs: frozenset[str] = frozenset(), config: Config | None = None) -> None:
         self.changes: Changes | None = None
+        self._database = database
         self._bugs = bugs
         self._limits = limits if limits is not None else Limits()
         self._state = State(database, self._limits.message_cache, self._limits.max_window,
@@ -235,6 +235,19 @@ class StoreEngine:
         """The queues, to be kept equal to those of another broker; used until this one serves, and not beyond."""
         self._last_values.forget()
         return QueueReplicas(self._state)
+
+    def deliverable(self) -> list[tuple[int, int]]:
+        """Id of each queue that has a message for a subscription with room for it, and how many came into it; between
+        commands there is none."""
+        return [(queue.id, queue.enqueued) for queue in self._state.all_queues() if queue.ready()]
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ, in words, when nothing is to be written; both should hold the same."""
+        return unlike_store(self._state, self._database)
+
+    def image(self) -> Image:
+        """What memory holds, to be compared with that of another replica that has applied the same commands."""
+        return held(self._state)
 
     def positions(self) -> dict[str, int]:
         """Name of each queue -> number of the last message that came into it."""
@@ -467,7 +480,7 @@ class StoreEngine:
         self._transactions.close(context)
         self._state.remove_context(context)
         if context.reliable:
-            self._state.remember_closed(context, reason, CLOSED_REMEMBERED)
+            self._state.remember_closed(context, reason, self._limits.max_closed)
 
     def _too_slow(self, context: Context, reason: str) -> None:
         """Losing messages silently would be worse than ending the connection that does not take them."""

@@ -30,6 +30,8 @@ class Limits:
     max_transaction_items: int = 10_000
     max_transaction_bytes: int = 16 << 20
     max_open_bytes: int = 128 << 20
+    max_closed: int = 1_000
+    max_outcomes: int = 1_000
     max_fanout: int = 2_000
     max_fanout_bytes: int = 32 << 20
     max_window: int = 12 << 20

@@ -135,6 +135,22 @@ class State:
         """Whether contents that can't be stored take more memory than contents of waiting messages may."""
         return self._cached > 2 * self._cache
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written."""
+        return any(table.changed or table.removed
+                   for table in (*self._tables, self._message_table, self._shared_table))
+
+    def table(self, name: str) -> Table[Any]:
+        """One of the tables whose rows are made of objects here."""
+        return next(table for table in self._tables if table.name == name)
+
+    def all_queues(self) -> Iterator[Queue]:
+        """Clients' queues, and those of subscriptions to topics and to other servers."""
+        yield from self.queues.values()
+        yield from self.routes
+        yield from self.proxies.values()
+
     def rows(self) -> Iterator[list[Any]]:
         """The stored state, row by row."""
         return read_all(self._database)

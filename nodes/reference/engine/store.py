@@ -114,7 +114,7 @@ class Table(Generic[T]):
 
     def __init__(self, name: str, row: Callable[[T], Row]) -> None:
         marks = ", ".join("?" * len(_SCHEMA[name]))
-        self._name = name
+        self.name = name
         self._upsert = f"INSERT OR REPLACE INTO {name} VALUES ({marks})"
         self._delete = f"DELETE FROM {name} WHERE id = ?"
         self._delete_run = f"DELETE FROM {name} WHERE id BETWEEN ? AND ?"
@@ -122,6 +122,10 @@ class Table(Generic[T]):
         self.changed: dict[int, T] = {}
         self._unsaved: set[int] = set()
         self.removed: list[tuple[int]] = []
+
+    def rows_of(self, items: Iterable[T]) -> frozenset[Row]:
+        """The rows of some objects."""
+        return frozenset(map(self._row, items))
 
     def insert(self, key: int, item: T) -> None:
         """A row that is not in the table yet."""
@@ -157,7 +161,7 @@ class Table(Generic[T]):
             else:
                 database.executemany(self._delete_run, runs(key for key, in self.removed))
             if changes is not None:
-                changes.add(self._name, (), (key for key, in self.removed))
+                changes.add(self.name, (), (key for key, in self.removed))
         if not self.changed:
             return
         if changes is None:
@@ -165,7 +169,7 @@ class Table(Generic[T]):
         else:
             rows = list(map(self._row, self.changed.values()))
             database.executemany(self._upsert, rows)
-            changes.add(self._name, rows, ())
+            changes.add(self.name, rows, ())
 
     def saved(self) -> list[T]:
         """What was written is in the store; returns the objects."""

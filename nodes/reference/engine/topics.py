@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nodes.reference.engine.model import Queue
 
 TOPIC_PREFIX = "/topic/"
@@ -44,6 +46,11 @@ class Routes:
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[Queue]:
+        yield from self._patterns.values()
+        for alike in self._exact.values():
+            yield from alike.values()
 
     def add(self, queue: Queue) -> None:
         """A new subscription's queue."""

@@ -14,7 +14,6 @@ from nodes.reference.engine.model import PROXY, Context, Item, Message, Transact
 from nodes.reference.engine.state import State
 
 COMMITTED, ABORTED = "committed", "aborted"
-OUTCOMES_REMEMBERED = 1_000
 
 
 class Transactions:
@@ -172,7 +171,7 @@ class Transactions:
     def _end(self, transaction: Transaction, outcome: str) -> None:
         self._state.remove_transaction(transaction)
         if transaction.xid:
-            self._state.remember_outcome(transaction.key, outcome, OUTCOMES_REMEMBERED)
+            self._state.remember_outcome(transaction.key, outcome, self._limits.max_outcomes)
 
     def _transaction(self, context: Context, name: str) -> Transaction:
         transaction = context.transactions.get(name)

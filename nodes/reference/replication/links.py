@@ -388,6 +388,14 @@ class Links:
             return False
         return True
 
+    def missing(self) -> list[str]:
+        """The peers to whom there is no link."""
+        return [name for name in self._others() if name not in self._links]
+
+    def last_heard(self) -> list[tuple[str, float]]:
+        """The peers to whom there is a link, each with the time by this node's clock when it was heard last."""
+        return [(peer, self._heard[peer]) for peer in self._links if peer in self._heard]
+
     def silent_for(self, peer: str) -> float:
         """Seconds since anything was heard of the peer; infinite when nothing ever was."""
         return self._runtime.now() - self._heard.get(peer, float("-inf"))

@@ -74,6 +74,11 @@ class Replicator:
         return self._transfer is None and self.match >= 0
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """What the peer has acknowledged: of the log, and of a state that is sent now."""
+        return self.match, self._acked_chunks
+
+    @property
     def hold(self) -> int:
         """Entries after this index will be needed."""
         if self._transfer is not None and self._transfer.at is None:

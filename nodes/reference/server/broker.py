@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from nodes.reference.api import (
     Effect,
     Growing,
     Opened,
+    Pending,
     Refused,
     Runtime,
     Waiting,
@@ -78,6 +79,7 @@ class ReferenceBroker:
             sqlite3.connect(":memory:", isolation_level=None) if self._in_memory
             else runtime.open_database(DATABASE))
         self.disk_writes = 0
+        self.stopping = False
         self.bugs = switched_on(config.options)
         mutations.switch(self.bugs)
         if COMMIT_UNSYNCED in self.bugs:
@@ -110,6 +112,7 @@ class ReferenceBroker:
         self._attached: dict[str, Session] = {}
         self._waiting: dict[str, list[Session]] = {}
         self._idle: dict[str, asyncio.TimerHandle] = {}
+        self._idle_since: dict[str, float] = {}
         self._serving = False
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -140,6 +143,7 @@ class ReferenceBroker:
         When the store has failed, the sessions only, and quickly: a broker that can't keep anything must not go on
         talking. The others notice when the process is gone.
         """
+        self.stopping = True
         self._doors.close()
         for thread in self._threads:
             thread.cancel()
@@ -271,10 +275,34 @@ class ReferenceBroker:
         for timer in self._idle.values():
             timer.cancel()
         self._idle.clear()
+        self._idle_since.clear()
         headers = master_header(self.design.admission())
         for session in list(self._sessions):
             if not session.admin:
                 session.depose(reason, headers)
+
+    def pending(self) -> Pending:
+        """What clients wait for here, or somebody has to do about them."""
+        found: dict[str, Collection[Hashable]] = {}
+        if self._idle_since:
+            found["idle-connection"] = list(self._idle_since.items())
+        if self._logins:
+            found["login"] = list(self._logins)
+        if ready := self.engine.deliverable():
+            found["delivery"] = ready
+        if self._serving:
+            orphans = [
+                (conn, self._idle_since.get(conn))
+                for conn in self.engine.connections()
+                if conn not in self._attached and conn not in self._waiting and self._channel_of(conn) is None
+            ]
+            if orphans:
+                found["orphan"] = orphans
+        return found
+
+    def unlike_store(self) -> str:
+        """In what this node's memory and its store differ, which should hold the same."""
+        return "" if self._store_failed else self.engine.unlike_store()
 
     # What sessions need.
 
@@ -499,12 +527,15 @@ class ReferenceBroker:
 
     def _start_idle_timer(self, conn: str, parts: int = _IDLE_PARTS) -> None:
         """Parts are counted, not time: the clients can't come back while this process stands still."""
+        since = self.runtime.now() if parts == _IDLE_PARTS else self._idle_since[conn]
         self._stop_idle_timer(conn)
+        self._idle_since[conn] = since
         wait = self.limits.idle_timeout / _IDLE_PARTS
         self._idle[conn] = asyncio.get_running_loop().call_later(wait, self._idle_part, conn, parts - 1)
 
     def _stop_idle_timer(self, conn: str) -> None:
         timer = self._idle.pop(conn, None)
+        self._idle_since.pop(conn, None)
         if timer is not None:
             timer.cancel()
 
@@ -512,7 +543,7 @@ class ReferenceBroker:
         if parts:
             self._start_idle_timer(conn, parts)
             return
-        del self._idle[conn]
+        del self._idle[conn], self._idle_since[conn]
         self.runtime.log("idle connection closed", conn=conn)
         self.submit(Command("close", conn, 0, {"reason": "idle"}))
 

@@ -15,16 +15,16 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 
-_TAKEOVER: Mapping[str, float] = {"lease": 3, "heartbeat": 4, "database_timeout": 2}
+TAKEOVER: Mapping[str, float] = {"lease": 3, "heartbeat": 4, "database_timeout": 2}
 _WHY = ("Determining which HA to use: the peer's heartbeats are missed, its lock's lease ends and is granted anew, the "
         "database answers or is given up, and a pair that synchronises does so once more; what is fixed is for clients "
         "that come back, and disks")
 _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",)}
 
 BOUNDS = (
-    Bound(HEALTHY, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
-    Bound(SERVES, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
-    Bound(KEEPS_ROLES, _TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
+    Bound(HEALTHY, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
+    Bound(SERVES, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
+    Bound(KEEPS_ROLES, TAKEOVER, 1, _WHY, unless=("disk",), where=_LOCKED),
 )
 
 _PAIR = ("the active server tells its standby each change, or asks the shared database, and is answered; a sign of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nodes.systems.reference.draws import REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
@@ -11,6 +12,7 @@ DRAWING = Drawing(
         Draw("heartbeat", (0.1, 0.5), 0.4),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         Draw("page", (24, 400), 0.5),
+        *REMEMBERED,
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
     ),
     nodes=(2,),

@@ -11,6 +11,7 @@ from nodes.reference.designs.fiorano.design import Fiorano, Observed
 from nodes.reference.designs.fiorano.repository import COUNTER
 from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
 from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
+from nodes.systems.reference.audits import STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _LOCKED = {"lock": (True,), "fencing": (True,)}
@@ -117,4 +118,6 @@ INVARIANTS = (
               "the document: The server does not accept client connections in this state", ServesWhereItMay),
     Invariant("repository-stamps-grow", "the stamp of a whole repository, and the epochs asked for, only grow",
               "the document: Repository Timestamps", StampsGrow, unless=("disk",), where=_REPLICATED),
+    STORE_HOLDS,
+    same_state("with repositories of the same stamp", _REPLICATED),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from nodes.reference.storage.postmaster import CAPABILITIES
 from nodes.systems.fiorano.admin import COMMANDS
 from nodes.systems.fiorano.bounds import BOUNDS, WORK
 from nodes.systems.fiorano.cluster import CHANNEL, DATABASE, FioranoCluster
+from nodes.systems.fiorano.deadlines import FIORANO_DEADLINES
 from nodes.systems.fiorano.draws import DRAWING
 from nodes.systems.fiorano.exploration import ABSTRACTION
 from nodes.systems.fiorano.guarantees import GUARANTEES
@@ -23,7 +24,7 @@ from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, disk_writes, role_change, state_transfer
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, Events, ReferenceSystem
+from nodes.systems.reference.system import BUG, REMEMBERED, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.option import Option
@@ -91,6 +92,7 @@ FIORANO = Fiorano(
     bounds=BOUNDS,
     work=WORK,
     abstraction=ABSTRACTION,
+    deadlines=FIORANO_DEADLINES,
     drawing=DRAWING,
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),
@@ -108,6 +110,7 @@ FIORANO = Fiorano(
         Option("store", SQLITE, "what the service behind mode shared keeps its rows in; postgres: not in simulation",
                STORES),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        *REMEMBERED,
         BUG,
     ),
 )  # fmt: skip

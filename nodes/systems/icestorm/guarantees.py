@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
@@ -10,7 +11,7 @@ from stormproof.contracts.guarantee import ANY_FAULT, KNOWN_VIOLATION, NOT_PROMI
 _DISK = ("disk",)
 _DISCARDED = {"offline_events": "discarded"}
 
-GUARANTEES: tuple[Guarantee, ...] = (
+_METADATA: tuple[Guarantee, ...] = (
     Guarantee(
         "metadata",
         NOT_PROMISED,
@@ -40,6 +41,11 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "Replication Algorithm",
         "a change is confirmed when a majority has it on disk, and no group replicates without one of those",
     ),
+)
+GUARANTEES: tuple[Guarantee, ...] = (
+    *_METADATA,
+    # Whoever has topics for itself sees whatever breaks what many see of theirs.
+    *(replace(each, name="dialogue") for each in _METADATA),
     Guarantee(
         "elections",
         KNOWN_VIOLATION,

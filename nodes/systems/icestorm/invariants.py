@@ -13,6 +13,7 @@ from nodes.reference import wire
 from nodes.reference.designs.icestorm.decisions import Stamp, majority, round_of
 from nodes.reference.designs.icestorm.design import IceStorm, Observed
 from nodes.reference.designs.icestorm.election import NORMAL, REORGANIZATION
+from nodes.systems.reference.audits import STORE_HOLDS
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _COUNTER = {"stamp": ("counter",)}
@@ -159,4 +160,5 @@ INVARIANTS = (
     Invariant("confirmed-stays", "what a majority had on disk is in the database of every later group",
               "the document: The most recent database state ... is transferred to all replicas", ConfirmedStays,
               unless=("disk",), where=_COUNTER),
+    STORE_HOLDS,
 )  # fmt: skip

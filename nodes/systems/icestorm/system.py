@@ -5,10 +5,12 @@ from __future__ import annotations
 from nodes.reference.designs.icestorm.options import Options
 from nodes.systems.icestorm.admin import COMMANDS
 from nodes.systems.icestorm.bounds import BOUNDS, WORK
+from nodes.systems.icestorm.deadlines import ICESTORM_DEADLINES
 from nodes.systems.icestorm.draws import DRAWING
 from nodes.systems.icestorm.exploration import ABSTRACTION
 from nodes.systems.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.icestorm.invariants import INVARIANTS
+from nodes.systems.icestorm.keeps import KEEPS
 from nodes.systems.icestorm.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.system import BUG, Events, ReferenceSystem
@@ -58,6 +60,8 @@ ICESTORM = ReferenceSystem(
     work=WORK,
     abstraction=ABSTRACTION,
     drawing=DRAWING,
+    keeps=KEEPS,
+    deadlines=ICESTORM_DEADLINES,
     options=(
         Option("election_timeout", 1.0, "seconds that invitations may take; coordinators look around as often"),
         Option("master_timeout", 1.0, "seconds between a slave's questions to its coordinator"),

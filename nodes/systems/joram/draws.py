@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nodes.systems.reference.draws import REMEMBERED
 from stormproof.contracts.draw import Draw, Drawing, Never
 
 DRAWING = Drawing(
@@ -10,6 +11,7 @@ DRAWING = Drawing(
         Draw("propagation", ("asynchronous",), 0.15),
         Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
+        *REMEMBERED,
         Draw("log_keep", (5, 20, 100), 0.4),
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),

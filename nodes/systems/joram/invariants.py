@@ -9,6 +9,7 @@ from __future__ import annotations
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram, Observed
 from nodes.reference.replication.quorum import majority
+from nodes.systems.reference.audits import STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
@@ -190,4 +191,6 @@ INVARIANTS = (
               unless=("disk",), where=_SAFE),
     Invariant("groups-overlap", "the group changes by one replica at a time",
               "Ongaro's dissertation, 4.1", GroupsOverlap, where=_PRIMARY),
+    STORE_HOLDS,
+    same_state("that have applied the same entries", _SAFE),
 )  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.keeps import ENGINE
+from nodes.systems.reference.keeps import ENGINE, REMEMBERED
 from stormproof.contracts.keeps import Keep
 
 KEEPS = (
-    *(Keep(name, "the newest entries of the log", "log_keep", 2000)
+    *(Keep(name, "the newest entries of the log", "log_keep", 100)
       for name in ("Log._entries", "Log._epochs", "Log._sizes", "table joram_log")),
+    *(Keep(name, "views and groups of the entries that are kept", more=100) for name in ("Log._views", "Log._groups")),
     *ENGINE,
+    *REMEMBERED,
 )  # fmt: skip

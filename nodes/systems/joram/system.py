@@ -6,6 +6,7 @@ from nodes.reference.designs.joram.options import Options
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.bounds import BOUNDS, WORK
+from nodes.systems.joram.deadlines import JORAM_DEADLINES
 from nodes.systems.joram.draws import DRAWING
 from nodes.systems.joram.exploration import ABSTRACTION
 from nodes.systems.joram.guarantees import GUARANTEES, MODES, TRIAL
@@ -14,7 +15,7 @@ from nodes.systems.joram.keeps import KEEPS
 from nodes.systems.joram.states import STATES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
+from nodes.systems.reference.system import BUG, MESSAGING, REMEMBERED, Events, ReferenceSystem
 from nodes.systems.standalone.system import STANDALONE
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
@@ -76,6 +77,7 @@ JORAM = Joram(
     work=WORK,
     keeps=KEEPS,
     abstraction=ABSTRACTION,
+    deadlines=JORAM_DEADLINES,
     drawing=DRAWING,
     options=(
         Option("partitions", "primary-partition", "who may serve when the network splits",
@@ -95,6 +97,7 @@ JORAM = Joram(
         Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        *REMEMBERED,
         BUG,
     ),
 )  # fmt: skip

@@ -16,18 +16,19 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 
-_FAILOVER: Mapping[str, float] = {"detection_timeout": 2, "manager_lease": 3, "eviction_timeout": 1,
-                                "catchup_timeout": 1}  # fmt: skip
+FAILOVER: Mapping[str, float] = {"detection_timeout": 2, "manager_lease": 3, "eviction_timeout": 1,
+                               "catchup_timeout": 1}  # fmt: skip
 _WHY = ("Failover and Cluster Resource Managers: silence is noticed, the old primary's lease ends, managers elect, "
         "again where votes are split; a broker that a manager has lost is ended within eviction_timeout; completions "
         "wait catchup_timeout for who is not caught up; the rest is for starts, and clients that come back")
 _OURS = {"manager": ("builtin",)}
 
 BOUNDS = (
-    Bound(HEALTHY, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
-    Bound(SERVES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
-    Bound(SERVES_WITH_MAJORITY, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
-    Bound(KEEPS_ROLES, _FAILOVER, 2, _WHY, unless=("disk",), where=_OURS),
+    # Ten seconds: a person may have to say whose store is the best, and looks after it for a while first.
+    Bound(HEALTHY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
+    Bound(SERVES_WITH_MAJORITY, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
+    Bound(KEEPS_ROLES, FAILOVER, 10, _WHY, unless=("disk",), where=_OURS),
 )
 
 _COPIES = ("Cluster Resource Managers: managers send each other five heartbeats in a manager_lease, and answer; "

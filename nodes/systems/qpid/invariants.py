@@ -6,10 +6,12 @@ of them has no word of its manager any more, and can confirm nothing.
 
 from __future__ import annotations
 
+from nodes.reference.designs.qpid.configuration import REPLICATE
 from nodes.reference.designs.qpid.design import Observed, Qpid
-from nodes.reference.designs.qpid.options import BUILTIN, SYNC
+from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import DIRTY
+from nodes.systems.reference.audits import STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _MANAGED = {"manager": (BUILTIN,)}
@@ -94,6 +96,23 @@ class GenerationsGrow(Watcher):
         return ""
 
 
+class LevelsKept(Watcher):
+    """Nothing of its own: a backup is looked at as it is."""
+
+    period = 2.0
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Nothing: this may be seen somewhat later."""
+        return ""
+
+    def inspect(self, node: str, program: Qpid) -> str:
+        """A backup that has everything has nothing that says that it is not replicated."""
+        if program.observed().state != READY:
+            return ""
+        odd = [key for key, arguments in program.configuration.items() if arguments.get(REPLICATE) == NONE]
+        return f"as a backup it has {odd[0]}, which says {REPLICATE}={NONE}" if odd else ""
+
+
 INVARIANTS = (
     Invariant("one-primary-confirms", "at any instant at most one primary may confirm and deliver",
               "the document: Failover and Cluster Resource Managers; Gray and Cheriton 1989", OneConfirms,
@@ -107,4 +126,9 @@ INVARIANTS = (
     Invariant("generations-grow", "the generation in a broker's store only grows, unless that is erased",
               "Kafka's leader epochs (KIP-101)", GenerationsGrow, unless=("disk",),
               where={**_MANAGED, "store": (SYNC,)}),
+    Invariant("levels-kept", "what says of itself that it is not replicated is at no backup",
+              "the document: Replicating configuration, qpid.replicate", LevelsKept,
+              where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
+    STORE_HOLDS,
+    same_state("of the same generation and group", {**_MANAGED, "standby": ("hot",)}),
 )  # fmt: skip

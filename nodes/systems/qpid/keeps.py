@@ -6,8 +6,10 @@ from nodes.systems.reference.keeps import ENGINE
 from stormproof.contracts.keeps import Keep
 
 _CONFIGURATION = "queues, exchanges and bindings with their arguments: as many as clients have made"
+_BEGINNINGS = "of each queue, where each generation of it began that backups may have to agree on"
 
 KEEPS = (
-    *(Keep(name, _CONFIGURATION, more=5_000) for name in ("Configuration.", "Generations.", "table qpid_")),
+    *(Keep(name, _CONFIGURATION, more=150) for name in ("Configuration.", "table qpid_objects", "QueueReplicas.")),
+    *(Keep(name, _BEGINNINGS, more=150) for name in ("Generations.", "table qpid_generations")),
     *ENGINE,
 )

@@ -24,6 +24,7 @@ from nodes.reference.designs.qpid.options import (
 from nodes.systems.qpid.addresses import AUTO, BROKERS, LIST, NAME, NETWORKS, OWN, WAYS
 from nodes.systems.qpid.admin import COMMANDS
 from nodes.systems.qpid.bounds import BOUNDS, WORK
+from nodes.systems.qpid.deadlines import QPID_DEADLINES
 from nodes.systems.qpid.draws import DRAWING
 from nodes.systems.qpid.exploration import ABSTRACTION
 from nodes.systems.qpid.guarantees import COUNTS_ANEW, GUARANTEES
@@ -126,6 +127,7 @@ QPID = Qpid(
     abstraction=ABSTRACTION,
     drawing=DRAWING,
     keeps=KEEPS,
+    deadlines=QPID_DEADLINES,
     options=(
         Option("manager", MANAGERS[0], "who starts brokers and promotes one: a manager of ours on each node, a "
                "person, or a manager that is not ours", MANAGERS),

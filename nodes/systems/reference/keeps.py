@@ -5,11 +5,23 @@ from __future__ import annotations
 from stormproof.contracts.keeps import LEFT, Keep
 
 _LEFT = "messages that nobody has taken; whether any may be left is the check of depths"
+_MADE = "queues and durable subscriptions stay until somebody deletes them: as many as clients have made"
+_PREPARED = "branches that are prepared stay until somebody ends them, whose client may be gone"
+_RULES = "principals, rights and administered objects"
 _REMEMBERED = "remembered for clients that come back, the latest ones only"
 
 ENGINE = (
     *(Keep(name, _LEFT, more=LEFT)
       for name in ("Message.", "Queue.", "Shared.", "State.messages", "table messages", "table bodies")),
-    *(Keep(name, _REMEMBERED, more=2_500) for name in ("State.closed", "State._closed_ids", "table closed",
-                                                        "State.outcomes", "State._outcome_ids", "table outcomes")),
+    *(Keep(name, _MADE, more=120) for name in ("State.queues", "State.durables", "table queues", "Routes.")),
+    *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
+    *(Keep(name, _PREPARED, more=60) for name in ("State.branches", "State.prepared", "Transaction.", "Item.",
+                                                  "table transactions", "table items")),
 )  # fmt: skip
+"""Of all designs."""
+
+REMEMBERED = (
+    *(Keep(name, _REMEMBERED, "max_closed") for name in ("State.closed", "State._closed_ids", "table closed")),
+    *(Keep(name, _REMEMBERED, "max_outcomes") for name in ("State.outcomes", "State._outcome_ids", "table outcomes")),
+)
+"""Of designs whose clients have reliable connections and branches."""

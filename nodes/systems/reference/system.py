@@ -11,12 +11,15 @@ from nodes.reference.api import Config, ConfigError
 from nodes.reference.bugs import BUGS, NONE, switched_on
 from nodes.reference.engine.limits import Limits
 from nodes.reference.points import POINTS_OF, SERVER_POINTS
+from nodes.systems.reference.deadlines import DEADLINES
 from nodes.systems.reference.keeps import ENGINE
+from nodes.systems.reference.keeps import REMEMBERED as REMEMBERED_KEEPS
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, message_mark
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.demands import Demands
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.exploration import Abstraction
@@ -39,6 +42,11 @@ from stormproof.test import DEFAULT_NODES, Test
 
 MESSAGING = frozenset({"queues", "topics", "transactions", "processing", "servers", "registers"})
 BUG = Option("bug", NONE, "bugs of the broker to switch on, joined by commas; `stormproof list bugs` names them")
+REMEMBERED = (
+    Option("max_closed", 1_000, "reliable connections of which it is remembered why they were closed"),
+    Option("max_outcomes", 1_000, "branches of which it is remembered how they ended"),
+)
+"""Options of designs whose engine has clients with reliable connections and branches."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,8 @@ class ReferenceSystem(System):
         invariants: tuple[Invariant, ...] = (),
         bounds: tuple[Bound, ...] = (),
         work: tuple[WorkBound, ...] = (),
-        keeps: tuple[Keep, ...] = ENGINE,
+        keeps: tuple[Keep, ...] = (*ENGINE, *REMEMBERED_KEEPS),
+        deadlines: tuple[Deadline, ...] = DEADLINES,
         abstraction: Abstraction | None = None,
         drawing: Drawing | None = None,
     ) -> None:
@@ -97,6 +106,7 @@ class ReferenceSystem(System):
         self.keeps = keeps
         self.fault_points = POINTS_OF.get(name, SERVER_POINTS)
         self.abstraction = abstraction
+        self.deadlines = deadlines
         self.drawing = drawing or Drawing()
         self.modes = modes or {}
         self.trial = trial or Trial()
@@ -154,6 +164,8 @@ class ReferenceSystem(System):
     def check(self, test: Test, demands: Demands) -> None:
         """Raises UsageError when the brokers would refuse one of the test's settings, or lack a bug."""
         self._check_bugs(test.options)
+        if demands.security and "security" not in self.provides:
+            raise UsageError(f"{self.name} has no principals with rights, which --workload {test.workload} is to have")
         names = self.layout(test, demands)[0].nodes
         options = broker_options(test.options, (option.name for option in self.options))
         config = Config(names[0], self.name, "", peers=dict.fromkeys(names, ("", 1)), options=options)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from nodes.systems.reference.audits import STORE_HOLDS
+from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
 from nodes.systems.reference.log_events import Line
 from nodes.systems.reference.surface import of_surface
-from nodes.systems.reference.system import BUG, MESSAGING, Events, ReferenceSystem
+from nodes.systems.reference.system import BUG, MESSAGING, REMEMBERED, Events, ReferenceSystem
 from nodes.systems.standalone.draws import DRAWING
 from nodes.systems.standalone.guarantees import GUARANTEES
 from stormproof.contracts.option import Option
@@ -24,8 +26,11 @@ STANDALONE = ReferenceSystem(
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=Events(role=role_change),
     drawing=DRAWING,
+    deadlines=(*DEADLINES, *CONNECTIONS),
+    invariants=(STORE_HOLDS,),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
+        *REMEMBERED,
         BUG,
     ),
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from nodes.reference.api import Broker, Command, Effect
+from nodes.reference.api import Broker, Command, Effect, Pending
 from nodes.reference.bugs import (
     ACL_NOT_REPLICATED,
     COMPLETE_TOO_EARLY,
@@ -165,6 +165,16 @@ class ActiveSide:
             effects += self._waiting.popleft()[1]
         if effects:
             self._broker.release(effects)
+
+    def pending(self) -> Pending:
+        """What is not confirmed, and pages that the standby has not answered."""
+        found: dict[str, Collection[Hashable]] = {}
+        if self._waiting:
+            found["completion"] = [self._waiting[0][0]]
+        standing = self.standing
+        if standing is not None and standing.under_way:
+            found["page"] = [(standing.sync, standing.under_way)]
+        return found
 
     # The standby.
 

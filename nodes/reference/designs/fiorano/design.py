@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nodes.reference.api import Admission, Broker, Command, Config, ConfigError
+from nodes.reference.api import Admission, Broker, Command, Config, ConfigError, Image, Pending
 from nodes.reference.designs.fiorano.configuration import SHARED_MODE, Options
 from nodes.reference.designs.fiorano.messages import Hello, Message, Stored, pack, unpack
 from nodes.reference.designs.fiorano.pair import Pair
@@ -14,9 +14,19 @@ from nodes.reference.designs.fiorano.repository import Stamp
 from nodes.reference.designs.fiorano.server import NOT_SERVING, Server
 from nodes.reference.designs.fiorano.shared import SharedPair
 from nodes.reference.designs.fiorano.standby import Sent
-from nodes.reference.designs.fiorano.states import SERVING
+from nodes.reference.designs.fiorano.states import (
+    ACTIVATING,
+    ACTIVE_TRANSITION,
+    PASSIVE_TRANSITION,
+    SERVING,
+    STANDALONE,
+    WAITING,
+)
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import Links
+
+_PASSING = (WAITING, ACTIVATING, ACTIVE_TRANSITION, PASSIVE_TRANSITION)
+"""States that a server passes through."""
 
 
 class Observed(NamedTuple):
@@ -114,6 +124,30 @@ class Fiorano:
         """How this server stands, for invariants."""
         server, lock = self._server, self._server.lock
         return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp)
+
+    def pending(self) -> Pending:
+        """What this server has to do, or to hear, before long."""
+        if self._broker.stopping:
+            return {}
+        server = self._server
+        found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **server.lock.pending(), **server.pending()}
+        if missing := self._links.missing():
+            found["link"] = missing
+        elif server.peer is None:
+            found["hello"] = [""]
+        if heard := self._links.last_heard():
+            found["silent-peer"] = heard
+        if server.state in _PASSING or (server.state == STANDALONE and server.peer is not None):
+            found["state"] = [server.state]
+        return found
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ, where this server serves; elsewhere the store alone is written."""
+        return self._broker.unlike_store() if self._server.serves else ""
+
+    def replicated(self) -> tuple[Hashable, Image] | None:
+        """How far this server's repository is, and what it then holds; None where that is not the same elsewhere."""
+        return self._server.replicated()
 
     def holds_lock(self) -> bool:
         """Whether its lease runs now."""

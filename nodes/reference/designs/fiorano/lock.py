@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple, Protocol
 
-from nodes.reference.api import Runtime
+from nodes.reference.api import Pending, Runtime
 from nodes.reference.bugs import LOCK_NOT_RECHECKED
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.gateway.grants import ANY
@@ -66,6 +66,10 @@ class Lock(Protocol):
         """The same, as far as was known when somebody last looked."""
         ...
 
+    def pending(self) -> Pending:
+        """What is to be asked before long."""
+        ...
+
     def want(self, wish: Wish | None) -> None:
         """Seek or keep the lock; None: let it go."""
 
@@ -106,6 +110,8 @@ class GatewayLock:
         self._newest = 0
         """The highest epoch that the gateway has told of."""
         self.epoch = 0
+        self.connected = False
+        """Whether there is a connection with the gateway."""
 
     @property
     def settled(self) -> int:
@@ -125,6 +131,17 @@ class GatewayLock:
     def looked_at(self) -> bool:
         """Whether it ran when ``tick`` last looked."""
         return self._known
+
+    def pending(self) -> Pending:
+        """What the gateway is to be asked before long."""
+        found: dict[str, Collection[Hashable]] = {}
+        if not self.connected:
+            found["gateway"] = [""]
+        elif self.epoch and self._wish is not None:
+            found["renewal"] = [self._until]
+        elif self._wish is not None:
+            found["taking"] = [self._number]
+        return found
 
     def want(self, wish: Wish | None) -> None:
         """Seek or keep the lock; None: let it go."""
@@ -162,9 +179,10 @@ class GatewayLock:
                     async with within(lease):
                         await self._handshake.dial(reader, writer, SERVICE)
                     self._complaints.forget(SERVICE)
+                    self.connected = True
                     await self._talk(reader, writer)
                 finally:
-                    self._outstanding = False
+                    self._outstanding = self.connected = False
                     writer.transport.abort()
             except LinkError as error:
                 self._complaints.tell(SERVICE, str(error))
@@ -278,6 +296,10 @@ class NoLock:
         return True
 
     looked_at = holds
+
+    def pending(self) -> Pending:
+        """Nobody is asked."""
+        return {}
 
     def want(self, wish: Wish | None) -> None:
         """A later epoch at once, where one is wanted."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from nodes.reference.api import Broker, Command, ConfigError
+from nodes.reference.api import Broker, Command, ConfigError, Image, Pending
 from nodes.reference.bugs import OLDER_REPOSITORY_WINS, PASSIVE_SERVES
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.configuration import Options
@@ -33,6 +33,7 @@ from nodes.reference.designs.fiorano.transitions import (
     WHOLE,
     Transition,
 )
+from nodes.reference.engine.audit import stored
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.trace import COPY, STATE
 
@@ -89,6 +90,17 @@ class Pair(Server):
         if synchronised:
             self._synced = True
             self.decide()
+
+    def pending(self) -> Pending:
+        """What the standby has not answered, and what clients therefore wait for."""
+        return self._active.pending() if self._active is not None else {}
+
+    def replicated(self) -> tuple[Hashable, Image] | None:
+        """As soon as a standby has everything, both repositories of a stamp hold the same."""
+        stamp = self._repository.stamp
+        if not stamp.whole or (self._active is None and self.state != PASSIVE):
+            return None
+        return (stamp.epoch, stamp.counter), stored(self._broker.database)
 
     def take_stored(self, message: Stored) -> None:
         """What the standby has."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from nodes.reference.api import Broker, Command, ConfigError
+from nodes.reference.api import Broker, Command, ConfigError, Image, Pending
 from nodes.reference.bugs import switched_on
 from nodes.reference.designs.fiorano.configuration import Options
 from nodes.reference.designs.fiorano.lock import GatewayLock, NoLock, Wish
@@ -82,6 +82,14 @@ class Server(ABC):
     @abstractmethod
     def _note_asked(self, epoch: int) -> None:
         """This epoch of the lock is going to be asked for."""
+
+    def pending(self) -> Pending:
+        """What waits for the other server, or the database."""
+        return {}
+
+    def replicated(self) -> tuple[Hashable, Image] | None:
+        """How far the repository is, and what it then holds; None where that is not the same elsewhere."""
+        return None
 
     def accept(self, alone: bool) -> None:
         """A person says that this server's repository is the one to go on with, whatever it lacks.

@@ -93,6 +93,13 @@ class Delivery:
                 outbox.stop()
                 del self._outboxes[(topic, ident)]
 
+    def unlike_store(self) -> str:
+        """For whom something waits that is no subscriber in the database."""
+        topics = self._database.topics
+        strangers = [key for key, outbox in self._outboxes.items()
+                     if key[0] not in topics or topics[key[0]].subscribers.get(key[1]) != outbox.subscriber]
+        return f"outboxes: {strangers[:3]} are no subscribers" if strangers else ""
+
     def waiting(self) -> dict[str, int]:
         """Subscriber -> events that are not delivered to it yet; every subscriber is listed."""
         counts = {ident: 0 for topic in self._database.topics.values() for ident in topic.subscribers}

@@ -7,12 +7,12 @@ for. While a replica is not in a group that replicates, requests wait (the clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Refused
+from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Pending, Refused
 from nodes.reference.designs.icestorm.decisions import Stamp, round_of
 from nodes.reference.designs.icestorm.delivery import COST, Delivery
 from nodes.reference.designs.icestorm.election import NORMAL, Election
@@ -178,6 +178,26 @@ class IceStorm:
         members = 1 + len(election.up) if election.leads else 0
         return Observed(election.state, election.coordinator, election.group, election.epoch, members,
                         election.max_seen, database.promised, database.stamp)  # fmt: skip
+
+    def pending(self) -> Pending:
+        """What this replica has to do, or to hear, before long."""
+        if self._broker.stopping:
+            return {}
+        election = self._election
+        found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
+        if missing := self._peers.missing():
+            found["link"] = missing
+        if election.state != NORMAL:
+            found["group"] = [""]
+        elif election.leads and (away := [name for name in self._peers.names if name not in election.up]):
+            found["away"] = away
+        if busy := [(client.conn, client.used) for client in self._clients.values() if client.busy]:
+            found["request"] = busy
+        return found
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ."""
+        return self._database.unlike_store() or self._delivery.unlike_store()
 
     @property
     def database(self) -> Database:

@@ -101,6 +101,10 @@ class Peers:
         """Listen and dial; raises OSError when the port can't be had."""
         await self._links.start()
 
+    def missing(self) -> list[str]:
+        """The replicas to which there is no link."""
+        return self._links.missing()
+
     async def stop(self) -> None:
         """Close all links."""
         await self._links.stop()

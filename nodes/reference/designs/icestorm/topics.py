@@ -119,6 +119,15 @@ class Database:
         if STAMP_LOST_AT_START in self._bugs:
             self.stamp = Stamp(0, 0)
 
+    def unlike_store(self) -> str:
+        """In what memory and store differ."""
+        rows = dict(self._sql.execute("SELECT name, content FROM icestorm_topics"))
+        for name in sorted({*self.topics, *rows}):
+            topic = self.topics.get(name)
+            if topic is None or rows.get(name) != topic.encode():
+                return f"topic {name}: memory has {topic}, and the store {rows.get(name)!r}"
+        return ""
+
     def promise(self, epoch: int) -> None:
         """Agree, on disk, to reject the changes of older epochs."""
         with self._broker.transaction():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nodes.reference.api import Admission, Broker, Command, ConfigError
+from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, Pending
 from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, judge_claim, round_of
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
@@ -208,6 +208,36 @@ class Joram:
         return Observed(leader.epoch if leader is not None else 0, self.holds_lease(), log.promised,
                         log.durable_promise, log.base, last, log.epoch_at(last), log.durable, replica.committed,
                         log.group_index)  # fmt: skip
+
+    def pending(self) -> Pending:
+        """What this node has to do, or to hear, before long."""
+        if self._broker.stopping:
+            return {}
+        replica, leader, links = self._replica, self._leader, self._replica.links
+        found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
+        if replica.name in replica.order and (missing := [peer for peer in links.missing() if peer in replica.order]):
+            found["link"] = missing
+        if replica.name in replica.order and not self.hears_master():
+            found["master"] = [""]
+        if replica.log.applied < replica.committed:
+            found["unapplied"] = [replica.log.applied]
+        heard = links.last_heard()
+        if leader is None:
+            master = self._live_master()
+            found["silent-peer"] = [each for each in heard if each[0] != master]
+            found["silent-master"] = [each for each in heard if each[0] == master]
+            return found
+        found["silent-peer"] = heard
+        found |= leader.pending()
+        return found
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ."""
+        return self._replica.log.unlike_store() or self._broker.unlike_store()
+
+    def replicated(self) -> tuple[Hashable, Image]:
+        """How far this replica is, and what it then holds."""
+        return self._replica.log.applied, self._broker.engine.image()
 
     def holds_lease(self) -> bool:
         """Whether this node serves, and may let clients know now what it has done."""

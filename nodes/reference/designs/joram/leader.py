@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 
-from nodes.reference.api import Command, ConfigError
+from nodes.reference.api import Command, ConfigError, Pending
 from nodes.reference.bugs import (
     ACK_ON_MASTER_ONLY,
     MAJORITY_TOO_SMALL,
@@ -284,6 +284,22 @@ class Leader:
     def holds_lease(self) -> bool:
         """Whether effects may be released now."""
         return not self._replica.options.primary or self._within(self._replica.options.lease)
+
+    def pending(self) -> Pending:
+        """What the group has to do, as far as its master sees it."""
+        replica, log = self._replica, self._replica.log
+        found: dict[str, Collection[Hashable]] = {}
+        if not self.serving:
+            found["serving"] = [self.epoch]
+        elif not self.holds_lease():
+            found["lease"] = [""]
+        if replica.committed < log.last:
+            found["uncommitted"] = [replica.committed]
+        if behind := [(peer, each.progress) for peer, each in self._replicators.items() if each.match < log.last]:
+            found["behind"] = behind
+        if away := [peer for peer in replica.order if peer not in self.members]:
+            found["not-in-view"] = away
+        return found
 
     def unfinished(self) -> int:
         """Commands that have been submitted but have had no effect yet."""

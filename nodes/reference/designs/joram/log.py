@@ -216,6 +216,18 @@ class Log:
         """Whether anything at all waits for ``write``."""
         return self.has_unwritten or self._drop_upto > 0 or self._meta() != self._written
 
+    def unlike_store(self) -> str:
+        """In what this log differs from what would be read from the store, when nothing is to be written."""
+        if self.dirty:
+            return ""
+        stored = Log(self._database)
+        for what in ("base", "base_epoch", "promised", "applied", "_views", "_groups", "_epochs", "_sizes", "_bytes"):
+            mine, other = getattr(self, what), getattr(stored, what)
+            if mine != other:
+                return f"log, {what}: memory has {str(mine)[:200]}, and the store {str(other)[:200]}"
+        strangers = [index for index in self._entries if not self.base < index <= self.last]
+        return f"log: entries {strangers[:3]} of {self.base + 1}..{self.last} are in memory" if strangers else ""
+
     def epoch_at(self, index: int) -> int | None:
         """Epoch of the entry at an index; None when there is none, or it was dropped."""
         if index == self.base:

@@ -59,6 +59,11 @@ class Backup:
             DELETE: self._delete, SNAPSHOT: self._take_snapshot,
         }  # fmt: skip
 
+    @property
+    def begun(self) -> bool:
+        """Whether parts of a group have come, and others have not."""
+        return bool(self._begun)
+
     def forget(self) -> None:
         """This broker serves from now on what it has copies of."""
         self._queues.forget()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nodes.reference.api import Admission, Broker, Command, ConfigError
+from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, Pending
 from nodes.reference.bugs import INQUORATE_BROKER_LIVES, switched_on
 from nodes.reference.designs.qpid.administration import Administration
+from nodes.reference.designs.qpid.configuration import Configuration
 from nodes.reference.designs.qpid.messages import (
     Attach,
     Completed,
@@ -22,7 +23,7 @@ from nodes.reference.designs.qpid.messages import (
 from nodes.reference.designs.qpid.options import BUILTIN, COLD, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.roles import NOT_PRIMARY, Roles, Urls
-from nodes.reference.designs.qpid.states import READY, STOPPED
+from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import MAX_UUID
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.links import LinkError, Links
@@ -145,6 +146,38 @@ class Qpid:
     def confirms(self) -> bool:
         """Whether this broker is primary, and may confirm and deliver now."""
         return self._roles.primary is not None and self._roles.may_go_on()
+
+    def pending(self) -> Pending:
+        """What this broker has to do, or to hear, before long."""
+        if self._broker.stopping:
+            return {}
+        roles = self._roles
+        found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
+        if missing := self._links.missing():
+            found["link"] = missing
+        if heard := self._links.last_heard():
+            found["silent-peer"] = heard
+        if roles.state == CONNECTING:
+            found["primary"] = [""]
+        elif roles.state == CATCHUP:
+            found["catchup"] = [roles.serves_at]
+        if roles.primary is not None:
+            found |= roles.primary.pending()
+        return found
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ."""
+        return self._roles.unlike_store() or self._broker.unlike_store()
+
+    @property
+    def configuration(self) -> Configuration:
+        """What exists here."""
+        return self._roles.configuration
+
+    def replicated(self) -> tuple[Hashable, Image] | None:
+        """How far this broker is (generation, number of the last group), and what of its queues backups then hold;
+        None where it is a backup that has not everything."""
+        return self._roles.replicated()
 
     # Time.
 

@@ -24,6 +24,7 @@ class Generations:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         """Raises ConfigError when the database holds something else."""
+        self._database = database
         database.execute("CREATE TABLE IF NOT EXISTS qpid_generations (queue TEXT NOT NULL, generation INTEGER NOT "
                          "NULL, first INTEGER NOT NULL, PRIMARY KEY (queue, generation)) WITHOUT ROWID")
         self._of: dict[str, list[Generation]] = {}
@@ -43,6 +44,14 @@ class Generations:
     def items(self) -> Iterable[tuple[str, Sequence[Generation]]]:
         """Every queue with its generations."""
         return list(self._of.items())
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ, when nothing is to be written."""
+        stored = set(self._database.execute("SELECT queue, generation, first FROM qpid_generations"))
+        mine = {(queue, *each) for queue, known in self._of.items() for each in known}
+        if self.records.unsaved or stored == mine:
+            return ""
+        return f"generations: memory has {sorted(mine - stored)[:3]}, and the store {sorted(stored - mine)[:3]}"
 
     def note(self, queue: str, generation: int, position: int) -> None:
         """A message was numbered by this generation; the first one of it is remembered."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from nodes.reference.api import Broker, Closed, Command, Done, Effect, Refused
+from nodes.reference.api import Broker, Closed, Command, Done, Effect, Pending, Refused
 from nodes.reference.bugs import (
     COMPLETED_BEFORE_SIGNAL,
     DEQUEUE_NOT_SENT,
@@ -35,6 +35,7 @@ from nodes.reference.designs.qpid.messages import (
 )
 from nodes.reference.designs.qpid.options import LC2A, LC2C, LM4, LM5, MESSAGES, NONE, Options
 from nodes.reference.designs.qpid.positions import Generations
+from nodes.reference.designs.qpid.states import CATCHUP
 from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX
@@ -211,16 +212,21 @@ class Primary:
     def _apply(self, command: Command) -> list[Effect]:
         if command.kind == "request":
             return self._manage(command)
+        made = ""
         try:
             reason = _unsupported(command)
             declared = _declared(command)
             if declared is not None and (QUEUE, declared[0]) not in self._configuration:
                 self._engine.declare_queue(declared[0])
                 self._make_on_demand(*declared)
+                made = declared[0]
         except (Mistaken, CommandError) as mistake:
             reason = str(mistake)
         if reason is None:
-            return self._engine.apply(command)
+            came = self._engine.apply(command)
+            if made and any(isinstance(each, Refused) for each in came):
+                self._change(False, QUEUE, made, {})  # what is refused has no effect
+            return came
         receipt = command.args.get("receipt")
         if command.kind == "open":
             return [Closed(command.conn, reason)]
@@ -336,6 +342,27 @@ class Primary:
         self._browsing.completed(name, number, groups)
         self._broker.runtime.point(COMPLETED)
         self.release()
+
+    @property
+    def number(self) -> int:
+        """The last group that backups were told of."""
+        return self._browsing.number
+
+    def pending(self) -> Pending:
+        """What completions wait for, and which backups are not there."""
+        found: dict[str, Collection[Hashable]] = {}
+        if self.expected:
+            found["expected"] = list(self.expected.items())
+        if self._waiting:
+            found["completion"] = [self._waiting[0][0]]
+        if away := [name for name in self.peers if name not in self.browsers]:
+            found["away"] = away
+        slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
+        if slow:
+            found["slow-backup"] = slow
+        if sent := [(each.name, each.number, each.under_way) for each in self.browsers.values() if each.under_way]:
+            found["browser"] = sent
+        return found
 
     # Backups come and go.
 

@@ -33,6 +33,11 @@ class KeyedRows(Generic[K]):
         self._database, self._delete, self._insert, self._rows = database, delete, insert, rows
         self._changed: dict[K, None] = {}
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._changed)
+
     def changed(self, key: K) -> None:
         """The object has changed, or is gone."""
         self._changed[key] = None

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.reference.api import Broker, Command, ConfigError
+from nodes.reference.api import Broker, Command, ConfigError, Image
 from nodes.reference.bugs import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PROMOTED_IN_CATCHUP, switched_on
 from nodes.reference.designs.qpid.backup import Backup
-from nodes.reference.designs.qpid.configuration import Configuration
+from nodes.reference.designs.qpid.configuration import QUEUE, Configuration
 from nodes.reference.designs.qpid.eviction import Eviction
 from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Message, Refuse, check_attach
-from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, NO_STORE, Options
+from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, MESSAGES, NO_STORE, NONE, Options
 from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.positions import Generations
 from nodes.reference.designs.qpid.primary import Primary
@@ -110,6 +110,30 @@ class Roles:
             self.configuration.clear()
             self.generations.clear()
             self.store.write(state=EMPTY, generation=0, uuid="")
+
+    def unlike_store(self) -> str:
+        """In what memory and store differ of what is not the engine's."""
+        return self.configuration.unlike_store() or self.generations.unlike_store()
+
+    def replicated(self) -> tuple[Hashable, Image] | None:
+        """How far this broker is, and what then is to be the same at backups: queues whose messages are replicated."""
+        if self.primary is not None:
+            at = self.generation, self.primary.number
+        elif self.state == READY and not self.backup.begun:
+            at = self.generation, self.backup.completed
+        else:
+            return None
+        level = {name: self._options.level(name, arguments) for (kind, name), arguments in self.configuration.items()
+                 if kind == QUEUE}
+        told = [name for name, each in level.items() if each == MESSAGES]
+        positions, held = self._engine.positions(), self._engine.held()
+        return at, {
+            "objects": frozenset((kind, name, tuple(sorted(arguments.items())))
+                                 for (kind, name), arguments in self.configuration.items()
+                                 if self._options.level(name, arguments) != NONE),
+            "positions": frozenset((name, positions.get(name, 0)) for name in told),
+            "messages": frozenset((name, number) for name in told for number in held.get(name, ())),
+        }
 
     def close_connections(self) -> None:
         """Connections end with their broker: what their clients had not acknowledged goes back into the queues."""

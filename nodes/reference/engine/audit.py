@@ -1,0 +1,65 @@
+"""What an engine holds in memory, beside what its store holds: started anew it has to be the same.
+
+Bodies are left out: whether they are right is seen by whoever receives them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from nodes.reference.api import Image
+from nodes.reference.engine.state import Counters, State
+
+_COLUMNS = {
+    "counters": "*", "queues": "*", "contexts": "*", "subscriptions": "*", "transactions": "*", "items": "*",
+    "closed": "*", "outcomes": "*", "shared": "id, topic", "messages": "id, queue, shared, sequence",
+    # Of one that was delivered and given back uncounted, it does not matter whether a row is there.
+    "deliveries": "* FROM deliveries WHERE subscription OR redeliveries OR branch --",
+}  # fmt: skip
+_FIRST = 3
+"""Rows that are told of each side."""
+
+
+def held(state: State) -> Image:
+    """What memory holds."""
+    contexts = list(state.contexts.values())
+    messages = list(state.messages.values())
+    transactions = {id(each): each for context in contexts for each in context.transactions.values()}
+    transactions |= {id(each): each for each in state.branches.values()}
+    rows = {
+        "counters": [state.counters] if state.counters != Counters() else [],
+        "queues": state.all_queues(), "contexts": contexts,
+        "subscriptions": [each for context in contexts for each in context.subscriptions.values()],
+        "transactions": transactions.values(),
+        "items": [item for transaction in transactions.values() for item in transaction.items],
+        "closed": state.closed, "outcomes": state.outcomes,
+        "deliveries": [each for each in messages if each.subscription or each.redeliveries or each.branch],
+    }  # fmt: skip
+    shared = {each.shared.id: each.shared.topic for each in messages if each.shared is not None}
+    return {
+        **{name: state.table(name).rows_of(items) for name, items in rows.items()},
+        "shared": frozenset(shared.items()),
+        "messages": frozenset((each.id, each.queue.id, each.shared.id if each.shared is not None else 0, each.sequence)
+                              for each in messages),
+    }
+
+
+def stored(database: sqlite3.Connection) -> Image:
+    """What the store holds."""
+    return {name: frozenset(database.execute(f"SELECT {columns} FROM {name}")) for name, columns in _COLUMNS.items()}
+
+
+def difference(one: Image, other: Image, names: tuple[str, str]) -> str:
+    """In what two of them differ, in words; empty if in nothing. ``names`` is what they are called."""
+    for table, rows in one.items():
+        if rows != other[table]:
+            mine, theirs = (sorted(each, key=repr)[:_FIRST] for each in (rows - other[table], other[table] - rows))
+            return f"{table}: {names[0]} has {mine}, and {names[1]} {theirs}"
+    return ""
+
+
+def unlike_store(state: State, database: sqlite3.Connection) -> str:
+    """In what memory and store differ; nothing is said while there is something to be written."""
+    if state.unsaved:
+        return ""
+    return difference(held(state), stored(database), ("memory", "the store"))

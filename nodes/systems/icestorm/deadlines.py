@@ -1,0 +1,36 @@
+"""What may be pending in a replica of HA IceStorm, and for how long."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.deadlines import DEADLINES
+from stormproof.contracts.deadline import Deadline
+
+_GARCIA = "Garcia-Molina's timers: bounds.py"
+_ODD = ("disk", "clock")
+_HALF = {"election_timeout": 2.5, "master_timeout": 1.5, "response_timeout": 3}
+"""One round of invitations, where the bound of the whole service has two."""
+
+ICESTORM_DEADLINES = (
+    Deadline(
+        "link",
+        {"response_timeout": 3, "election_timeout": 1, "master_timeout": 1},
+        2,
+        "Links: of two peers one dials the other, in every quarter of response_timeout, once a question has "
+        "shown that the link of before is broken",
+        _ODD,
+        what="a replica has no link",
+        calm=True,
+    ),
+    Deadline("group", _HALF, 1, _GARCIA, _ODD, what="a replica is in no normal group", calm=True),
+    Deadline(
+        "away",
+        {"election_timeout": 1.6, "response_timeout": 2.5},
+        1,
+        _GARCIA,
+        _ODD,
+        what="a replica is not in the coordinator's group",
+        calm=True,
+    ),
+    Deadline("request", _HALF, 1, _GARCIA, _ODD, what="a client's request is not answered", calm=True),
+    *DEADLINES,
+)

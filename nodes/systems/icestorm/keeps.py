@@ -1,0 +1,13 @@
+"""What icestorm's replicas hold at rest."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.keeps import ENGINE
+from stormproof.contracts.keeps import Keep
+
+_MADE = "topics, subscribers and links: as many as clients have made"
+
+KEEPS = (
+    *(Keep(name, _MADE, more=80) for name in ("Database.", "Topic.", "table icestorm_topics")),
+    *ENGINE,
+)

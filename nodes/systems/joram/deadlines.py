@@ -1,0 +1,98 @@
+"""What may be pending in a replica of HA Joram, and for how long."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
+from stormproof.contracts.deadline import Deadline
+
+_LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
+_PRIMARY = {"partitions": ("primary-partition",)}
+_ODD = ("disk", "clock", "membership")
+
+JORAM_DEADLINES = (
+    Deadline("link", {"detection_timeout": 1}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),
+    Deadline(
+        "master", {"detection_timeout": 4}, 0.5, "4.5: bounds.py", _ODD, _PRIMARY, "a replica has no master", calm=True
+    ),
+    Deadline(
+        "silent-master",
+        {"detection_timeout": 0.35},
+        0.2,
+        "a master sends something in every one and a half intervals, which are a fifth of detection_timeout",
+        _ODD,
+        {**_PRIMARY, "heartbeat_interval": (0.0,)},
+        "nothing is heard of the master",
+        calm=True,
+    ),
+    Deadline(
+        "silent-peer",
+        {"detection_timeout": 0.6},
+        0.25,
+        "others send something in every half of detection_timeout",
+        _ODD,
+        {**_PRIMARY, "heartbeat_interval": (0.0,)},
+        "nothing is heard of a peer with a link",
+        calm=True,
+    ),
+    Deadline(
+        "serving",
+        {"detection_timeout": 4},
+        1,
+        "Raft paper, 5.4.2",
+        _ODD,
+        _PRIMARY,
+        "a master does not serve",
+        calm=True,
+    ),
+    Deadline(
+        "lease",
+        {"detection_timeout": 2},
+        0.5,
+        "Ongaro's dissertation, 6.4.1",
+        _ODD,
+        _PRIMARY,
+        "a master that serves has no lease",
+        calm=True,
+    ),
+    Deadline(
+        "uncommitted",
+        {"detection_timeout": 2},
+        0.5,
+        "Raft paper, 5.3",
+        _ODD,
+        _PRIMARY,
+        "an entry is not committed",
+        calm=True,
+    ),
+    Deadline(
+        "unapplied",
+        {},
+        0.5,
+        "Raft paper, Figure 2: if commitIndex > lastApplied, apply",
+        _ODD,
+        _PRIMARY,
+        "an entry that is committed is not applied",
+    ),
+    Deadline(
+        "behind",
+        {"detection_timeout": 2},
+        1,
+        "Raft paper, 5.3: the leader retries indefinitely",
+        _ODD,
+        _PRIMARY,
+        "a peer with a link gets nothing that it lacks",
+        calm=True,
+    ),
+    Deadline(
+        "not-in-view",
+        {"detection_timeout": 3},
+        1,
+        "4.7.3: a replica that comes back joins the view",
+        _ODD,
+        _PRIMARY,
+        "a replica of the group is not in the view",
+        calm=True,
+    ),
+    *DEADLINES,
+    *CONNECTIONS,
+)

@@ -1,0 +1,82 @@
+"""What may be pending in a broker of a Qpid cluster, and for how long."""
+
+from __future__ import annotations
+
+from nodes.systems.qpid.bounds import FAILOVER
+from nodes.systems.reference.deadlines import DEADLINES
+from stormproof.contracts.deadline import Deadline
+
+_ODD = ("disk", "clock")
+_ENDED = (*_ODD, "kill", "power", "reboot", "rolling", "stop")
+"""Faults by which all brokers may end: then a person says whose store is the best."""
+_OURS = {"manager": ("builtin",), "standby": ("hot",)}
+_ATTACHED = {"detection_timeout": 2, "manager_lease": 3}
+_LINKS = "Links: of two peers one dials the other, in every eighth of detection_timeout"
+
+QPID_DEADLINES = (
+    Deadline("link", {"detection_timeout": 2}, 1.5, _LINKS, _ODD, _OURS, "a broker has no link", calm=True),
+    Deadline(
+        "silent-peer",
+        {"detection_timeout": 0.6},
+        0.3,
+        "brokers speak in every quarter of detection_timeout",
+        _ODD,
+        _OURS,
+        "nothing is heard of a broker with a link",
+        calm=True,
+    ),
+    Deadline("primary", FAILOVER, 2, "Failover: bounds.py", _ENDED, _OURS,
+             "a broker has no primary", calm=True),
+    Deadline(
+        "catchup",
+        {"catchup_timeout": 1, "detection_timeout": 1},
+        1,
+        "Replicating browsers",
+        _ODD,
+        _OURS,
+        "a backup has not caught up",
+        calm=True,
+    ),
+    Deadline(
+        "expected",
+        {"catchup_timeout": 1, "detection_timeout": 0.5},
+        0.3,
+        "completions wait catchup_timeout for who is not caught up",
+        ("clock",),
+        _OURS,
+        "completions wait for a backup that is expected",
+    ),
+    Deadline(
+        "slow-backup",
+        {"catchup_timeout": 1, "detection_timeout": 0.5},
+        0.3,
+        "completions wait catchup_timeout for who is not caught up",
+        ("clock",),
+        _OURS,
+        "completions wait for a backup that does not catch up",
+    ),
+    Deadline(
+        "away", _ATTACHED, 2, "Broker discovery and lifecycle", _ODD, _OURS, "a backup is not attached", calm=True
+    ),
+    Deadline(
+        "browser",
+        {"detection_timeout": 2},
+        0.5,
+        "Replicating browsers",
+        _ODD,
+        _OURS,
+        "a backup has not answered what it was sent",
+        calm=True,
+    ),
+    Deadline(
+        "completion",
+        {**_ATTACHED, "catchup_timeout": 1},
+        2,
+        "Replicating browsers: bounds.py",
+        _ODD,
+        _OURS,
+        "a command is not completed",
+        calm=True,
+    ),
+    *DEADLINES,
+)

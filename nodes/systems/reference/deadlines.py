@@ -1,0 +1,46 @@
+"""What may be pending in the reference broker, whatever the design, and for how long."""
+
+from __future__ import annotations
+
+from stormproof.contracts.deadline import Deadline
+
+_LOGIN_TIMEOUT = 10.0
+"""Seconds: the default of ``connect_timeout``."""
+
+DEADLINES = (
+    Deadline(
+        "delivery",
+        {},
+        0.3,
+        "docs/stomp.md: a message that waits is delivered once a window has room for it",
+        what="a message waits though a subscription to its queue has room for it",
+    ),
+    Deadline(
+        "login",
+        {},
+        _LOGIN_TIMEOUT + 0.5,
+        "docs/stomp.md: connect_timeout",
+        what="a connection is there that has not logged in",
+    ),
+)
+"""Of all designs."""
+
+CONNECTIONS = (
+    Deadline(
+        "idle-connection",
+        {"idle_timeout": 1},
+        0.3,
+        "docs/stomp.md: a connection that nobody resumes within idle_timeout is closed",
+        what="a connection that nobody has resumed is not closed",
+    ),
+    Deadline(
+        "orphan",
+        {"idle_timeout": 1},
+        1.5,
+        "docs/stomp.md: a connection that nobody resumes within idle_timeout "
+        "is closed, one that is not reliable at once",
+        what="a connection without a client is not closed",
+        calm=True,
+    ),
+)
+"""Of designs whose clients have reliable connections."""

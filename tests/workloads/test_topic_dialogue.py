@@ -1,0 +1,38 @@
+"""The workload ``topic-dialogue``, and other logins in ``dialogue``: right brokers are right, wrong ones are seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.sim.campaign import NONE, Case, run_and_judge
+
+TOPICS = Case("icestorm", "topic-dialogue", "kill", 3, 14.0, 30.0, {"min_ok": "5"})
+LOGINS = Case("standalone", "dialogue", "kill", None, 14.0, 60.0, {"fault_gap": "2", "visitors": "true"})
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("case", "item"), [(TOPICS, "topic-dialogue"), (LOGINS, "other-logins")])
+def test_an_unchanged_broker_answers_as_the_model_does(case: Case, item: str, tmp_path: Path) -> None:
+    result, _ = run_and_judge(case, 1, tmp_path, tmp_path, NONE)
+    assert result.verdict == "valid", result.sentence
+    times, judged = result.surface[item]
+    assert times > 5 and judged
+
+
+@pytest.mark.requirement("H17", part=True)
+@pytest.mark.parametrize(("case", "bug"), [
+    (TOPICS, "unlink-one-way"), (LOGINS, "recover-tells-all"),
+    pytest.param(TOPICS, "destroyed-subscribers", marks=pytest.mark.soak),
+    pytest.param(LOGINS, "commit-unchecked", marks=pytest.mark.soak),
+    pytest.param(LOGINS, "principal-gone-stays", marks=pytest.mark.soak),
+    pytest.param(LOGINS, "passcode-of-former", marks=pytest.mark.soak),
+    pytest.param(LOGINS, "grants-of-group", marks=pytest.mark.soak),
+])  # fmt: skip
+def test_an_edited_broker_is_seen(case: Case, bug: str, tmp_path: Path) -> None:
+    made = Case(case.system, case.workload, case.nemesis, case.nodes, case.time_limit, case.rate,
+                {**case.settings, "bug": bug})  # fmt: skip
+    results = (run_and_judge(made, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 6))
+    found = next((result for result in results if result.verdict == "invalid"), None)
+    assert found is not None and "dialogue" in found.broken

@@ -1,0 +1,277 @@
+"""Another login that a dialogue has to do with: a principal of its own, whose rights and passcode change meanwhile.
+
+An administrator makes the principal, grants and revokes, so that it is known what the principal must be let do. What a
+principal sends goes to the dialogue's own queues, so that the model tells the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from nodes.reference.engine.topics import SECURITY
+from workloads.broker_model import BrokerModel
+from workloads.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+
+PRODUCE, CONSUME = "produce", "consume"
+NOBODY = "nobody there"
+"""Nobody let the administrator, or the principal, in."""
+DENIED = "access denied"
+WRONG = "wrong login or passcode"
+_PLAIN = {"content-type": "text/plain"}
+_LOGIN_SECONDS = 0.7
+"""For which a login is tried that is to be refused; one that is to be let in has twice as long."""
+
+Wrong = Callable[[str], Exception]
+
+
+class Visitor:
+    """A principal, as the dialogue believes that it is.
+
+    ``settings`` are the administrator's; ``recover`` has the administrator look at the branches of its own login;
+    ``wrong`` makes the exception that says that the broker does something else than the model.
+    """
+
+    def __init__(self, mine: str, rng: random.Random, model: BrokerModel, settings: Settings,
+                 addresses: Callable[[], list[tuple[str, int]]], op_timeout: float,
+                 recover: Callable[[], Awaitable[None]], wrong: Wrong) -> None:
+        self.login = f"v{mine}"
+        self._mine, self._rng, self._model = mine, rng, model
+        self._settings = replace(settings, reliable=False)
+        self._addresses, self._op_timeout = addresses, op_timeout
+        self._recover, self._wrong = recover, wrong
+        self._numbers = 0
+        self._passcode = ""
+        self._former = ""
+        self._grants: set[tuple[str, str]] = set()
+        self._connection: StompConnection | None = None
+        self._administrator: StompConnection | None = None
+
+    async def leave(self) -> None:
+        """Leave without a word, the administrator, too."""
+        await self.close()
+        administrator, self._administrator = self._administrator, None
+        if administrator is not None:
+            await administrator.abort()
+
+    async def close(self) -> None:
+        """The principal leaves without a word."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.abort()
+
+    async def visit(self) -> str:
+        """One thing that a principal, or somebody with its rights, does; what it was."""
+        if not await self._has_administrator():
+            return NOBODY
+        if not self._passcode:
+            return await self._create()
+        steps = (self._grant, self._grant, self._grant, self._revoke, self._change_passcode, self._log_in, self._send,
+                 self._send, self._subscribe, self._transaction, self._transaction, self._branch, self._branch,
+                 self._delete)
+        return await self._rng.choice(steps)()
+
+    # What the administrator does.
+
+    async def _has_administrator(self) -> bool:
+        administrator = self._administrator
+        if administrator is not None and administrator.connected:
+            return True
+        await self.leave()
+        administrator = StompConnection(self._addresses(), self._settings)
+        try:
+            await administrator.open(2 * _LOGIN_SECONDS)
+        except ConnectionBroken:
+            await administrator.abort()
+            return False
+        self._administrator = administrator
+        return True
+
+    async def _secure(self, request: str, wrong: str | None = None, **body: str) -> None:
+        """A request, which is carried out, or whose error is ``wrong``."""
+        assert self._administrator is not None
+        headers = {"destination": SECURITY, "x-request": request, "content-type": "application/json"}
+        about = json.dumps({"login": self.login, **body}).encode()
+        try:
+            answer = await self._administrator.request("SEND", headers, about, self._op_timeout)
+        except Rejected as error:
+            raise self._wrong(f"{request} was refused ({error})") from None
+        if (said := answer.get("x-error")) != wrong:
+            raise self._wrong(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
+
+    async def _create(self) -> str:
+        passcode = self._new_passcode()
+        await self._secure("create-principal", passcode=passcode)
+        self._passcode, self._former = passcode, ""
+        self._grants.clear()
+        for right in ((PRODUCE, f"/queue/{self._mine}.a"), (CONSUME, f"/queue/{self._mine}.ab")):
+            await self._secure("grant", right=right[0], destination=right[1])
+            self._grants.add(right)
+        return "principal made"
+
+    def _new_passcode(self) -> str:
+        self._numbers += 1
+        return f"p{self._numbers}"
+
+    def _destination(self) -> str:
+        # Each name is the beginning of the next: a right to one is none to another.
+        return f"/queue/{self._mine}.a{'b' * self._rng.randrange(3)}"
+
+    async def _grant(self) -> str:
+        right = (self._rng.choice((PRODUCE, PRODUCE, CONSUME)), self._destination())
+        await self._secure("grant", "granted-already" if right in self._grants else None, right=right[0],
+                           destination=right[1])
+        self._grants.add(right)
+        return "grant"
+
+    async def _revoke(self) -> str:
+        right = self._rng.choice([*sorted(self._grants), (CONSUME, self._destination())])
+        await self.close()
+        held = right in self._grants
+        await self._secure("revoke", None if held else "not-granted", right=right[0], destination=right[1])
+        self._grants.discard(right)
+        return "revoke"
+
+    async def _change_passcode(self) -> str:
+        passcode = self._new_passcode()
+        await self.close()
+        await self._secure("change-passcode", passcode=passcode)
+        self._passcode, self._former = passcode, self._passcode
+        if self._rng.random() < 0.6:
+            await self._open(self._former)
+        return "passcode changed"
+
+    async def _delete(self) -> str:
+        """What is open ends with the principal."""
+        connection = await self._connected()
+        await self._secure("delete-principal")
+        self._passcode, self._former = "", ""
+        self._grants.clear()
+        if connection is not None:
+            try:
+                await connection.request("BEGIN", {"transaction": "after all"}, b"", self._op_timeout)
+            except (Rejected, NotSent, ConnectionBroken, TimeoutError):
+                pass
+            else:
+                raise self._wrong("a connection goes on whose principal is gone")
+        await self.close()
+        return "principal deleted"
+
+    # What the principal does.
+
+    async def _log_in(self) -> str:
+        """With its passcode, the one before, or another."""
+        await self.close()
+        passcode = self._rng.choice([each for each in (self._passcode, self._former, "another") if each])
+        await self._open(passcode)
+        if passcode != self._passcode:
+            await self.close()
+        return "login"
+
+    async def _open(self, passcode: str) -> StompConnection | None:
+        right = passcode == self._passcode
+        settings = replace(self._settings, login=self.login, passcode=passcode)
+        connection = StompConnection(self._addresses(), settings)
+        try:
+            await connection.open(_LOGIN_SECONDS * (2 if right else 1))
+        except ConnectionBroken as error:
+            await connection.abort()
+            # Of several brokers, one that does not know yet that another serves by now knows older passcodes only.
+            if right and WRONG in str(error) and len(self._addresses()) == 1:
+                raise self._wrong("the right passcode is refused") from None
+            return None
+        self._connection = connection
+        if not right:
+            raise self._wrong("a wrong passcode lets somebody in")
+        return connection
+
+    async def _connected(self) -> StompConnection | None:
+        """Its connection; None if nobody lets it in now."""
+        connection = self._connection
+        if connection is None or not connection.connected or connection.over:
+            await self.close()
+            return await self._open(self._passcode)
+        return connection
+
+    async def _say(self, command: str, headers: Mapping[str, str], body: bytes, allowed: bool) -> None:
+        """A command that is carried out if it is ``allowed``, or else refused."""
+        assert self._connection is not None
+        try:
+            await self._connection.request(command, headers, body, self._op_timeout)
+        except Rejected as error:
+            await self.close()
+            if allowed or not str(error).startswith(DENIED):
+                raise self._wrong(f"{command} by somebody who may is refused ({error})") from None
+            return
+        if not allowed:
+            raise self._wrong(f"{command} is carried out without the right")
+
+    async def _send(self) -> str:
+        if await self._connected() is None:
+            return NOBODY
+        destination = self._destination()
+        allowed = (PRODUCE, destination) in self._grants
+        body = self._body()
+        await self._say("SEND", {"destination": destination, **_PLAIN}, body, allowed)
+        if allowed:
+            self._sent(destination, body)
+        return "SEND with its right" if allowed else "SEND without its right"
+
+    def _body(self) -> bytes:
+        self._numbers += 1
+        return b"visitor %d" % self._numbers
+
+    def _sent(self, destination: str, body: bytes) -> None:
+        self._model.send(destination, _PLAIN, body)
+
+    async def _subscribe(self) -> str:
+        """To a queue that stays empty, or the dialogue would miss what is in it."""
+        if await self._connected() is None:
+            return NOBODY
+        destination = f"/queue/{self._mine}.a{'b' * self._rng.randrange(3)}"
+        if (CONSUME, destination) in self._grants:
+            return "nothing"
+        self._numbers += 1
+        about = {"id": str(self._numbers), "destination": destination, "ack": "client-individual"}
+        await self._say("SUBSCRIBE", about, b"", allowed=False)
+        return "SUBSCRIBE without its right"
+
+    async def _transaction(self) -> str:
+        """What a transaction sends needs its right at SEND and at COMMIT."""
+        mine = [destination for right, destination in sorted(self._grants) if right == PRODUCE]
+        if not mine or await self._connected() is None:
+            return NOBODY
+        destination, body, within = self._rng.choice(mine), self._body(), {"transaction": f"t{self._numbers}"}
+        await self._say("BEGIN", within, b"", allowed=True)
+        await self._say("SEND", {"destination": destination, **_PLAIN, **within}, body, allowed=True)
+        allowed = self._rng.random() < 0.4
+        if not allowed:
+            await self._secure("revoke", right=PRODUCE, destination=destination)
+            self._grants.discard((PRODUCE, destination))
+        await self._say("COMMIT", within, b"", allowed)
+        if allowed:
+            self._sent(destination, body)
+        return "COMMIT with its right" if allowed else "COMMIT without its right"
+
+    async def _branch(self) -> str:
+        """A branch is the login's: others are not told of it, and can't end it."""
+        mine = [destination for right, destination in sorted(self._grants) if right == PRODUCE]
+        connection = await self._connected() if mine else None
+        if connection is None:
+            return NOBODY
+        destination, body = self._rng.choice(mine), self._body()
+        within, xid = {"transaction": f"t{self._numbers}"}, f"{self._mine}.v{self._numbers}"
+        await self._say("BEGIN", {**within, "x-xid": xid}, b"", allowed=True)
+        await self._say("SEND", {"destination": destination, **_PLAIN, **within}, body, allowed=True)
+        await self._say("PREPARE", within, b"", allowed=True)
+        await self._recover()
+        found = (await connection.request("RECOVER", {}, b"", self._op_timeout)).get("x-xids", "").split()
+        if found != [xid]:
+            raise self._wrong("RECOVER tells a login of other branches than its own")
+        end = self._rng.choice(("COMMIT", "COMMIT", "ABORT"))
+        await self._say(end, {"x-xid": xid}, b"", allowed=True)
+        if end == "COMMIT":
+            self._sent(destination, body)
+        return "branch"
