@@ -13,6 +13,7 @@ from runs import run_of
 
 from harness.settings import make_test
 from nodes.systems.activemq.system import ACTIVEMQ
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.errors import UsageError
 
@@ -24,11 +25,11 @@ LOG = {
 }
 
 
-def machine(mode: str, process: str) -> Any:
+def machine(mode: str, process: str, port: int) -> Any:
     async def state(_node: str, _program: str) -> Any:
         return SimpleNamespace(state=process)
 
-    return SimpleNamespace(name="n1", address="127.0.0.1", option={"mode": mode}.get,
+    return SimpleNamespace(name="n1", address="127.0.0.1", option={"mode": mode}.get, credentials=Credentials(), port=port,
                            cluster=SimpleNamespace(backend=SimpleNamespace(process=state)))  # fmt: skip
 
 
@@ -42,13 +43,13 @@ async def asked(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, mode: str
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    monkeypatch.setattr(type(ACTIVEMQ), "port", server.sockets[0].getsockname()[1])
+    port = server.sockets[0].getsockname()[1]
     monkeypatch.setattr("nodes.systems.activemq.system.ANSWER_SECONDS", 0.3)
     if answer is None:
         server.close()
         await server.wait_closed()
     try:
-        return await ACTIVEMQ.status(machine(mode, process))
+        return await ACTIVEMQ.status(machine(mode, process, port))
     finally:
         server.close()
 
