@@ -29,8 +29,9 @@ def machine(mode: str, process: str, port: int) -> Any:
     async def state(_node: str, _program: str) -> Any:
         return SimpleNamespace(state=process)
 
-    return SimpleNamespace(name="n1", address="127.0.0.1", option={"mode": mode}.get, credentials=Credentials(), port=port,
-                           cluster=SimpleNamespace(backend=SimpleNamespace(process=state)))  # fmt: skip
+    backend = SimpleNamespace(process=state)
+    return SimpleNamespace(name="n1", address="127.0.0.1", port=port, option={"mode": mode}.get,
+                           credentials=Credentials(), cluster=SimpleNamespace(backend=backend))  # fmt: skip
 
 
 async def asked(monkeypatch: pytest.MonkeyPatch, answer: bytes | None, mode: str = "pair",
