@@ -12,7 +12,7 @@ import pytest
 
 from checkers.checks import growth
 from checkers.run import Run
-from harness.sim.campaign import ALL, run_seed
+from harness.sim.campaign import ALL, Case, run_seed
 from harness.sim.draw import DrawnCase, Given
 from harness.sim.holdings import holdings
 from nodes.reference.engine.model import Queue
@@ -69,6 +69,17 @@ def test_unchanged_brokers_keep_nothing(system: str, tmp_path: Path) -> None:
     info = read_run(result.run_dir)
     assert set(info["rest"]) >= set(result.case.test(5).node_names)
     assert "growth" in info["guarantees"]
+
+
+@pytest.mark.parametrize(("nemesis", "seed", "mode"), [
+    ("pause,lockfile", 80253, "replicated"),  # the effects of the last command were held by a passive server
+    ("reboot,partition", 80018, "shared"),  # two open transactions held messages with more than a hundred headers
+])  # fmt: skip
+def test_what_a_client_has_sent_is_no_growth(nemesis: str, seed: int, mode: str, tmp_path: Path) -> None:
+    settings = {"surface": "true", "mode": mode, "min_ok": "10", "fault_duration": "1.6", "fault_gap": "0.4"}
+    case = Case("fiorano", "transaction", nemesis, None, 14.0, 17.0, settings)
+    result = run_seed(case, seed, tmp_path, tmp_path, ALL)
+    assert result.verdict != "invalid", result.sentence
 
 
 def test_a_broker_that_keeps_every_message_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

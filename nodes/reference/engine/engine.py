@@ -137,6 +137,7 @@ class StoreEngine:
         if self.message_trace is not None:
             self.message_trace.given(effects)
             self.message_trace.tell()
+        self._effects = []  # they belong to the caller: a large one would be held until the next command
         return effects
 
     def flush(self) -> None:

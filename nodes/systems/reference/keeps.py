@@ -7,6 +7,7 @@ from stormproof.contracts.keeps import LEFT, Keep
 _LEFT = "messages that nobody has taken; whether any may be left is the check of depths"
 _MADE = "queues and durable subscriptions stay until somebody deletes them: as many as clients have made"
 _PREPARED = "branches that are prepared stay until somebody ends them, whose client may be gone"
+_CONTENT = "headers of what open branches hold, of which clients may send hundreds"
 _RULES = "principals, rights and administered objects"
 _REMEMBERED = "remembered for clients that come back, the latest ones only"
 
@@ -17,6 +18,7 @@ ENGINE = (
     *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
     *(Keep(name, _PREPARED, more=60) for name in ("State.branches", "State.prepared", "Transaction.", "Item.",
                                                   "table transactions", "table items")),
+    Keep("Item.args", _CONTENT, more=2000),
 )  # fmt: skip
 """Of all designs."""
 
