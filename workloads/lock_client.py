@@ -113,6 +113,9 @@ class QueueLockClient(StompClient):
             about = {"id": str(self._subscriptions), "destination": destination(0), "x-prefetch": "1"}
             await self.request("SUBSCRIBE", {**about, "ack": "client-individual"})
             message = await self.poll()
+        except NotSent:
+            await self.leave()  # a subscription of before would come back with the connection, and take the token
+            raise
         except (TimeoutError, ConnectionBroken) as error:
             await self.leave()
             return op.fail(f"could not ask: {error or 'no receipt in time'}")
@@ -128,6 +131,9 @@ class QueueLockClient(StompClient):
             return op.fail(NOT_HELD)
         try:
             await self.request("NACK", {"id": message.headers["ack"]})
+        except NotSent:
+            await self.leave()  # else the token would stay here when the connection is resumed
+            raise
         except Rejected as error:
             return op.fail(f"{NOT_HELD}: {error}")
         await self._retire()

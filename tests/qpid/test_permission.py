@@ -16,6 +16,9 @@ class StubRuntime:
     def now(self) -> float:
         return 0.0
 
+    def point(self, name: str) -> None:
+        pass
+
 
 class Manager:
     """Takes versions of the record when the test says so."""

@@ -53,6 +53,9 @@ class StubRuntime:
     def log(self, event: str, **fields: Any) -> None:
         pass
 
+    def point(self, name: str) -> None:
+        pass
+
 
 class Node:
     """One broker's parts: an engine, what a backup keeps beside it, and its role."""

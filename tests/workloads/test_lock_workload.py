@@ -279,3 +279,12 @@ def test_bugs_of_brokers_that_it_catches(workload: str, bug: str, check: str, tm
     case = replace(CASE, workload=workload, settings={**CASE.settings, "bug": bug})
     results = (run_seed(case, seed, tmp_path, tmp_path, NONE) for seed in range(1, 9))
     assert any(check in result.broken for result in results)
+
+
+def test_a_token_does_not_stay_with_a_holder_that_could_not_say_that_it_lets_go(tmp_path: Path) -> None:
+    """Its release was not sent, as the broker was down; then its connection was resumed."""
+    settings = {"idle_timeout": "1", "workers": "8", "op_timeout": "1", "poll": "0.05", "min_ok": "3",
+                "reboot_kind": "any", "kill_kind": "random", "fault_duration": "0", "fault_lengths": "1.05,1.3,4",
+                "fault_gap": "0.1", "quiet_before": "0.15", "quiet_after": "0.2"}  # fmt: skip
+    result = run_seed(Case("standalone", "lock", "reboot,kill", 1, 22.0, 17.0, settings), 24, tmp_path, tmp_path, NONE)
+    assert result.verdict == "valid", result.sentence
