@@ -309,8 +309,9 @@ class Registers:
                 raise ValueError("cas needs the pair of what is expected and what is set")
             old, new = map(self._number, value)
             failed = kind == FAIL and self._observed
-            sent = new if kind == INVOKE else (old, new)
-            to.add(item, kind, f, sent, key, NO_MATCH if failed else _not(NO_MATCH, item) if kind == FAIL else None)
+            # Both from the start: of one that never ends it is known what it expected, too.
+            error = NO_MATCH if failed else _not(NO_MATCH, item) if kind == FAIL else None
+            to.add(item, kind, f, (old, new), key, error)
             return
         to.add(item, kind, f, self._number(value) if f == "write" or kind == OK else None, key)
 

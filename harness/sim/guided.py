@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.settings import SEEDS
 from harness.sim.campaign import Case, Seeded, SeedResult
-from harness.sim.draw import senseless
+from harness.sim.draw import DrawnCase, senseless
 from harness.sim.explorer import FIRST_STEP
 from harness.sim.shrink import faults_of, with_faults
 from nemesis.catalog import FAULTS
@@ -69,6 +70,8 @@ class Guide:
         self.met: Counter[int] = Counter()
         """How many runs have met each state, step and point."""
         self._drawn, self._seeds, self._rng = drawn, seeds, rng
+        self._asked: Mapping[str, Any] = drawn.given.settings if isinstance(drawn, DrawnCase) else {}
+        """Settings that all runs have to keep to: a case with a schedule has those of its faults no more."""
         self._given = 0
 
     @property
@@ -117,7 +120,7 @@ class Guide:
             faults: Faults = before
             for _ in range(rng.choice(CHANGES)):
                 faults = rng.choice(_CHANGES)(self, parent.case, faults, rng) if faults else faults
-            faults = _apart(parent.case, faults)
+            faults = _apart(parent.case, faults, self._asked)
             if not faults or (seed == parent.seed and tuple(faults) == before):
                 return None
             case = with_faults(_with_families(parent.case, faults), faults)
@@ -139,14 +142,15 @@ def _with_families(case: Case, faults: Faults) -> Case:
     return replace(case, nemesis=",".join(names))
 
 
-def _apart(case: Case, faults: Faults) -> list[ExplicitFault]:
+def _apart(case: Case, faults: Faults, asked: Mapping[str, Any]) -> list[ExplicitFault]:
     """The faults, in order, without those that would meet another of their conflict group, or are of a kind that the
-    case's settings leave out."""
+    case's settings leave out, or those that are ``asked`` for."""
+    settings = {**case.settings, **asked}
     busy: dict[str, float] = {}
     found = []
     for fault in sorted(faults, key=lambda fault: fault.start):
         group = FAULTS.load(fault.family).conflict_group
-        wanted = str(case.settings.get(setting(fault.family, "kind"), ANY_KIND)).split(",")
+        wanted = str(settings.get(setting(fault.family, "kind"), ANY_KIND)).split(",")
         fits = ANY_KIND in wanted or fault.kind in wanted
         if fits and fault.start >= busy.get(group, 0.0) and fault.end <= case.time_limit:
             busy[group] = fault.end

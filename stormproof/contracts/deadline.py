@@ -45,6 +45,16 @@ class Deadline(Bound):
         return f"{self.what} for at most {self.formula}{' while no fault is in force' if self.calm else ''}"
 
 
+_WRONG = frozenset({"clock", "disk"})
+"""Faults under which a node's time is not ours."""
+_STALLING = frozenset({"points"})
+"""Faults that hold a node up in the middle of a step, which nobody counts."""
+
+
 def deadlines_of(declared: Sequence[Deadline], test: Test) -> tuple[Deadline, ...]:
-    """Those that are claimed of a test."""
-    return tuple(each for each in declared if each.claimed(test))
+    """Those that are claimed of a test: none under a wrong clock or a bad disk; under faults that stall a node those
+    alone that count calm time."""
+    faults = set(test.nemesis)
+    if faults & _WRONG:
+        return ()
+    return tuple(each for each in declared if each.claimed(test) and (each.calm or not faults & _STALLING))

@@ -48,14 +48,14 @@ def test_an_item_needs_its_settings() -> None:
 def test_a_campaign_says_what_it_has_not_judged() -> None:
     tally = Tally(["qpid"], ["configuration"])
     names = [item.name for item in items_of(["qpid"], ["configuration"])]
-    assert "qpid-objects" in names and "qpid-replicate" in names and "nack" not in names
+    assert "qpid-objects" in names and "qpid-pages" in names and "nack" not in names
     case = Case("qpid", "configuration", "none", None, 1.0, 1.0)
     for judged in (False, True):
         used = {"qpid-objects": (4, judged)}
         tally.add(SeedResult(case, 1, "valid", "", {}, (), {}, {}, "", 1.0, 1.0, "", surface=used))
         line = tally.surface.line()
         assert line.startswith(f"surface: {int(judged)} of {len(names)} items used and judged; not: ")
-        assert "qpid-replicate" in line and ("qpid-objects (used)" in line) is not judged
+        assert "qpid-pages" in line and ("qpid-objects (used)" in line) is not judged
     assert tally.to_json()["surface"]["qpid-objects"] == {"runs": 2, "judged": 1, "times": 8}
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.campaign import ALL, run_and_judge
+from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.deadlines import Deadlines
-from harness.sim.mutants import drawn_case_of
 from nodes.reference.bugs import BUGS
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.deadline import Deadline, Pending
@@ -76,13 +75,15 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
 
 
 @pytest.mark.requirement("H17", part=True)
-@pytest.mark.parametrize(("bug", "deadline", "seed"), [
-    ("idle-by-parts", "idle-connection", 1), ("dials-rarely", "link", 1), ("renews-late", "renewal", 1),
-    pytest.param("heartbeats-late", "silent-master", 1, marks=pytest.mark.soak),
-    pytest.param("expected-for-long", "expected", 6, marks=pytest.mark.soak),
+@pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
+    ("idle-by-parts", "idle-connection", "kill,pause", 3), ("dials-rarely", "link", "partition", 1),
+    ("renews-late", "renewal", "kill", 1),
+    pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
+    pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip
-def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, seed: int, tmp_path: Path) -> None:
-    found, *_ = run_and_judge(drawn_case_of(bug), seed, tmp_path, tmp_path, ALL)
+def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path) -> None:
+    case = Case(BUGS[bug].design, "queue", nemesis, None, 22.0, 17.0, {"bug": bug, "min_ok": "5"})
+    found, *_ = run_and_judge(case, seed, tmp_path, tmp_path, ALL)
     assert found.broken == (INVARIANTS,) and BUGS[bug].edited, found.sentence
     assert found.run_dir is not None
     told = read_run(found.run_dir)["invariant_broken"]

@@ -54,7 +54,7 @@ FIORANO_DEADLINES = (
         {"lease": 0.4},
         0.2,
         "a lease is renewed in every fifth of it",
-        _ODD,
+        (*_ODD, "gateway"),
         _LOCKED,
         "a lease is not renewed",
         calm=True,

@@ -32,6 +32,6 @@ _CHANGES = ("a change goes to each replica, which answers; Garcia-Molina's timer
             "and what a replica is given then")
 
 WORK = (
-    WorkBound(FRAMES, 1.6, {"master_timeout": 3, "election_timeout": 2.5}, 10, _CHANGES),
-    WorkBound(BYTES, 1, {"master_timeout": 170, "election_timeout": 80}, 500, _CHANGES),
+    WorkBound(FRAMES, 2.5, {"master_timeout": 3, "election_timeout": 2.5}, 40, _CHANGES, ("clock",)),
+    WorkBound(BYTES, 1, {"master_timeout": 170, "election_timeout": 80}, 2000, _CHANGES, ("clock",)),
 )
