@@ -20,6 +20,7 @@ from nodes.systems.fiorano.draws import DRAWING
 from nodes.systems.fiorano.exploration import ABSTRACTION
 from nodes.systems.fiorano.guarantees import GUARANTEES
 from nodes.systems.fiorano.invariants import INVARIANTS
+from nodes.systems.fiorano.keeps import KEEPS
 from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
 from nodes.systems.fiorano.states import STATES, disk_writes, role_change, state_transfer
@@ -91,6 +92,7 @@ FIORANO = Fiorano(
     invariants=INVARIANTS,
     bounds=BOUNDS,
     work=WORK,
+    keeps=KEEPS,
     abstraction=ABSTRACTION,
     deadlines=FIORANO_DEADLINES,
     drawing=DRAWING,

@@ -1,0 +1,14 @@
+"""What fiorano's servers hold at rest."""
+
+from __future__ import annotations
+
+from nodes.systems.reference.keeps import ENGINE, REMEMBERED
+from stormproof.contracts.keeps import Keep
+
+_BEFORE = "who serves no longer has in memory what it had then, until it serves again and loads its repository"
+
+KEEPS = (
+    *(Keep(name, _BEFORE, more=150) for name in ("State.contexts", "Context.", "Subscription.", "Destinations.")),
+    *ENGINE,
+    *REMEMBERED,
+)
