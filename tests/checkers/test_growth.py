@@ -72,9 +72,9 @@ def test_unchanged_brokers_keep_nothing(system: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("workload", "nemesis", "seed", "mode"), [
-    ("transaction", "pause,lockfile", 80253, "replicated"),  # the effects of the last command were held by a passive server
-    ("transaction", "reboot,partition", 80018, "shared"),  # two open transactions held messages with more than a hundred headers
-    ("queue", "gateway,channel", 120278, "replicated"),  # a passive server remembered the connections that it had had
+    ("transaction", "pause,lockfile", 80253, "replicated"),  # a passive server held the last command's effects
+    ("transaction", "reboot,partition", 80018, "shared"),  # two open transactions held many headers
+    ("queue", "gateway,channel", 120278, "replicated"),  # a passive server had connections of before
 ])  # fmt: skip
 def test_what_is_held_for_a_reason_is_no_growth(workload: str, nemesis: str, seed: int, mode: str,
                                                 tmp_path: Path) -> None:
