@@ -38,7 +38,7 @@ BATCH_ROWS = 250_000
 Digested = Callable[[pa.RecordBatch, Mapping[str, Any]], None]
 """Takes rows into a digest, as ``RowsDigest.update`` does."""
 _LARGE = 4 << 20
-"""Bytes from which on a file is digested in another thread."""
+"""Bytes from which on a file is digested in another thread, and its columns are decoded in several."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _read_columns(
     found: dict[int, str] = {}
     wanted = [*NUMBERS, *NAMES, *([TEXT] if texts or digested else [])]
     offset = taken = 0
-    for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
+    for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=content.size >= _LARGE):
         end = offset + batch.num_rows
         for name in wanted[len(NUMBERS):]:
             batch.column(name).validate(full=True)  # a damaged file may point behind its dictionary
