@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.folder import mapping, number, sequence
-from stormproof.contracts.fault import ENDS_PROCESS, FROM_HEAL, STRIKES_LATER
+from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small_text
 from stormproof.history.ledger import FaultWindow
@@ -127,15 +127,7 @@ def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[Change]:
     for fault in faults:
         # A log of one of several programs has the name of its machine before a dot.
         if ENDS_PROCESS in fault.effects and node.partition(".")[0] in fault.targets:
-            yield Change(_struck_at(fault) / 1e9, DOWN)
-
-
-def _struck_at(fault: FaultWindow) -> float:
-    """When a fault did what it does, in nanoseconds: some only at some time after their injection."""
-    told = fault.heal_evidence.get(FROM_HEAL) if STRIKES_LATER in fault.effects else None
-    if fault.end is None or not isinstance(told, int | float):
-        return fault.start
-    return max(fault.start, fault.end + told * 1e9)
+            yield Change((fault.start if fault.struck is None else fault.struck) / 1e9, DOWN)
 
 
 def _stretches(changes: Sequence[Change], groups: Mapping[str, int], end: float) -> Iterator[Stretch]:

@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stormproof.contracts.fault import FROM_HEAL, STRIKES_LATER
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small
 
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
+
+_YEAR = 3e7
+"""Seconds."""
 
 _EFFECTS: Mapping[str, tuple[str, ...]] = {
     "partition": ("cuts links",),
@@ -116,6 +120,9 @@ class FaultWindow:
     effects: frozenset[str] = frozenset()
     healed: int | None = None
     """When healing it was complete; None where it never was, or the ledger does not say."""
+    struck: int | None = None
+    """When a fault that strikes later did so, which may be while it is being healed: its window ends with the heal.
+    None for any other, or where it did not."""
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:
@@ -237,18 +244,26 @@ def _targets(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> tuple
 
 
 def _window(inject: Mapping[str, Any], heal: Mapping[str, Any] | None) -> FaultWindow:
+    effects = frozenset(inject.get("effects", _EFFECTS.get(inject["fault"], ())))
+    end, healed, struck = (heal["time"], heal.get("done"), None) if heal else (None, None, None)
+    if heal is not None and STRIKES_LATER in effects:
+        end = max(heal["time"], healed or 0)
+        told = heal["evidence"].get(FROM_HEAL)
+        if isinstance(told, int | float) and abs(told) < _YEAR:
+            struck = max(inject["time"], heal["time"] + round(told * 1e9))
     return FaultWindow(
         id=inject["id"],
         fault=inject["fault"],
         kind=inject["kind"],
         targets=_targets(inject, heal),
         start=inject["time"],
-        end=heal["time"] if heal else None,
+        end=end,
         confirmed=bool(inject["proven"] or (heal and heal["proven"])),
         inject_evidence=inject["evidence"],
         heal_evidence=heal["evidence"] if heal else {},
         error=inject["error"] or (heal["error"] if heal else None),
         in_force=inject.get("done"),
-        healed=heal.get("done") if heal else None,
-        effects=frozenset(inject.get("effects", _EFFECTS.get(inject["fault"], ()))),
+        healed=healed,
+        effects=effects,
+        struck=struck,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemesis.catalog import FAULTS
+from stormproof.contracts.fault import ENDS_PROCESS, FROM_HEAL, STRIKES_LATER
 from stormproof.errors import HistoryError
 from stormproof.history.ledger import LedgerLine, Repair, read_ledger, read_repairs
 
@@ -41,6 +43,26 @@ def test_a_window_is_an_injection_and_its_heal(tmp_path: Path) -> None:
     assert window.confirmed, "by its heal"
     assert (window.inject_evidence, window.heal_evidence) == ({"links": 4}, {"dropped": 42})
     assert window.effects == {"cuts links"}
+
+
+@pytest.mark.requirement("H8")
+def test_a_strike_while_a_fault_is_healed_is_within_its_window(tmp_path: Path) -> None:
+    second = 1_000_000_000
+    armed = LedgerLine(9, "points", "kill", "inject", second, ("n1", "n2"), {}, False, None, second,
+                       (ENDS_PROCESS, STRIKES_LATER))  # fmt: skip
+    healed = LedgerLine(9, "points", "kill", "heal", 2 * second, ("n1",), {FROM_HEAL: 1.5}, True, None, 4 * second,
+                        armed.effects)  # fmt: skip
+    (window,) = read_ledger(written(tmp_path / "ledger.jsonl", armed, healed))
+    assert (window.targets, window.struck, window.end, window.healed) == (
+        ("n1",), 3_500_000_000, 4 * second, 4 * second)  # fmt: skip
+    (window,) = read_ledger(written(tmp_path / "ledger.jsonl", armed, replace(healed, evidence={FROM_HEAL: -0.25})))
+    assert (window.struck, window.end) == (1_750_000_000, 4 * second)
+    (window,) = read_ledger(written(tmp_path / "ledger.jsonl", armed, replace(healed, evidence={})))
+    assert (window.struck, window.end) == (None, 4 * second)
+    (window,) = read_ledger(written(tmp_path / "ledger.jsonl", armed))
+    assert (window.struck, window.end) == (None, None)
+    (window,) = read_ledger(written(tmp_path / "ledger.jsonl", CUT, replace(HEALED, evidence={FROM_HEAL: 1})))
+    assert (window.struck, window.end) == (None, 9_000)
 
 
 def test_a_line_says_proven_as_it_always_did() -> None:
