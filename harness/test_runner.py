@@ -419,6 +419,8 @@ class TestRunner:
     async def _repair(self) -> None:
         """Do what an operator would, by the system's own manual."""
         start = self.clock()
+        if self.cluster.helped_since is not None:  # it became healthy because of that
+            start -= round((asyncio.get_running_loop().time() - self.cluster.helped_since) * SECOND)
         limit = float(self.test.options[SETTLE_TIMEOUT.name]) * timeout_scale(self.backend)
         done = await self._of_the_system("repairing it", self.cluster.repair(), limit)
         if done:

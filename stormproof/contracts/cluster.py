@@ -99,6 +99,9 @@ class Cluster(ABC):
         self.credentials = self.attached.credentials() if self.attached else Credentials()
         """As whom clients connect to it there."""
         self._prefix = f"stormproof-{secrets.token_hex(4)}-" if self.attached else ""
+        self.helped_since: float | None = None
+        """When an operator first acted (time of the event loop), of what ``repair`` has not told yet; None if nobody
+        did."""
         self.own_names: set[str] = set()
         """What clients of this run use there; ``leave`` deletes it."""
         if self.attached:

@@ -16,7 +16,7 @@ from checkers.calm import stretches
 from checkers.checks import availability, stability
 from stormproof.contracts.bounds import Bound, bounds_of
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
-from stormproof.history.ledger import FaultWindow, Standstill
+from stormproof.history.ledger import FaultWindow, Repair, Standstill
 from stormproof.test import Test
 
 pytestmark = pytest.mark.requirement("H17", part=True)
@@ -113,6 +113,18 @@ def test_time_until_the_cluster_is_healthy() -> None:
         recovery = {"healthy": True, "seconds": seconds, "bound": 60.0, "state": ""}
         found = availability.check(run([], bounds=claims("healthy"), recovery=recovery))
         assert (found.verdict, found.figures["longest_waits"]["healthy"]) == (verdict, seconds)
+
+
+def test_who_waits_for_a_person_waits_as_long_as_that_person_does() -> None:
+    recovery = {"healthy": True, "seconds": 30.0, "bound": 60.0, "state": ""}
+    waited = run([], bounds=claims("healthy"), recovery=recovery)
+    waited = replace(waited, info={**waited.info, "phases": [
+        *waited.info["phases"], {"name": "heal", "start": 10_000 * MS, "end": 40_000 * MS}]})  # fmt: skip
+    assert availability.check(waited).verdict == INVALID
+    for began, done, verdict in ((39_000, 40_000, VALID), (12_000, 40_000, INVALID), (5_000, 40_000, INVALID),
+                                 (40_000, 41_000, INVALID), (5_000, 9_000, INVALID)):  # fmt: skip
+        helped = replace(waited, repairs=(Repair("said who is to go on", began * MS, done * MS),))
+        assert availability.check(helped).verdict == verdict, (began, done)
 
 
 def test_a_harness_that_stood_still_saw_nothing() -> None:

@@ -215,7 +215,13 @@ class QpidCluster(ReferenceCluster):
     async def repair(self) -> str:
         """What a person did while the cluster became healthy."""
         done, self._done_by_hand = "; ".join(self._done_by_hand), []
+        self.helped_since = None
         return done
+
+    def _note_by_hand(self, done: str) -> None:
+        if self.helped_since is None:
+            self.helped_since = asyncio.get_running_loop().time()
+        self._done_by_hand.append(done)
 
     def _patience(self, statuses: Sequence[NodeStatus], on_call: bool = False) -> float | None:
         """For how long all brokers have to be there without a primary until a person acts; None while one is missing.
@@ -265,7 +271,7 @@ class QpidCluster(ReferenceCluster):
             done = f"tried in vain: {chosen} says {answer.get('error')}"
         elif fresh:
             return  # no repair: every first start is like that
-        self._done_by_hand.append(done)
+        self._note_by_hand(done)
 
     def _manager_launcher(self, machine: str, config: ManagerConfig) -> Callable[[LoopRuntime], ManagerProcess]:
         broker = partial(BrokerProcess, parse_config(self._config(machine)))
