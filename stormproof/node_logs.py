@@ -22,6 +22,9 @@ STAMPED = re.compile(
 """Seconds since the process started, wall time, text."""
 
 MAX_READ_BYTES = 8 << 20
+_YOUNG, _SAME_CLOCK = 1.0, 0.05
+"""Seconds within which a process that has just started writes its first line, and by which a node's clocks may seem to
+differ."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,25 @@ def place_lines(raw: Iterable[str], zero: float | None, parse: Parser = parse_st
     return [PlacedLine(number, time, line.text) for number, (line, time) in placed]
 
 
+def _is_another_life(mono: float, wall: float, mono_then: float, wall_then: float) -> bool:
+    """Whether a line was written by another process than the line before it, by the seconds of both clocks.
+
+    Monotonic seconds never fall. Where they begin with the process, they need not fall from one to the next either, if
+    the former lived for a moment only: its successor is younger than the time between the lines, by the wall clock.
+    """
+    if mono_then < mono:
+        return True
+    passed = wall_then - wall
+    return mono_then <= min(_YOUNG, passed) and passed - (mono_then - mono) > _SAME_CLOCK
+
+
 def _aligned(stamps: Sequence[tuple[float | None, float | None]]) -> list[float | None]:
-    """Times on the run's clock, one process life (monotonic seconds never fall) at a time."""
+    """Times on the run's clock, one process life at a time."""
     lives: list[list[tuple[float, float]]] = []
     owner: list[int] = []
     for mono, wall in stamps:
         if mono is not None and wall is not None:
-            if not lives or mono < lives[-1][-1][0]:
+            if not lives or _is_another_life(*lives[-1][-1], mono, wall):
                 lives.append([])
             lives[-1].append((mono, wall))
         owner.append(len(lives) - 1)

@@ -223,6 +223,14 @@ def test_log_lines_stand_on_the_clock_of_the_run() -> None:
     ]
 
 
+def test_a_process_that_lived_for_a_moment_only_is_not_taken_for_its_successor() -> None:
+    raw = [stamped(0.13, 0.13, "up"), stamped(0.2, 0.2, "follows"), stamped(0.27, 6.66, "up again"),
+           stamped(0.28, 6.67, "follows")]  # fmt: skip
+    assert [line.time for line in place_lines(raw, ZERO)] == [0.13, 0.2, 6.66, 6.67]
+    bumped = [stamped(t, t + (3600 if t > 2.5 else 0), "tick") for t in (0.5, 1.5, 2.5, 3.5)]
+    assert [line.time for line in place_lines(bumped, ZERO)] == [0.5, 1.5, 2.5, 3.5]
+
+
 def test_a_bumped_wall_clock_moves_no_line() -> None:
     raw = [stamped(t, 1 + t + (3600 if t == 2 else 0), "tick") for t in range(5)]
     assert [line.time for line in place_lines(raw, ZERO)] == [1, 2, 3, 4, 5]
