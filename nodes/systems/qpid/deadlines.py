@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.qpid.bounds import FAILOVER
-from nodes.systems.reference.deadlines import DEADLINES
+from nodes.systems.reference.deadlines import DEADLINES, GREETING
 from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
@@ -78,5 +78,6 @@ QPID_DEADLINES = (
         "a command is not completed",
         calm=True,
     ),
+    GREETING,
     *DEADLINES,
 )

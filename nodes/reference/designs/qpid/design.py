@@ -155,6 +155,8 @@ class Qpid:
         found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
         if missing := self._links.missing():
             found["link"] = missing
+        if unspoken := self._links.unspoken():
+            found["greeting"] = unspoken
         if heard := self._links.last_heard():
             found["silent-peer"] = heard
         if roles.state == CONNECTING:
