@@ -10,7 +10,7 @@ from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
 from harness.sim.loop import Process
 from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.invariant import Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 _LAST_LINES = 6
 _TEXT = 400
@@ -24,6 +24,11 @@ class InvariantBroken(SimulationError):
         self.told = told
 
 
+def kind_of(program: Any) -> str:
+    """What a program is."""
+    return str(getattr(program, "kind", BROKER))
+
+
 class Group:
     """The watchers of the nodes that belong together, and what was last observed of each."""
 
@@ -32,6 +37,10 @@ class Group:
         self.seen: dict[str, tuple[Any, ...]] = {}
         self.machines: dict[str, str] = {}
         self.alert = False
+
+    def watchers_of(self, kind: str) -> list[tuple[Invariant, Watcher]]:
+        """Those that look at programs of a kind."""
+        return [(invariant, watcher) for invariant, watcher in self.watchers if kind in invariant.of]
 
 
 class Observer:
@@ -64,9 +73,10 @@ class Observer:
         found = self._groups.setdefault(group, Group(self._invariants))
         found.machines[node] = machine
         found.seen.pop(node, None)
-        seen = found.seen
+        seen, kind = found.seen, kind_of(program)
+        watchers = found.watchers_of(kind)
         deadlines = Deadlines(self._deadlines, self._options) if self._deadlines else None
-        periodic = [(invariant, watcher) for invariant, watcher in found.watchers if watcher.period]
+        periodic = [(invariant, watcher) for invariant, watcher in watchers if watcher.period]
         time, due = self._time, self._time() if self._deadlines or periodic else float("inf")
         inspected = dict.fromkeys(range(len(periodic)), due)
 
@@ -76,7 +86,7 @@ class Observer:
             before = seen.get(node)
             if now != before or found.alert:
                 seen[node] = now
-                for invariant, watcher in found.watchers:
+                for invariant, watcher in watchers:
                     wrong = watcher.look(node, program, now, before)
                     if wrong:
                         raise self._broken(invariant, wrong, node, found)
@@ -94,7 +104,7 @@ class Observer:
                         raise self._broken(invariant, wrong, node, found)
 
         explorer = self._explorer
-        if explorer is None:
+        if explorer is None or kind != BROKER:
             return look
         explorer.belongs(machine, group)
         changing = explorer.changing

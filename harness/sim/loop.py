@@ -110,7 +110,7 @@ class Process:
             _, function, args = self._deferred.popleft()
             function(*args)
         if self.busy and self.busy_until <= self._loop.now:
-            self.busy = False
+            self.busy, self.ran_on = False, self._loop.now
             if self.look is not None:  # at what it was about when it began to wait
                 self.look()
         if self.state != RUNNING or self.busy:

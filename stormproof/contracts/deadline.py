@@ -47,14 +47,8 @@ class Deadline(Bound):
 
 _WRONG = frozenset({"clock", "disk"})
 """Faults under which a node's time is not ours."""
-_STALLING = frozenset({"points"})
-"""Faults that hold a node up in the middle of a step, which nobody counts."""
 
 
 def deadlines_of(declared: Sequence[Deadline], test: Test) -> tuple[Deadline, ...]:
-    """Those that are claimed of a test: none under a wrong clock or a bad disk; under faults that stall a node those
-    alone that count calm time."""
-    faults = set(test.nemesis)
-    if faults & _WRONG:
-        return ()
-    return tuple(each for each in declared if each.claimed(test) and (each.calm or not faults & _STALLING))
+    """Those that are claimed of a test: none under a wrong clock or a bad disk."""
+    return () if set(test.nemesis) & _WRONG else tuple(each for each in declared if each.claimed(test))

@@ -17,8 +17,12 @@ INVARIANTS = "invariants"
 """The option of simulated tests that has them watched, and the check that judges by them."""
 
 
+BROKER = "broker"
+"""What a program is that does not say otherwise by an attribute ``kind``."""
+
+
 class Watched(Protocol):
-    """A node's program as invariants see it."""
+    """A node's program as invariants see it. One that is no broker (a manager, a gateway) has a ``kind``."""
 
     def observed(self) -> tuple[Any, ...]:
         """What it knows and believes now. Asked for after each callback of its, so it has to be cheap; two that are
@@ -61,7 +65,7 @@ class Invariant:
     """One rule. ``source`` is the paper or the section of the document that states it.
 
     It is claimed of tests in which none of the faults ``unless`` strike, and whose options have all values of
-    ``where``, each of which may be one of several.
+    ``where``, each of which may be one of several. Programs ``of`` these kinds are looked at.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Invariant:
     watcher: Callable[[], Watcher]
     unless: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] | None = None
+    of: tuple[str, ...] = (BROKER,)
 
     def claimed(self, test: Test) -> bool:
         """Whether it must hold in a test."""

@@ -262,6 +262,14 @@ class StoreEngine:
                 found[message.queue.name].add(message.sequence)
         return found
 
+    def contents(self) -> dict[str, dict[int, tuple[Mapping[str, str], bytes]]]:
+        """Name of each queue -> number of each message in it -> headers and body; for whoever only looks."""
+        found: dict[str, dict[int, tuple[Mapping[str, str], bytes]]] = {name: {} for name in self._state.queues}
+        for message in self._state.messages.values():
+            if message.queue.kind == PLAIN:
+                found[message.queue.name][message.sequence] = self._state.look_at(message)
+        return found
+
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
         """Headers and body of a message that a tap was told of."""
         return self._state.content(message)

@@ -389,6 +389,12 @@ class State:
 
     # Contents of messages.
 
+    def look_at(self, message: Message) -> tuple[Mapping[str, str], bytes]:
+        """Headers and body, which stay where they are."""
+        if message.shared is not None:
+            return message.shared.content or self._read_content("shared", message.shared.id)
+        return message.content or self._read_content("messages", message.id)
+
     def content(self, message: Message) -> tuple[dict[str, str], bytes]:
         """Headers and body, from memory or from the store.
 

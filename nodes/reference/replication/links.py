@@ -312,6 +312,8 @@ class Links:
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, float] = {}
         self._exempt_until: dict[str, float] = {}
+        self._unspoken: dict[str, None] = {}
+        """Peers to whom nothing was sent since their link came up."""
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._strangers = Strangers()
@@ -381,6 +383,7 @@ class Links:
         link = self._links.get(peer)
         if link is None or link.writer.transport.is_closing():
             return False
+        self._unspoken.pop(peer, None)
         link.writer.write(frame)
         if link.writer.transport.get_write_buffer_size() > MAX_UNSENT:
             self._runtime.log("link cut: too much unsent", level="warning", peer=peer)
@@ -391,6 +394,10 @@ class Links:
     def missing(self) -> list[str]:
         """The peers to whom there is no link."""
         return [name for name in self._others() if name not in self._links]
+
+    def unspoken(self) -> list[str]:
+        """The peers to whom nothing was said since there is a link."""
+        return list(self._unspoken)
 
     def last_heard(self) -> list[tuple[str, float]]:
         """The peers to whom there is a link, each with the time by this node's clock when it was heard last."""
@@ -427,6 +434,7 @@ class Links:
         if current is not None and link in (None, current):
             del self._links[peer]
             self._exempt_until.pop(peer, None)
+            self._unspoken.pop(peer, None)
             current.cut()
             self._runtime.log("link down", peer=peer, reason=reason)
             self._events.link_down(peer)
@@ -481,6 +489,7 @@ class Links:
             return
         self.cut(peer, reason="replaced by a new link")
         self._links[peer] = link
+        self._unspoken[peer] = None
         self._heard[peer] = self._runtime.now()
         self._complaints.forget(peer)
         self._runtime.log("link up", peer=peer)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from nodes.reference.designs.fiorano.configuration import REPLICATED_MODE
 from nodes.reference.designs.fiorano.design import Fiorano, Observed
+from nodes.reference.designs.fiorano.gateway.protocol import SERVICE
+from nodes.reference.designs.fiorano.gateway.service import GATEWAY, Gateway, GatewayObserved
 from nodes.reference.designs.fiorano.repository import COUNTER
 from nodes.reference.designs.fiorano.states import ACTIVE, SERVING
 from nodes.reference.designs.fiorano.transitions import REPLICATED, SHARED
 from nodes.systems.reference.audits import STORE_HOLDS, same_state
-from stormproof.contracts.invariant import Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 _LOCKED = {"lock": (True,), "fencing": (True,)}
 _REPLICATED = {**_LOCKED, "mode": (REPLICATED_MODE,), "stamps": (COUNTER,)}
@@ -58,6 +60,72 @@ class EpochsGrow(Watcher):
         if other != node:
             return f"it was granted the lock in epoch {now.lock}, in which {other} had it"
         return f"it was granted the lock in epoch {now.lock}, after {highest}" if now.lock < highest else ""
+
+
+class GrantedByGateway(Watcher):
+    """The gateway, and the servers whose leases may run."""
+
+    def __init__(self) -> None:
+        self._gateway: Gateway | None = None
+        self._servers: dict[str, Fiorano] = {}
+
+    def look(self, node: str, program: Fiorano | Gateway, now: Observed | GatewayObserved,
+             before: Observed | GatewayObserved | None) -> str:  # fmt: skip
+        """Whoever holds the lock is the one to whom the gateway has granted it, and for whom it keeps it."""
+        if isinstance(program, Gateway):
+            self._gateway = program
+            servers = self._servers
+        elif isinstance(now, Observed) and now.lock:
+            servers = {node: program}
+            self._servers |= servers
+        else:
+            self._servers.pop(node, None)
+            return ""
+        if self._gateway is None or not self._gateway.observed().ready:
+            return ""
+        for name, server in servers.items():
+            if server.holds_lock() and not self._gateway.is_held_by(name):
+                return f"{name} holds the lock, and the gateway does not keep it for that server"
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It holds nothing any more; a gateway that has ended grants nothing."""
+        if self._servers.pop(node, None) is None and node == SERVICE:
+            self._gateway = None
+
+
+class AskedOnDisk(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """Whoever asks for an epoch has it on disk before it asks."""
+        noted = max(now.stamp.asked, now.stamp.epoch)
+        return "" if now.asked <= noted else f"it asks for epoch {now.asked}, and on its disk is {noted}"
+
+
+class DisownedStays(Watcher):
+    """Up to which epoch each server has said that it will use none any more."""
+
+    def __init__(self) -> None:
+        self._disowned: dict[str, int] = {}
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """An epoch in which it comes to hold the lock is not one of those."""
+        disowned = self._disowned.get(node, 0)
+        self._disowned[node] = max(disowned, now.disowned)
+        if not now.lock or now.lock > disowned or (before is not None and before.lock == now.lock):
+            return ""
+        return f"it holds the lock in epoch {now.lock}, and had said that it will use none up to {disowned}"
+
+
+class ConfirmsInItsEpoch(Watcher):
+    """Nothing of its own: a server is looked at as it is."""
+
+    def look(self, node: str, program: Fiorano, now: Observed, before: Observed | None) -> str:
+        """What is confirmed without the other server is of the lock's epoch, which the repository has."""
+        if not now.alone or now.stamp.epoch == now.lock:
+            return ""
+        return f"it may confirm alone in epoch {now.lock}, and its repository is of epoch {now.stamp.epoch}"
 
 
 class StatesByTable(Watcher):
@@ -112,6 +180,17 @@ INVARIANTS = (
     Invariant("lock-epochs-grow", "the lock is granted in ever later epochs, each to one server",
               "Gray and Cheriton 1989; Kleppmann, How to do distributed locking, 2016", EpochsGrow,
               unless=("lockfile", "disk"), where=_LOCKED),
+    Invariant("granted-by-gateway", "who holds the lock is whom the gateway keeps it for",
+              "Gray and Cheriton 1989: the holder's lease ends before the server's", GrantedByGateway,
+              unless=("clock", "lockfile", "disk"), where=_LOCKED, of=(BROKER, GATEWAY)),
+    Invariant("asked-on-disk", "an epoch that is asked for is on disk before",
+              "docs/designs/fiorano.md: it is written down before it is asked for", AskedOnDisk, unless=("disk",),
+              where=_REPLICATED),
+    Invariant("disowned-stays", "who has said that it will not use an epoch never holds the lock in it",
+              "grants.py: the other server has said that it knows nothing of it", DisownedStays, unless=("disk",),
+              where=_REPLICATED),
+    Invariant("confirms-in-its-epoch", "what only one server has is confirmed in the epoch of its repository",
+              "the document: Repository Timestamps", ConfirmsInItsEpoch, where=_REPLICATED),
     Invariant("states-by-the-table", "a server changes its state only as the table of transitions says",
               "the document: States and state transition", StatesByTable),
     Invariant("serves-where-it-may", "clients are let in by a server that is ACTIVE, ACTIVE_TRANSITION or STANDALONE",

@@ -23,6 +23,28 @@ ICESTORM_DEADLINES = (
         what="a replica has no link",
         calm=True,
     ),
+    Deadline(
+        "election",
+        {"election_timeout": 3, "master_timeout": 1, "response_timeout": 3},
+        0.3,
+        "Garcia-Molina, procedure Recovery: who has been in an election for too long leaves it; its timer is looked at "
+        "when the next check is due",
+        what="a replica is in one election",
+    ),
+    Deadline(
+        "merge",
+        {},
+        0.2,
+        "Garcia-Molina, procedure Check: a coordinator waits the longer the lower its priority is",
+        what="a coordinator that has found others, all of lower priority, does not invite them",
+    ),
+    Deadline(
+        "later-merge",
+        {"election_timeout": 3, "master_timeout": 1, "response_timeout": 3},
+        0.3,
+        "Garcia-Molina, procedure Check: a coordinator waits the longer the lower its priority is",
+        what="a coordinator that has found others does not invite them",
+    ),
     Deadline("group", _HALF, 1, _GARCIA, _ODD, what="a replica is in no normal group", calm=True),
     Deadline(
         "away",

@@ -8,11 +8,12 @@ one can confirm nothing any more.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from nodes.reference import wire
 from nodes.reference.designs.icestorm.decisions import Stamp, majority, round_of
 from nodes.reference.designs.icestorm.design import IceStorm, Observed
-from nodes.reference.designs.icestorm.election import NORMAL, REORGANIZATION
+from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, REORGANIZATION
 from nodes.systems.reference.audits import STORE_HOLDS
 from stormproof.contracts.invariant import Invariant, Watcher
 
@@ -49,6 +50,38 @@ class OneCoordinatorAGroup(Watcher):
         if other == now.coordinator:
             return ""
         return f"its coordinator in group {now.group} is {now.coordinator}, and that of others {other}"
+
+
+class MembersComeAlong(Watcher):
+    """How each replica stands; of a coordinator that was invited by another one, whom it had in its own group."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Observed] = {}
+        self._members: dict[str, Sequence[str]] = {}
+        self._invited: dict[str, tuple[str, str, dict[str, int]]] = {}
+
+    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+        """When it has accepted, none that it could reach still follows it in the group that it has left."""
+        self._seen[node] = now
+        if now.coordinator == node:
+            self._members[node] = program.members
+        elif before is not None and before.coordinator == node:
+            linked = program.linked()
+            self._invited[node] = now.group, before.group, {
+                name: linked[name] for name in self._members.get(node, ()) if name in linked and name != now.coordinator
+            }
+        if now.state != REORGANIZATION or self._invited.get(node, ("",))[0] != now.group:
+            return ""
+        _, left, members = self._invited.pop(node)
+        linked = program.linked()
+        behind = [name for name, broken in members.items() if linked.get(name) == broken and name in self._seen
+                  and self._seen[name][:3] in ((INACTIVE, node, left), (NORMAL, node, left))]
+        return f"it has accepted an invitation, and {behind[0]} follows it in group {left}" if behind else ""
+
+    def ended(self, node: str) -> None:
+        """It follows nobody."""
+        for known in (self._seen, self._members, self._invited):
+            known.pop(node, None)
 
 
 class MajorityReplicates(Watcher):
@@ -148,6 +181,8 @@ INVARIANTS = (
               "Garcia-Molina, Assertion 3", OneCoordinatorAnEpoch),
     Invariant("one-coordinator-a-group", "whoever is in a group that is reorganized or normal has the same coordinator",
               "Garcia-Molina, Assertion 3", OneCoordinatorAGroup),
+    Invariant("members-come-along", "a coordinator that accepts an invitation passes it on to its members",
+              "Garcia-Molina, the answer to Invitation", MembersComeAlong),
     Invariant("majority-replicates", "a coordinator replicates with a majority of all replicas only",
               "the document: Replication commences once a group contains a majority of replicas", MajorityReplicates),
     Invariant("full-start", "until all replicas have been seen, only a group of all of them replicates",

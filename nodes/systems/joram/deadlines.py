@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES
+from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING
 from stormproof.contracts.deadline import Deadline
 
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
@@ -93,6 +93,7 @@ JORAM_DEADLINES = (
         "a replica of the group is not in the view",
         calm=True,
     ),
+    GREETING,
     *DEADLINES,
     *CONNECTIONS,
 )

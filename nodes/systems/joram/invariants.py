@@ -6,6 +6,9 @@ Ousterhout, "In Search of an Understandable Consensus Algorithm", 2014.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from typing import Any
+
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram, Observed
 from nodes.reference.replication.quorum import majority
@@ -69,6 +72,80 @@ class Promises(Watcher):
             return f"it was started with the promise {round_of(now.promised)}, and had {round_of(kept)} on its disk"
         self._durable[node] = max(kept, now.durable_promise)
         return ""
+
+
+class PromisesOnDisk(Watcher):
+    """Nothing of its own: a replica is looked at as it is."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Whoever promises has it on disk before anybody can be told."""
+        if now.durable_promise >= now.promised:
+            return ""
+        return f"it has promised epoch {round_of(now.promised)}, and on its disk is {round_of(now.durable_promise)}"
+
+
+class LeaseProtects(Watcher):
+    """Who is master, and which epoch each replica has promised."""
+
+    def __init__(self) -> None:
+        self._masters: dict[str, tuple[int, Joram]] = {}
+        self._promised: dict[str, int] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Those who have promised a newer epoch than that of a master whose lease holds are no majority."""
+        if now.leads:
+            self._masters[node] = now.leads, program
+        else:
+            self._masters.pop(node, None)
+        if self._promised.get(node) == now.promised and (before is None or before.serving == now.serving):
+            return ""
+        self._promised[node] = now.promised
+        for name, (epoch, master) in self._masters.items():
+            newer = [each for each in master.group if self._promised.get(each, 0) > epoch]
+            if len(newer) >= majority(len(master.group)) and master.holds_lease():
+                return (f"{len(newer)} of {len(master.group)} replicas have promised a newer epoch than "
+                        f"{round_of(epoch)}, in which the lease of {name} holds")  # fmt: skip
+        return ""
+
+    def ended(self, node: str) -> None:
+        """It is master no more; what it has promised stays."""
+        self._masters.pop(node, None)
+
+
+class NewestLogLeads(Watcher):
+    """How far each replica's log went when it promised the epoch that it has promised now."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, tuple[int, tuple[int, int]]] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """A master begins with a log that is as complete as those of a majority that promised its epoch."""
+        if before is None or before.promised != now.promised:
+            self._positions[node] = now.promised, (now.last_epoch or 0, now.last)
+        if not now.leads or (before is not None and before.leads):
+            return ""
+        log, group = program.log, program.group
+        mine = log.epoch_at(now.last - 1) or 0, now.last - 1
+        promised = [self._positions[name][1] for name in group
+                    if name in self._positions and self._positions[name][0] == now.leads]
+        behind = sum(position <= mine for position in promised)
+        if len(promised) < majority(len(group)) or behind >= majority(len(group)):
+            return ""
+        return (f"it is master in epoch {round_of(now.leads)} with a log that ends at {mine[1]} of epoch "
+                f"{round_of(mine[0])}, and only {behind} of those that promised have none that is more complete")
+
+
+class ServesAfterOwnEntry(Watcher):
+    """Nothing of its own: a master is looked at as it is."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """What a master has committed is of its own epoch before it serves."""
+        if not now.serving or (before is not None and before.serving):
+            return ""
+        epoch = program.log.epoch_at(now.committed)
+        if epoch == now.leads:
+            return ""
+        return f"it serves in epoch {round_of(now.leads)}, and the last entry committed is of {round_of(epoch or 0)}"
 
 
 class LogsMatch(Watcher):
@@ -170,7 +247,36 @@ class GroupsOverlap(Watcher):
         self._groups[node] = group
         if former is not None and now.leads and before is not None and len(former ^ group) > 1:
             return f"the group changed by {len(former ^ group)} replicas at once"
+        if before is not None and before.leads and now.leads and now.group_index > before.group_index > now.committed:
+            return f"the group changes with entry {now.group_index}, and entry {before.group_index}, by which it " \
+                   "changed before, is not committed"
         return ""
+
+
+class GroupsMatch(Watcher):
+    """From which entry on who belonged to the group, as far as that is committed."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[list[Any]]] = {}
+        self._indices: list[int] = []
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """The group at the entry that a replica's log begins behind is the one that was committed there."""
+        if before is not None and (before.base, before.group_index, before.committed >= before.group_index) == (
+                now.base, now.group_index, now.committed >= now.group_index):
+            return ""
+        place = bisect_right(self._indices, now.base)
+        if place and (mine := program.log.group_at(now.base)) != (known := self._groups[self._indices[place - 1]]):
+            return f"at entry {now.base} its group is {_names(mine)}, and that of others {_names(known)}"
+        if now.group_index <= now.committed and now.group_index not in self._groups:
+            self._groups[now.group_index] = program.log.group_at(now.group_index)
+            insort(self._indices, now.group_index)
+        return ""
+
+
+def _names(members: list[list[Any]]) -> str:
+    """Who belongs to a group, of those who have a place in it."""
+    return ",".join(str(name) for name, *_, last in members if last is not True) or "nobody"
 
 
 INVARIANTS = (
@@ -181,6 +287,15 @@ INVARIANTS = (
               unless=("clock",), where=_PRIMARY),
     Invariant("promises-survive", "what a replica has promised only grows, also beyond a restart",
               "Raft paper, Figure 2, Persistent state", Promises, unless=("disk",), where=_PRIMARY),
+    Invariant("promises-on-disk", "what a replica has promised is on its disk before it says so",
+              "Raft paper, Figure 2: updated on stable storage before responding", PromisesOnDisk, unless=("disk",),
+              where=_PRIMARY),
+    Invariant("lease-protects", "while a master's lease holds, no majority promises a newer epoch",
+              "Ongaro's dissertation, 6.4.1", LeaseProtects, unless=("clock",), where=_PRIMARY),
+    Invariant("newest-log-leads", "a master's log is as complete as those of a majority that promised its epoch",
+              "Raft paper, 5.4.1", NewestLogLeads, unless=("disk",), where=_PRIMARY),
+    Invariant("serves-after-own-entry", "a master serves when an entry of its own epoch is committed",
+              "Raft paper, 5.4.2", ServesAfterOwnEntry, where=_PRIMARY),
     Invariant("logs-match", "entries of the same index and epoch hold the same, as do all before them",
               "Raft paper, Figure 3, Log Matching", LogsMatch, where=_PRIMARY),
     Invariant("committed-stays", "what is committed never changes, and every later master has it",
@@ -189,8 +304,11 @@ INVARIANTS = (
     Invariant("committed-is-durable", "what a master commits is on the disks of most of the group",
               "Raft paper, 5.3", CommittedIsDurable,
               unless=("disk",), where=_SAFE),
-    Invariant("groups-overlap", "the group changes by one replica at a time",
-              "Ongaro's dissertation, 4.1", GroupsOverlap, where=_PRIMARY),
+    Invariant("groups-overlap", "the group changes by one replica at a time, and not before the last change is "
+              "committed", "Ongaro's dissertation, 4.1", GroupsOverlap, where=_PRIMARY),
+    Invariant("groups-match", "who belongs to the group at an entry that is committed is the same everywhere",
+              "Ongaro's dissertation, 4.1: the configuration is in the log", GroupsMatch, unless=("disk",),
+              where=_PRIMARY),
     STORE_HOLDS,
     same_state("that have applied the same entries", _SAFE),
 )  # fmt: skip

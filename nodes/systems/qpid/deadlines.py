@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.qpid.bounds import FAILOVER
-from nodes.systems.reference.deadlines import DEADLINES
+from nodes.systems.reference.deadlines import DEADLINES, GREETING
 from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
@@ -11,10 +11,40 @@ _ENDED = (*_ODD, "kill", "power", "reboot", "rolling", "stop")
 """Faults by which all brokers may end: then a person says whose store is the best."""
 _OURS = {"manager": ("builtin",), "standby": ("hot",)}
 _ATTACHED = {"detection_timeout": 2, "manager_lease": 3}
-_LINKS = "Links: of two peers one dials the other, in every eighth of detection_timeout"
+_LINKS = ("Links: of two peers one dials the other, in every eighth of detection_timeout; what comes on top is for a "
+          "broker that its manager has to start again")
 
 QPID_DEADLINES = (
-    Deadline("link", {"detection_timeout": 2}, 1.5, _LINKS, _ODD, _OURS, "a broker has no link", calm=True),
+    Deadline("link", {"detection_timeout": 2, "manager_lease": 1}, 2.5, _LINKS, _ODD, _OURS, "a broker has no link",
+             calm=True),
+    Deadline(
+        "manager-link",
+        {"manager_lease": 2},
+        1.5,
+        "Links: of two managers one dials the other, in every heartbeat",
+        _ODD,
+        _OURS,
+        "a manager has no link",
+        calm=True,
+    ),
+    Deadline(
+        "candidacy",
+        {"manager_lease": 1},
+        0.2,
+        "Cluster Resource Managers: who hears most managers and no coordinator stands within half a lease, by chance",
+        _ODD,
+        _OURS,
+        "a manager that hears most others and no coordinator does not stand",
+    ),
+    Deadline(
+        "ballot",
+        {"manager_lease": 1.5},
+        0.2,
+        "coordinator.py: who gets no majority within a lease gives up",
+        _ODD,
+        _OURS,
+        "a ballot is under way",
+    ),
     Deadline(
         "silent-peer",
         {"detection_timeout": 0.6},
@@ -69,6 +99,15 @@ QPID_DEADLINES = (
         calm=True,
     ),
     Deadline(
+        "catch-up-window",
+        {},
+        0.02,
+        "browsing.py: eight groups may be under way while a backup catches up",
+        ("clock",),
+        _OURS,
+        "a backup that catches up is sent nothing though its window has room",
+    ),
+    Deadline(
         "completion",
         {**_ATTACHED, "catchup_timeout": 1},
         2,
@@ -78,5 +117,6 @@ QPID_DEADLINES = (
         "a command is not completed",
         calm=True,
     ),
+    GREETING,
     *DEADLINES,
 )

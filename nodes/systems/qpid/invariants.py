@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nodes.reference.designs.qpid.configuration import REPLICATE
 from nodes.reference.designs.qpid.design import Observed, Qpid
+from nodes.reference.designs.qpid.manager.manager import MANAGER, Manager, ManagerObserved
 from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import DIRTY
@@ -44,6 +45,40 @@ class OneConfirms(Watcher):
         """It is no primary any more."""
         self._primaries.pop(node, None)
         self.eager = len(self._primaries) > 1
+
+
+class OneCoordinatorABallot(Watcher):
+    """Who was coordinator in each ballot, and whom each decision made primary."""
+
+    def __init__(self) -> None:
+        self._coordinators: dict[int, str] = {}
+        self._primaries: dict[int, str] = {}
+
+    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+        """Compare with whoever had the ballot, and with what others have accepted of the term."""
+        if now.leads and (other := self._coordinators.setdefault(now.leads, node)) != node:
+            return f"it coordinates in ballot {now.leads}, in which {other} did"
+        if now.term and (chosen := self._primaries.setdefault(now.term, now.primary)) != now.primary:
+            return f"it has accepted {now.primary} as primary of term {now.term}, and others {chosen}"
+        return ""
+
+
+class RecordsGrow(Watcher):
+    """The newest of each manager's record."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, tuple[int, ...]] = {}
+
+    def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
+        """All of it is on disk before it counts, so it only grows, also beyond the end of the program."""
+        mine = now.promised, now.ballot, now.term, now.promoted, now.finished
+        known = self._records.get(node, mine)
+        if any(new < old for new, old in zip(mine, known, strict=True)):
+            return f"its record (promised, ballot, term, promoted, finished) was {known}, and is now {mine}"
+        if now.ballot > now.promised:
+            return f"it has accepted ballot {now.ballot}, and promised {now.promised}"
+        self._records[node] = mine
+        return ""
 
 
 class OnePrimaryATerm(Watcher):
@@ -96,6 +131,81 @@ class GenerationsGrow(Watcher):
         return ""
 
 
+class EligibleHasAll(Watcher):
+    """Whether each broker has had everything since it last began to catch up, and how often it had been ready."""
+
+    def __init__(self) -> None:
+        self._complete: dict[str, bool] = {}
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """Only such a one may be promoted, or one for which a person vouches."""
+        if before is None:
+            self._complete[node] = False
+        if now.state == PRIMARY or now.vouched or now.times_ready > (before.times_ready if before is not None else 0):
+            self._complete[node] = True
+        elif now.state == CATCHUP:
+            self._complete[node] = False
+        if not now.eligible or self._complete[node]:
+            return ""
+        return f"it is {now.state} and may be promoted, and was not ready since it began to catch up"
+
+
+class CopiesMatch(Watcher):
+    """The brokers that run; who is primary of which generation."""
+
+    period = 3.0
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Qpid] = {}
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """A backup that is ready has all that its primary has: looked at when it becomes ready, and at each group."""
+        self._programs[node] = program
+        if now.state != READY or before is None:
+            return ""
+        if now.times_ready > before.times_ready:
+            return self.inspect(node, program)
+        primary = self._primary_of(program, now)
+        if now.number == before.number or primary is None or primary.observed().number != now.number:
+            return ""
+        mine, theirs = program.extent(), primary.extent()
+        odd = [name for name in mine if mine[name] != theirs.get(name)]
+        if not odd:
+            return ""
+        made, came, left = mine[odd[0]]
+        return (f"it has completed group {now.number}, and has {left} of {came} messages of queue {odd[0]} ({made}), "
+                f"where its primary has {theirs.get(odd[0])}")  # fmt: skip
+
+    def inspect(self, node: str, program: Qpid) -> str:
+        """Of each queue a ready backup has the same messages at the same places; those ahead may be on their way."""
+        now = program.observed()
+        primary = self._primary_of(program, now) if now.state == READY else None
+        if primary is None:
+            return ""
+        theirs = primary.copies()
+        for name, (made, came, copies) in program.copies().items():
+            if name not in theirs or theirs[name][0] != made:
+                continue
+            messages = theirs[name][2]
+            if lacking := [place for place in messages if place <= came and place not in copies]:
+                return f"it is ready, and lacks the messages {lacking[:3]} of queue {name}, of which it has got {came}"
+            if other := [place for place in messages if place in copies and copies[place] != messages[place]]:
+                return f"it is ready, and its messages {other[:3]} of queue {name} are others than the primary's"
+        return ""
+
+    def _primary_of(self, program: Qpid, now: Observed) -> Qpid | None:
+        """The primary that a backup is attached to, if it still is the one of that generation."""
+        primary = self._programs.get(program.serves_at or "")
+        if primary is None:
+            return None
+        other = primary.observed()
+        return primary if (other.state, other.generation) == (PRIMARY, now.generation) else None
+
+    def ended(self, node: str) -> None:
+        """It runs no more."""
+        self._programs.pop(node, None)
+
+
 class LevelsKept(Watcher):
     """Nothing of its own: a backup is looked at as it is."""
 
@@ -117,6 +227,11 @@ INVARIANTS = (
     Invariant("one-primary-confirms", "at any instant at most one primary may confirm and deliver",
               "the document: Failover and Cluster Resource Managers; Gray and Cheriton 1989", OneConfirms,
               unless=("clock",), where=_MANAGED),
+    Invariant("one-coordinator-a-ballot", "in each ballot one manager coordinates, and each term is of one primary",
+              "Lamport, The Part-Time Parliament, 1998", OneCoordinatorABallot, unless=("disk",), where=_MANAGED,
+              of=(MANAGER,)),
+    Invariant("records-grow", "what a manager has promised, accepted and done only grows",
+              "Lamport, The Part-Time Parliament, 1998", RecordsGrow, unless=("disk",), where=_MANAGED, of=(MANAGER,)),
     Invariant("one-primary-a-term", "in each of the managers' terms at most one broker is primary",
               "Raft paper, Figure 3, Election Safety", OnePrimaryATerm, where=_MANAGED),
     Invariant("states-of-a-broker", "a broker's states follow as the document says; nobody is promoted in catchup",
@@ -126,6 +241,12 @@ INVARIANTS = (
     Invariant("generations-grow", "the generation in a broker's store only grows, unless that is erased",
               "Kafka's leader epochs (KIP-101)", GenerationsGrow, unless=("disk",),
               where={**_MANAGED, "store": (SYNC,)}),
+    Invariant("eligible-has-all", "a broker may be promoted that was ready since it last began to catch up",
+              "the document: Broker discovery and lifecycle; requirement Q10", EligibleHasAll,
+              where={**_MANAGED, "standby": ("hot",)}),
+    Invariant("copies-match", "a backup that is ready has each message of its primary, under the same number",
+              "the document: Replicating browsers", CopiesMatch, unless=("disk",),
+              where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
     Invariant("levels-kept", "what says of itself that it is not replicated is at no backup",
               "the document: Replicating configuration, qpid.replicate", LevelsKept,
               where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),

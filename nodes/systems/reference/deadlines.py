@@ -25,6 +25,15 @@ DEADLINES = (
 )
 """Of all designs."""
 
+GREETING = Deadline(
+    "greeting",
+    {},
+    0.02,
+    "Links: whoever has a new link says at once how it is",
+    what="nothing was said to a peer since there is a link",
+)
+"""Of designs whose nodes tell each other how they are."""
+
 CONNECTIONS = (
     Deadline(
         "idle-connection",

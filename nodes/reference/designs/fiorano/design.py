@@ -31,7 +31,8 @@ _PASSING = (WAITING, ACTIVATING, ACTIVE_TRANSITION, PASSIVE_TRANSITION)
 
 class Observed(NamedTuple):
     """What invariants look at: the server's present and previous state, whether it lets clients in, the epoch in which
-    it holds the lock (0: it does not) and whether its lease runs, and its repository's stamp."""
+    it holds the lock (0: it does not) and whether its lease runs, its repository's stamp, the highest epoch that it has
+    asked for and the highest that it has disowned, and whether it may confirm what only it has."""
 
     state: str
     before: str
@@ -39,6 +40,9 @@ class Observed(NamedTuple):
     lock: int
     holds: bool
     stamp: Stamp
+    asked: int
+    disowned: int
+    alone: bool
 
 
 class Fiorano:
@@ -123,7 +127,8 @@ class Fiorano:
     def observed(self) -> Observed:
         """How this server stands, for invariants."""
         server, lock = self._server, self._server.lock
-        return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp)
+        return Observed(server.state, server.before, server.serves, lock.epoch, lock.holds(), server.stamp,
+                        lock.asked, server.disowned, server.alone)  # fmt: skip
 
     def pending(self) -> Pending:
         """What this server has to do, or to hear, before long."""
@@ -135,6 +140,8 @@ class Fiorano:
             found["link"] = missing
         elif server.peer is None:
             found["hello"] = [""]
+        if unspoken := self._links.unspoken():
+            found["greeting"] = unspoken
         if heard := self._links.last_heard():
             found["silent-peer"] = heard
         if server.state in _PASSING or (server.state == STANDALONE and server.peer is not None):

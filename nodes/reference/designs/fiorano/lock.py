@@ -54,6 +54,11 @@ class Lock(Protocol):
     epoch: int
 
     @property
+    def asked(self) -> int:
+        """The highest epoch that this server has ever asked for."""
+        ...
+
+    @property
     def settled(self) -> int:
         """The highest epoch that this server has asked for and certainly will not come to use."""
         ...
@@ -112,6 +117,11 @@ class GatewayLock:
         self.epoch = 0
         self.connected = False
         """Whether there is a connection with the gateway."""
+
+    @property
+    def asked(self) -> int:
+        """The highest epoch that this server has ever asked for."""
+        return self._asked
 
     @property
     def settled(self) -> int:
@@ -282,6 +292,11 @@ class NoLock:
     def __init__(self, asked: int, note: Callable[[int], None]) -> None:
         self.epoch = self._asked = asked
         self._note = note
+
+    @property
+    def asked(self) -> int:
+        """The highest epoch that there was."""
+        return self._asked
 
     @property
     def settled(self) -> int:

@@ -59,6 +59,11 @@ class Pair(Server):
         return self._active is not None
 
     @property
+    def alone(self) -> bool:
+        """Whether what only this server has may be confirmed now."""
+        return self._active is not None and not self._active.shares and self._active.may_go_alone()
+
+    @property
     def stamp(self) -> Stamp:
         """How far the repository is."""
         return self._repository.stamp

@@ -40,6 +40,8 @@ class Server(ABC):
         self.peer: Hello | None = None
         """What the other server said last on the channel as it is now; None: nothing yet, or there is no channel."""
         self._linked = self._deciding = False
+        self.disowned = 0
+        """The highest epoch of which the other server was told that this one will not come to use it."""
         self.lock: GatewayLock | NoLock
         if options.lock:
             self.lock = GatewayLock(self._runtime, broker.config.node, options, asked, self._note_asked, self.decide,
@@ -53,6 +55,11 @@ class Server(ABC):
     @abstractmethod
     def serves(self) -> bool:
         """Whether clients are let in."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether what only this server has may be confirmed now."""
+        return False
 
     @property
     @abstractmethod
@@ -143,6 +150,7 @@ class Server(ABC):
         """Broadcast the present and the previous state, and how far the repository is."""
         if self._linked:
             stamp = self.stamp
+            self.disowned = max(self.disowned, self.lock.settled)
             self._send(Hello(self.state, self.before, self._options.layer.primary, stamp.whole, stamp.epoch,
                              stamp.counter, stamp.changed, self.lock.settled))
 

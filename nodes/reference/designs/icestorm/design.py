@@ -7,7 +7,7 @@ for. While a replica is not in a group that replicates, requests wait (the clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -184,7 +184,7 @@ class IceStorm:
         if self._broker.stopping:
             return {}
         election = self._election
-        found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
+        found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **election.pending()}
         if missing := self._peers.missing():
             found["link"] = missing
         if election.state != NORMAL:
@@ -203,6 +203,15 @@ class IceStorm:
     def database(self) -> Database:
         """What is replicated."""
         return self._database
+
+    @property
+    def members(self) -> Sequence[str]:
+        """The other members of the group that this replica coordinates."""
+        return tuple(self._election.up)
+
+    def linked(self) -> Mapping[str, int]:
+        """The replicas to which there is a link, each with how many have broken before."""
+        return self._peers.linked()
 
     @property
     def replicas(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from nodes.reference.api import Broker
+from nodes.reference.api import Broker, Pending
 from nodes.reference.bugs import (
     COORDINATOR_STAMP_IGNORED,
     FULL_START_SKIPPED,
@@ -85,6 +85,8 @@ class Election:
         self._issued: dict[str, None] = {}
         self._seen_by: dict[str, int] = {}
         self._merge_due: tuple[str, float] | None = None
+        self._highest = 0
+        """The highest priority among the coordinators that were found when this one last looked."""
         self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
@@ -134,6 +136,14 @@ class Election:
         self._runtime.point(DROPPED)
         if self.state == NORMAL and 1 + len(self.up) < self.needed:
             self.recover("the majority is lost")
+
+    def pending(self) -> Pending:
+        """The election that is under way, or the merge that this coordinator is to begin."""
+        if self.state in (ELECTION, REORGANIZATION):
+            return {"election": [(self.state, self.group)]}
+        if self._merge_due is None or self._merge_due[0] != self.group:
+            return {}
+        return {"merge" if self.ident > self._highest else "later-merge": [self.group]}
 
     # What others ask.
 
@@ -288,7 +298,7 @@ class Election:
 
     def _may_merge(self, highest: int) -> bool:
         """Whether this coordinator, which has found others, has left those of higher priority enough time."""
-        now = self._runtime.now()
+        now, self._highest = self._runtime.now(), highest
         if self._merge_due is None or self._merge_due[0] != self.group:
             delay = merge_delay(self.ident, highest, len(self.replicas), self._options.election_timeout)
             self._merge_due = (self.group, now + delay)

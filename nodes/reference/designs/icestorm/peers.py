@@ -92,6 +92,7 @@ class Peers:
         self._timeout = options.response_timeout
         self._number = 0
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
+        self._broken = dict.fromkeys(self.names, 0)
         # Silence proves nothing here: a replica is asked, and has failed when it does not answer.
         self._links = links(broker.runtime, self, config.node, config.peers, options.cluster,
                             silence=2 * options.response_timeout, retry=options.response_timeout / 4,
@@ -104,6 +105,11 @@ class Peers:
     def missing(self) -> list[str]:
         """The replicas to which there is no link."""
         return self._links.missing()
+
+    def linked(self) -> dict[str, int]:
+        """The replicas to which there is a link, each with how many have broken before."""
+        missing = self._links.missing()
+        return {name: self._broken[name] for name in self.names if name not in missing}
 
     async def stop(self) -> None:
         """Close all links."""
@@ -161,6 +167,7 @@ class Peers:
 
     def link_down(self, peer: str) -> None:
         """Nobody will answer what was asked on it."""
+        self._broken[peer] += 1
         waiting, self._waiting[peer] = self._waiting[peer], {}
         for future in waiting.values():
             if not future.done():

@@ -221,6 +221,8 @@ class Joram:
             found["master"] = [""]
         if replica.log.applied < replica.committed:
             found["unapplied"] = [replica.log.applied]
+        if unspoken := links.unspoken():
+            found["greeting"] = unspoken
         heard = links.last_heard()
         if leader is None:
             master = self._live_master()

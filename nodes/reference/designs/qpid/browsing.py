@@ -44,6 +44,8 @@ from nodes.reference.points import ATTACHED, CATCH_UP_SENT
 
 _WINDOW = 8
 """Groups that may be under way while a backup catches up."""
+_CHUNKS = 4
+"""Pieces of what a backup lacks that are as much as one part of a group."""
 
 
 @dataclass(eq=False)
@@ -64,6 +66,7 @@ class Browser:
     live: bool = False
     counts: bool = True
     under_way: int = 0
+    sent: int = 0
     caught_up_at: int = -1
     held: deque[tuple[int, list[Event]]] = field(default_factory=deque)
     held_bytes: int = 0
@@ -135,6 +138,11 @@ class Browsing:
             browser.state, browser.counts = READY, not browser.optional
             self._broker.runtime.log("backup ready", backup=name)
 
+    def lacking(self) -> list[tuple[str, int]]:
+        """The backups that catch up and could be sent more, each with how many groups it was sent."""
+        return [(browser.name, browser.sent) for browser in self.browsers.values()
+                if not browser.live and browser.under_way < _WINDOW]
+
     # What they are told.
 
     def tell(self, events: list[Event]) -> None:
@@ -167,7 +175,8 @@ class Browsing:
 
     def _send_group(self, browser: Browser, number: int, events: list[Event]) -> None:
         browser.under_way += 1
-        for part, more in parts_of(events):
+        browser.sent += 1
+        for part, more in parts_of(events, _CHUNKS * self._options.catchup_chunk):
             self._send(browser.name, Events(number, self._generation, part, more))
 
     # They come and go.

@@ -36,13 +36,18 @@ class NoQuorum(Exception):
 
 class Observed(NamedTuple):
     """What invariants look at: the broker's state, the term in which its manager made it primary (0: it did not),
-    whether it may confirm and deliver, and what its store says of itself."""
+    whether it may confirm and deliver, what its store says of itself; how often it has become ready, whether it may be
+    promoted, and may by a person's word; and the last group that it has told of, or completed."""
 
     state: str
     term: int
     confirms: bool
     store: str
     generation: int
+    times_ready: int
+    eligible: bool
+    vouched: bool
+    number: int
 
 
 class Qpid:
@@ -141,7 +146,8 @@ class Qpid:
         roles, status = self._roles, self._roles.store.now
         leads = roles.primary is not None
         term = self._permission.term if leads and self._permission is not None else 0
-        return Observed(roles.state, term, leads and self.confirms(), status.state, status.generation)
+        return Observed(roles.state, term, leads and self.confirms(), status.state, status.generation,
+                        roles.times_ready, roles.eligible, roles.forced, roles.number)  # fmt: skip
 
     def confirms(self) -> bool:
         """Whether this broker is primary, and may confirm and deliver now."""
@@ -155,6 +161,8 @@ class Qpid:
         found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
         if missing := self._links.missing():
             found["link"] = missing
+        if unspoken := self._links.unspoken():
+            found["greeting"] = unspoken
         if heard := self._links.last_heard():
             found["silent-peer"] = heard
         if roles.state == CONNECTING:
@@ -178,6 +186,19 @@ class Qpid:
         """How far this broker is (generation, number of the last group), and what of its queues backups then hold;
         None where it is a backup that has not everything."""
         return self._roles.replicated()
+
+    @property
+    def serves_at(self) -> str | None:
+        """The primary that this backup is attached to."""
+        return self._roles.serves_at
+
+    def extent(self) -> dict[str, tuple[str, int, int]]:
+        """Of each queue whose messages are replicated which one it is, how many have come into it and are in it."""
+        return self._roles.extent()
+
+    def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
+        """The same, with the content of each message by its position, instead of how many there are."""
+        return self._roles.copies()
 
     # Time.
 

@@ -98,7 +98,7 @@ MAX_HELD = 1 << 22
 
 
 PART = 256 << 10
-"""Bytes, about, of one part of a group."""
+"""Bytes, about, of one part of a group, where nothing else is said."""
 MAX_GROUP = 1 << 28
 """Bytes, about, of a group that a backup takes, which must hold all its parts at once; a primary makes no such."""
 _FEW_BYTES = 40
@@ -127,13 +127,14 @@ def _weight(value: Any) -> int:
     return _FEW_BYTES
 
 
-def parts_of(events: list[Event]) -> Iterator[tuple[list[Event], bool]]:
-    """A group in parts that fit into frames, each with whether there is more; an empty group is one part."""
+def parts_of(events: list[Event], most: int = PART) -> Iterator[tuple[list[Event], bool]]:
+    """A group in parts of about ``most`` bytes, which fit into frames, each with whether there is more; an empty group
+    is one part."""
     part: list[Event] = []
     size = 0
     for event in events:
         size += _size(event)
-        if part and size > PART:
+        if part and size > most:
             yield part, True
             part, size = [], _size(event)
         part.append(event)

@@ -360,6 +360,8 @@ class Primary:
         slow = [(each.name, each.until) for each in self.browsers.values() if each.counts and each.state == CATCHUP]
         if slow:
             found["slow-backup"] = slow
+        if lacking := self._browsing.lacking():
+            found["catch-up-window"] = lacking
         if sent := [(each.name, each.number, each.under_way) for each in self.browsers.values() if each.under_way]:
             found["browser"] = sent
         return found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference.api import Broker, Command, ConfigError, Image
 from nodes.reference.bugs import DIRTY_STORE_STARTS, INQUORATE_BROKER_LIVES, PROMOTED_IN_CATCHUP, switched_on
 from nodes.reference.designs.qpid.backup import Backup
-from nodes.reference.designs.qpid.configuration import QUEUE, Configuration
+from nodes.reference.designs.qpid.configuration import CREATED, QUEUE, Configuration
 from nodes.reference.designs.qpid.eviction import Eviction
 from nodes.reference.designs.qpid.messages import Attach, Completed, Events, Hello, Message, Refuse, check_attach
 from nodes.reference.designs.qpid.options import ASYNC, COLD, FENCING, LM6B, MESSAGES, NO_STORE, NONE, Options
@@ -85,6 +85,8 @@ class Roles:
         self.backup = self._as_backup(discard=self.store.now.state == DIRTY and not self._cold)
         self.primary: Primary | None = None
         self.serves_at: str | None = None
+        self.times_ready = 0
+        """How often this broker has become ready."""
         self._heard: dict[str, Hello] = {}
         self._held_until = -math.inf
 
@@ -134,6 +136,28 @@ class Roles:
             "positions": frozenset((name, positions.get(name, 0)) for name in told),
             "messages": frozenset((name, number) for name in told for number in held.get(name, ())),
         }
+
+    @property
+    def number(self) -> int:
+        """The last group of this primary, or the last that this backup has completed."""
+        return self.primary.number if self.primary is not None else self.backup.completed
+
+    def _copied(self) -> Iterator[tuple[str, str]]:
+        """Each queue whose messages are replicated, with what tells it from an earlier one of its name."""
+        for (kind, name), arguments in self.configuration.items():
+            if kind == QUEUE and self._options.level(name, arguments) == MESSAGES:
+                yield name, arguments.get(CREATED, "")
+
+    def extent(self) -> dict[str, tuple[str, int, int]]:
+        """Of each queue whose messages are replicated which one it is, how many have come into it and are in it."""
+        positions, depths = self._engine.positions(), self._engine.depths()
+        return {name: (made, positions.get(name, 0), depths.get(name, 0)) for name, made in self._copied()}
+
+    def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
+        """Of each queue whose messages are replicated which one it is, how many have come into it, and the content of
+        each that is in it."""
+        positions, contents = self._engine.positions(), self._engine.contents()
+        return {name: (made, positions.get(name, 0), contents.get(name, {})) for name, made in self._copied()}
 
     def close_connections(self) -> None:
         """Connections end with their broker: what their clients had not acknowledged goes back into the queues."""
@@ -297,6 +321,7 @@ class Roles:
 
     def _change_state(self, state: str, **fields: Any) -> None:
         self.state = state
+        self.times_ready += state == READY
         self._runtime.log(state, generation=self.generation, **fields)
         self.greet_all()
 

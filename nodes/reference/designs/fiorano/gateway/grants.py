@@ -51,6 +51,11 @@ class Grants:
         # Whoever held it when the gateway went away may still believe so.
         self._until = now + lease * MARGIN
 
+    @property
+    def holder_until(self) -> float:
+        """Until when the last holder may believe that it holds the lock."""
+        return self._until
+
     def is_taken(self, name: str, now: float) -> bool:
         """Whether somebody other than ``name`` may believe that it holds the lock."""
         return now < self._until and self.record.holder != name and TWO_HOLDERS not in self._bugs

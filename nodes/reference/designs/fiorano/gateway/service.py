@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
-from nodes.reference.api import ConfigError, Runtime
+from nodes.reference.api import ConfigError, Pending, Runtime
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig
 from nodes.reference.designs.fiorano.gateway.grants import Grants, Record, Take
 from nodes.reference.designs.fiorano.gateway.lockfile import MOST_EPOCH, LockFile, decoded, encoded
@@ -26,6 +26,8 @@ from nodes.reference.designs.fiorano.gateway.protocol import (
 from nodes.reference.replication.links import Complaints, FrameParser, Handshake, LinkError, encode_frame
 from nodes.timeouts import within
 
+GATEWAY = "gateway"
+"""What it is to whoever watches programs."""
 MAX_CONNECTIONS = 64
 _HANDSHAKE_SECONDS = 2.0
 _CHUNK = 1 << 16
@@ -33,8 +35,20 @@ _LOOKS = 5
 """How often in a lease the gateway looks whether the lock file still is there."""
 
 
+class GatewayObserved(NamedTuple):
+    """What invariants look at: whether it has read its lock file, and for whom that says the lock is held, in which
+    epoch, until when by the gateway's clock."""
+
+    ready: bool
+    epoch: int
+    holder: str
+    until: float
+
+
 class Gateway:
     """Grants the lock to the servers that its configuration names."""
+
+    kind = GATEWAY
 
     def __init__(self, config: GatewayConfig, runtime: Runtime, file: LockFile) -> None:
         self._config, self._runtime, self._file = config, runtime, file
@@ -45,6 +59,23 @@ class Gateway:
         """What the lock file should hold; None: nothing."""
         self._turn = asyncio.Lock()
         self._writers: dict[asyncio.StreamWriter, None] = {}
+        runtime.expose("fiorano/0", SERVICE, self)
+
+    # What invariants look at.
+
+    def observed(self) -> GatewayObserved:
+        """Who holds the lock."""
+        record = self._grants.record
+        return GatewayObserved(self._written is not None, record.epoch, record.holder, self._grants.holder_until)
+
+    def pending(self) -> Pending:
+        """Nobody waits for a gateway: servers ask again."""
+        return {}
+
+    def is_held_by(self, server: str) -> bool:
+        """Whether that server may believe now that it holds the lock."""
+        grants = self._grants
+        return grants.record.holder == server and self._runtime.now() < grants.holder_until
 
     async def run(self) -> None:
         """Serve until the task is cancelled.

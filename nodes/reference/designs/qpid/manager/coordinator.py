@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from nodes.reference.api import Runtime
+from nodes.reference.api import Pending, Runtime
 from nodes.reference.designs.qpid.manager.membership import (
     NEVER,
     Answers,
@@ -103,6 +103,16 @@ class Coordinator:
         if not self.cleared or self.bootstrap:
             return []
         return [name for name in self._latest_note().names if name != self.record.primary]
+
+    def pending(self) -> Pending:
+        """What it has to do about there being no coordinator."""
+        now = self._runtime.now()
+        if self.phase in (ASKING, STANDING):
+            return {"ballot": [self._ballot]}
+        if self.phase == COORDINATING or self._hears_coordinator(now) or (
+                len(self._others.alive()) < self._membership.needed):
+            return {}
+        return {"candidacy": [self._stand_at]}
 
     def tick(self) -> None:
         """As coordinator keep a primary; else stand, if there is no coordinator and it is this one's turn."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from nodes.reference.api import Runtime
+from nodes.reference.api import Pending, Runtime
 from nodes.reference.designs.qpid.control import Control
 from nodes.reference.designs.qpid.manager.addresses import Addresses
 from nodes.reference.designs.qpid.manager.config import ManagerConfig
@@ -23,12 +23,29 @@ from nodes.reference.designs.qpid.manager.services import Services
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
 from nodes.reference.replication.links import LinkError, Links
 
+MANAGER = "manager"
+"""What it is to whoever watches programs."""
 _LATE = 2
 """Heartbeat intervals from one tick to the next, above which this process itself has stood still."""
 
 
+class ManagerObserved(NamedTuple):
+    """What invariants look at: the phase, the ballot in which it is coordinator (0: it is not), and its record."""
+
+    phase: str
+    leads: int
+    promised: int
+    ballot: int
+    term: int
+    primary: str
+    promoted: int
+    finished: int
+
+
 class Manager:
     """The manager of one node."""
+
+    kind = MANAGER
 
     def __init__(self, config: ManagerConfig, runtime: Runtime, programs: Programs,
                  addresses: Addresses | None = None) -> None:
@@ -55,6 +72,22 @@ class Manager:
         self._reports: dict[str, Report] = {}
         self._quorum = False
         self._ticked = runtime.now()
+        runtime.expose("qpid/managers", f"{config.node}.manager", self)
+
+    # What invariants look at.
+
+    def observed(self) -> ManagerObserved:
+        """How this manager stands."""
+        coordinator, record = self.coordinator, self._store.record
+        return ManagerObserved(coordinator.phase, coordinator.ballot, record.promised, record.ballot, record.term,
+                               record.primary, record.promoted, record.finished)  # fmt: skip
+
+    def pending(self) -> Pending:
+        """What this manager has to do before long."""
+        found: dict[str, Collection[Hashable]] = dict(self.coordinator.pending())
+        if missing := self._links.missing():
+            found["manager-link"] = missing
+        return found
 
     async def run(self) -> None:
         """Manage until the task is cancelled; then the broker is ended in order.
