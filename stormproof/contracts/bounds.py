@@ -66,9 +66,10 @@ FRAMES, BYTES = "frames", "bytes"
 class WorkBound:
     """How many frames, or bytes, the machines of a run may send each other; ``name`` says of what.
 
-    For each one that clients have sent to them, so many (``each``) to each other machine. And from each machine to each
-    other: of each setting in ``times``, so many in each such time; ``fixed`` for the start, and again for each fault.
-    It is claimed as a ``Bound`` is.
+    For each one that clients have sent to them, so many (``each``) to each other machine; each of their frames counts
+    for ``more`` than it holds (what has to be told of it besides). And from each machine to each other: of each setting
+    in ``times``, so many in each such time; ``fixed`` for the start, and again for each fault. It is claimed as a
+    ``Bound`` is.
     """
 
     name: str
@@ -78,6 +79,7 @@ class WorkBound:
     source: str
     unless: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    more: float = 0
 
     def claimed(self, test: Test) -> bool:
         """Whether it must hold in a test."""
@@ -92,12 +94,13 @@ class WorkBound:
         """What it is, for a person."""
         every = [f"{count:g} in each {name}" for name, count in self.times.items()]
         each = f"{self.each:g} to each other machine for each that clients sent"
+        each += f" (and {self.more:g} more in each frame)" if self.more else ""
         return f"{each}; between any two, {' and '.join([*every, f'{self.fixed:g} for the start and each fault'])}"
 
     def to_json(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What a run's description says of it."""
         return {"each": self.each, "second": self.a_second(options), "fixed": self.fixed, "formula": self.formula,
-                "source": self.source}  # fmt: skip
+                "source": self.source, "more": self.more}  # fmt: skip
 
 
 def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[str, Any]]:

@@ -48,6 +48,10 @@ def test_bytes_are_judged_by_themselves() -> None:
     assert judged(820, size=2000, work_bounds=both).verdict == "valid"
     outcome = judged(821, size=2001, work_bounds=both)
     assert [each.detail["bound"] for each in outcome.anomalies] == ["frames", "bytes"] and outcome.count == 2
+    with_heads = {"bytes": WorkBound("bytes", 2.0, {}, 0.0, "ours", more=5).to_json({})}
+    assert "(and 5 more in each frame)" in with_heads["bytes"]["formula"]
+    assert judged(0, size=6000, work_bounds=with_heads).verdict == "valid", "2 x 2 x (1,000 + 5 x 100)"
+    assert judged(0, size=6001, work_bounds=with_heads).verdict == "invalid"
 
 
 def test_without_a_bound_or_a_count_nothing_is_said() -> None:

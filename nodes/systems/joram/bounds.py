@@ -33,5 +33,5 @@ _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which
 
 WORK = (
     WorkBound(FRAMES, 2, {"detection_timeout": 6}, 20, _ENTRIES, ("clock",)),
-    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock",)),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock",), more=40),
 )

@@ -37,5 +37,5 @@ _COPIES = ("Cluster Resource Managers: managers send each other five heartbeats 
 
 WORK = (
     WorkBound(FRAMES, 0.3, {"manager_lease": 35}, 100, _COPIES, ("clock",), _OURS),
-    WorkBound(BYTES, 3.5, {"manager_lease": 3000}, 6000, _COPIES, ("clock",), _OURS),
+    WorkBound(BYTES, 3.5, {"manager_lease": 3000}, 9000, _COPIES, ("clock",), _OURS),
 )
