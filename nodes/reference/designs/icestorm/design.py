@@ -278,8 +278,11 @@ class IceStorm:
         if not cost.isdecimal() or len(cost) > _MAX_COST_DIGITS:
             raise CommandError("bad-cost")
         await self._until_active()
-        if topic not in self._database.topics:
-            raise CommandError("no-such-topic")
+        while topic not in self._database.topics:
+            # A replica that a group has left behind does not know that for a while: whoever coordinates is asked.
+            await self._request(Request("retrieve", topic, replica=self._broker.config.node))
+            await asyncio.sleep(_AGAIN)
+            await self._until_active()
         self._delivery.publish(topic, headers, command.args["body"])
 
     async def _request(self, request: Request) -> Any:
