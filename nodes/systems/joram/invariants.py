@@ -245,6 +245,8 @@ class GroupsOverlap(Watcher):
         group = frozenset(program.group)
         former = self._groups.get(node)
         self._groups[node] = group
+        if former == group:  # a log that is cut off behind what is not committed begins with the group of before
+            return ""
         if former is not None and now.leads and before is not None and len(former ^ group) > 1:
             return f"the group changed by {len(former ^ group)} replicas at once"
         if before is not None and before.leads and now.leads and now.group_index > before.group_index > now.committed:
