@@ -9,10 +9,10 @@ from stormproof.contracts.keeps import LEFT
 from stormproof.text import amount
 from stormproof.vocabulary import ANY
 
-FEW = 14
+FEW = 3
 """Things that a container or a table may hold at rest beyond what it held before the load, though nobody has declared
 it. A program has many small tables; one that has more in it has kept something of what it did, were it only of each
-connection."""
+peer that was away."""
 NESTED = 4
 """So many times more may be in the containers of a container, at each level."""
 FOR_EACH = 3
