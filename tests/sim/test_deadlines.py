@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def test_what_moves_on_has_its_time_anew() -> None:
     assert watch.look(program, 20.0, 0.0, 0.0) is None
 
 
+@pytest.mark.requirement("H17", part=True)
+def test_what_a_program_plans_too_far_ahead_is_late_at_once() -> None:
+    class Planning(Program):
+        def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
+            return {"own": {"b": 1.5}}
+
+    program = Planning()
+    program.waits = {"own": ["a", "b"]}
+    assert looks(program, [0.0]) == ""
+    assert looks(program, [0.0, 0.2]) == "own: it waits for 1.7 s by its own plan, and may be for 1.5 s (b)"
+
+
 def test_names_are_told_apart_and_settings_are_there() -> None:
     for name in SYSTEMS.names():
         system = SYSTEMS.load(name)
@@ -78,6 +91,9 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
 @pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
     ("idle-by-parts", "idle-connection", "kill,pause", 3), ("dials-rarely", "link", "partition", 1),
     ("renews-late", "renewal", "kill", 1),
+    ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
+    ("hello-late", "greeting", "partition", 1), ("ballots-rarely", "candidacy", "kill", 1),
+    ("idle-timer-goes-on", "idle-client", "points", 3), ("election-without-end", "election", "points,kill", 1),
     pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
     pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip

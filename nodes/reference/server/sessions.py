@@ -111,7 +111,8 @@ class Session:
     """From accepting the TCP connection to its end.
 
     ``conn`` is the id of the connection context once one was asked for, as the ``asked``-th here; ``principal`` who has
-    logged in, 0 for the broker's own login; ``ended`` is true when the client gets nothing any more; ``held`` is what the session counts for in the broker's budget of memory.
+    logged in, 0 for the broker's own login; ``ended`` is true when the client gets nothing any more; ``held`` is what
+    the session counts for in the broker's budget of memory.
     """
 
     def __init__(self, host: SessionHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
