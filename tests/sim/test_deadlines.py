@@ -98,7 +98,8 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
     pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path) -> None:
-    case = Case(BUGS[bug].design, "queue", nemesis, None, 22.0, 17.0, {"bug": bug, "min_ok": "5"})
+    workload = "subscriptions" if BUGS[bug].design == "icestorm" else "queue"
+    case = Case(BUGS[bug].design, workload, nemesis, None, 22.0, 17.0, {"bug": bug, "min_ok": "5"})
     found, *_ = run_and_judge(case, seed, tmp_path, tmp_path, ALL)
     assert found.broken == (INVARIANTS,) and BUGS[bug].edited, found.sentence
     assert found.run_dir is not None

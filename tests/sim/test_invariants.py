@@ -267,7 +267,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "asked-on-disk": (replace(FIORANO, settings={"min_ok": "5", "bug": "epoch-not-noted"}), nothing),
     "disowned-stays": (FIORANO, all_disowned),
     "confirms-in-its-epoch": (FIORANO, never_adopted),
-    "eligible-has-all": (replace(QPID, settings={"min_ok": "5", "bug": "eligible-after-loss"}), nothing),
+    "eligible-has-all": (bug("promoted-in-catchup"), nothing),
     "copies-match": (QPID, other_messages),
     "one-coordinator-a-ballot": (QPID, same_ballots),
     "records-grow": (replace(QPID, nemesis="kill", settings={"min_ok": "5"}), forgotten_record),
