@@ -36,7 +36,7 @@ class Membership(Fault):
     kinds = KINDS
     drawn = 4
     aimed_kinds = (REMOVE,)
-    draws = (Draw("membership_kind", ("add", "remove", "add,remove"), 0.7),)
+    draws = (Draw("membership_kind", ("add", "add-all", "remove", "add,remove", "add-all,remove"), 0.8),)
     options = (kind_option("membership", (*KINDS, REMOVE), several=True),)
 
     def __init__(self) -> None:

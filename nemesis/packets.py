@@ -11,7 +11,7 @@ import random
 from dataclasses import asdict
 
 from nemesis.families import ANY_KIND, kind_option, option_value
-from nemesis.partition import CLIENTS, NETWORK, across, arrow, networks_hit
+from nemesis.partition import CLIENTS, NETWORK, across, arrow, links_between, networks_hit
 from stormproof.contracts.backend import PACKETS, Link, LinkConditions, PacketFaults
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
@@ -22,12 +22,13 @@ from stormproof.history.undo import CONDITIONS
 KINDS = ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "reset", "flaky")
 
 
-ALL, ONE, PAIR, ONE_WAY = "all", "one", "pair", "one-way"
+ALL, ONE, PAIR, ONE_WAY, TO_CLIENTS = "all", "one", "pair", "one-way", "clients"
 WHERE = Option(
     "packets_links",
     ANY_KIND,
-    "links that suffer: of all nodes, of one, between two of them, or from one to another; any: of all or of one",
-    (ANY_KIND, ALL, ONE, PAIR, ONE_WAY),
+    "links that suffer: of all nodes, of one, between two of them, from one to another, or between nodes and clients, "
+    "also those beside them; any: of all or of one, or of clients where there is one node",
+    (ANY_KIND, ALL, ONE, PAIR, ONE_WAY, TO_CLIENTS),
 )
 
 
@@ -40,15 +41,17 @@ class Packets(Fault):
     needs = (PACKETS,)
     effects = frozenset({DELAYS_MESSAGES})
     kinds = KINDS
-    draws = (Draw("clients", ("outside",), 0.3),)
+    draws = (Draw("clients", ("outside",), 0.3), Draw("packets_links", ("clients",), 0.15))
     options = (kind_option("packets", KINDS, several=True), WHERE, CLIENTS, NETWORK)
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose all nodes or one, and how bad it is; ``targets`` are the nodes whose links suffer."""
         machines = facts.topology.machines or facts.nodes
-        if len(machines) < 2:
-            raise Infeasible("packet faults need at least two machines")
         where = str(option_value(facts.options, WHERE))
+        if where == TO_CLIENTS or (where == ANY_KIND and len(machines) < 2):
+            return _plan_clients(kind, facts, rng)
+        if len(machines) < 2:
+            raise Infeasible("packet faults between nodes need at least two machines")
         if where in (PAIR, ONE_WAY):
             return _plan_pair(kind, where, facts, rng)
         everybody = rng.random() < 0.5
@@ -80,6 +83,17 @@ class Packets(Fault):
         await _packets(cluster).set_conditions({})
         counters = {arrow(link): affected.get(link, 0) for link in sorted(plan.conditions)}
         return Evidence({"affected": counters}, any(counters.values()))
+
+
+def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """All links between nodes, or one of them, and clients, wherever these stand."""
+    hosts = sorted(set(facts.hosts.values()))
+    if not hosts:
+        raise Infeasible("no client has a place of its own on the network")
+    targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
+    links = links_between(targets, hosts, ()) | links_between(hosts, targets, ())
+    return FaultPlan(kind, tuple(targets), note="clients", conditions=dict.fromkeys(sorted(links),
+                                                                                     conditions_of(kind, rng)))
 
 
 def _plan_pair(kind: str, where: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

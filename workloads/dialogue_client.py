@@ -459,8 +459,8 @@ class DialogueClient(StompClient):
         if model.exchanges and rng.random() < 0.6:
             exchange = rng.choice(sorted(model.exchanges))
         there, has_queue = exchange in model.exchanges, queue in model.queues
-        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "list",
-                          "level")):
+        match rng.choice(("exchange", "exchange", "bind", "bind", "bind", "unbind", "queue", "queue",
+                          "list", "level")):
             case "exchange" if there and rng.random() < 0.5:
                 await self._ask("delete-exchange", {"exchange": exchange}, None)
                 model.delete_exchange(exchange)
@@ -490,6 +490,9 @@ class DialogueClient(StompClient):
             case "queue" if model.queues[queue].subscription is None and not self._meant_for(queue):
                 await self._ask("delete-queue", {"queue": queue}, None)
                 model.delete_queue(queue)
+                if rng.random() < 0.7:  # the next of its name has nothing of it
+                    for _ in range(rng.choice((1, 2, 4))):
+                        await self._send_to(f"/queue/{queue}")
             case "list":
                 await self._list()
             case "level":

@@ -9,10 +9,10 @@ from stormproof.contracts.keeps import LEFT
 from stormproof.text import amount
 from stormproof.vocabulary import ANY
 
-FEW = 14
+FEW = 3
 """Things that a container or a table may hold at rest beyond what it held before the load, though nobody has declared
-it. A program has many small tables; one that has more in it has kept something of what it did, were it only of each
-connection."""
+it, or one for each machine, if those are more. A program has many small tables; one that has more in it has kept
+something of what it did, were it only of each time that a peer was away."""
 NESTED = 4
 """So many times more may be in the containers of a container, at each level."""
 FOR_EACH = 3
@@ -35,12 +35,13 @@ def check(run: Run) -> CheckOutcome:
     for holdings in (run.info.get("rest_before") or {}).values():
         before |= {name: max(count, before.get(name, 0)) for name, count in holdings.items()}
     found: list[Anomaly] = []
+    few = max(FEW, len(rest))
     for node, holdings in sorted(rest.items()):
         limits = {name: [limit for start, limit in keeps.items() if name.startswith(start)] for name in holdings}
         left = max((count for name, count in holdings.items() if LEFT in limits[name]), default=0)
         for name, count in sorted(holdings.items()):
             levels = NESTED ** name.count("[]")
-            most = max([FEW * levels + before.get(name, 0), *(limit * levels for limit in limits[name])])
+            most = max([few * levels + before.get(name, 0), *(limit * levels for limit in limits[name])])
             most += FOR_EACH * left
             if LEFT not in limits[name] and count > most:
                 found.append(Anomaly("leak", (), detail={"node": node, "what": name, "holds": count, "most": most,

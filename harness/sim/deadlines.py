@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from stormproof.contracts.deadline import Deadline, Waits
+from stormproof.contracts.deadline import Deadline, Plans, Waits
 
 PERIOD = 0.1
 """Simulated seconds between two looks at a node."""
@@ -38,6 +38,7 @@ class Deadlines:
         ran = 0.0 if last is None else now - max(last, ran_on)
         calm = 0.0 if last is None or calm_since is None else max(0.0, now - max(last, ran_on, calm_since))
         pending = program.pending()
+        planned = program.planned() if isinstance(program, Plans) else {}
         for deadline, seconds in self._claimed:
             found = pending.get(deadline.name)
             known = self._pending[deadline.name]
@@ -48,8 +49,11 @@ class Deadlines:
             more = calm if deadline.calm else ran
             self._pending[deadline.name] = now_known = {thing: known[thing] + more if thing in known else 0.0
                                                         for thing in found}  # fmt: skip
-            longest = max(now_known.values())
+            left = planned.get(deadline.name)
+            lasts = {thing: lasted + left.get(thing, 0.0) for thing, lasted in now_known.items()} if left else now_known
+            longest = max(lasts.values())
             if longest > seconds + PERIOD:
-                thing = next(each for each, lasted in now_known.items() if lasted == longest)
-                return deadline, f"{deadline.what} for {longest:.3g} s, and may be for {seconds:.3g} s ({thing})"
+                thing = next(each for each, lasted in lasts.items() if lasted == longest)
+                plan = " by its own plan" if longest > now_known[thing] else ""
+                return deadline, f"{deadline.what} for {longest:.3g} s{plan}, and may be for {seconds:.3g} s ({thing})"
         return None

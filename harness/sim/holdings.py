@@ -9,8 +9,11 @@ from typing import Any
 
 from harness.sim.disk import Database
 
-LEAST = 6
+LEAST = 2
 """A container with fewer things is not told."""
+_ALL_TABLES = ("SELECT name FROM sqlite_master WHERE type='table' UNION "
+               "SELECT name FROM sqlite_temp_master WHERE type='table'")
+"""Temporary ones, too: they are kept until somebody drops them, or the program ends."""
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 _MODULES = ("nodes.", "stormproof.")
 
@@ -67,7 +70,7 @@ def _is_new(value: Any, seen: set[int]) -> bool:
 
 def _tables(database: Database) -> Iterator[tuple[str, int]]:
     try:
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+        names = [name for (name,) in database.execute(_ALL_TABLES)]
         for name in names:
             ((count,),) = list(database.execute(f'SELECT count(*) FROM "{name}"'))
             yield f"table {name}", int(count)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stormproof.contracts.bounds import Bound
 from stormproof.test import Test
@@ -28,9 +28,20 @@ class Waits(Protocol):
         ...
 
 
+@runtime_checkable
+class Plans(Protocol):
+    """A program that knows of some things when it will do something about them."""
+
+    def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
+        """Name of a deadline -> thing that is pending -> for how many seconds more it is going to be, at least."""
+        ...
+
+
 @dataclass(frozen=True)
 class Deadline(Bound):
     """``what`` may be pending for so many seconds at most.
+
+    What is going to be pending for too long by the program's own plans is late already.
 
     Only time counts in which the node runs: not while it is paused, or waits for its disk. Of one that is ``calm`` only
     time counts in which no fault is in force: it depends on other nodes.

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from broker_process import BrokerProcess, RawClient, status
+
+from nodes.reference.api import Config, Opened
+from nodes.reference.server.broker import ReferenceBroker
+from nodes.reference.server.frames import Greeting
+from nodes.reference.server.runtime import RealRuntime
+from nodes.reference.server.sessions import Session
 
 Start = Callable[..., BrokerProcess]
 pytestmark = pytest.mark.requirement("J15")
@@ -113,3 +122,47 @@ async def test_a_connection_can_be_resumed_after_the_broker_was_killed(start_bro
     again = await client.expect("MESSAGE")
     assert again.headers == message.headers
     await client.confirmed("ACK", {"id": again.headers["ack"], "x-seq": "3"})
+
+
+class Sitting:
+    """A session as far as the broker seats it."""
+
+    conn: str | None = None
+    reliable, admin, principal, asked = True, False, 0, 0
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def end(self, reason: str, headers: Any = None) -> None:
+        self.reasons.append(reason)
+
+    def receive(self, effect: Any) -> None:
+        """Nothing has to be told."""
+
+    def flush(self) -> None:
+        """There is nothing to be written."""
+
+
+async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client is back before the broker hears that its connection of before has ended."""
+    config = Config("n1", "standalone", str(tmp_path), port=0)
+    broker = ReferenceBroker(config, RealRuntime(config, io.StringIO()))
+    await broker.start()
+    monkeypatch.setattr(broker.design, "submit", lambda command: None)
+    older, newer, latest = (cast(Session, Sitting()) for _ in range(3))
+    broker.open(older, Greeting("guest", "guest", 0, 0, False, True, None, 0))
+    assert older.conn is not None
+    conn = older.conn
+    broker.release([Opened(conn, 0)])
+    back = Greeting("guest", "guest", 0, 0, False, True, conn, 0)
+    broker.open(newer, back)
+    broker.leave(older)
+    assert "idle-connection" not in broker.pending()
+    broker.open(latest, back)
+    broker.release([Opened(conn, 0), Opened(conn, 0)])
+    assert not {"idle-client", "idle-connection", "overtaken"} & set(broker.pending())
+    assert cast(Any, newer).reasons == ["the connection was taken over"] and not cast(Any, latest).reasons
+    broker.leave(latest)
+    assert [name for name, _ in broker.pending()["idle-connection"]] == [conn], "now it is"
+    await broker.stop()

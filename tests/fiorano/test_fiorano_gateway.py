@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,18 @@ async def test_the_epoch_is_in_the_lock_file_before_the_answer(tmp_path: Path) -
     async with running(tmp_path) as again, asking(again) as one:
         assert await one.ask("take", 1, 4, 4, ALONE, 5) == ["held", 1, 4], "n2 may still believe that it holds the lock"
         assert await take(one, 4, 4, ALONE, 5) == ["granted", 1, 5]
+
+
+@pytest.mark.requirement("F3", part=True)
+async def test_a_server_has_one_connection_the_newest(tmp_path: Path) -> None:
+    """One whose machine has lost its power tells nobody that its connection is over."""
+    async with running(tmp_path) as gateway, asking(gateway) as former, asking(gateway, "n2") as other:
+        assert (await former.ask("renew", 1, 9))[0] == "lost"
+        async with asking(gateway) as newest:
+            assert (await newest.ask("renew", 1, 9))[0] == "lost"
+            with suppress(ConnectionResetError):
+                assert await former.ask("renew", 2, 9) is None
+            assert (await other.ask("renew", 1, 9))[0] == "lost"
 
 
 @pytest.mark.requirement("F3", part=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ def test_what_moves_on_has_its_time_anew() -> None:
     assert watch.look(program, 20.0, 0.0, 0.0) is None
 
 
+@pytest.mark.requirement("H17", part=True)
+def test_what_a_program_plans_too_far_ahead_is_late_at_once() -> None:
+    class Planning(Program):
+        def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
+            return {"own": {"b": 1.5}}
+
+    program = Planning()
+    program.waits = {"own": ["a", "b"]}
+    assert looks(program, [0.0]) == ""
+    assert looks(program, [0.0, 0.2]) == "own: it waits for 1.7 s by its own plan, and may be for 1.5 s (b)"
+
+
 def test_names_are_told_apart_and_settings_are_there() -> None:
     for name in SYSTEMS.names():
         system = SYSTEMS.load(name)
@@ -78,11 +91,17 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
 @pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
     ("idle-by-parts", "idle-connection", "kill,pause", 3), ("dials-rarely", "link", "partition", 1),
     ("renews-late", "renewal", "kill", 1),
+    ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
+    ("hello-late", "greeting", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
+    ("idle-timer-goes-on", "idle-client", "points", 3),
+    ("election-without-end", "election", "points,kill", 1),
     pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
     pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip
 def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path) -> None:
-    case = Case(BUGS[bug].design, "queue", nemesis, None, 22.0, 17.0, {"bug": bug, "min_ok": "5"})
+    workload = "subscriptions" if BUGS[bug].design == "icestorm" else "queue"
+    settings = {"bug": bug, "min_ok": "5"} | ({"election_timeout": "0.3"} if workload == "subscriptions" else {})
+    case = Case(BUGS[bug].design, workload, nemesis, None, 22.0, 17.0, settings)
     found, *_ = run_and_judge(case, seed, tmp_path, tmp_path, ALL)
     assert found.broken == (INVARIANTS,) and BUGS[bug].edited, found.sentence
     assert found.run_dir is not None

@@ -11,6 +11,8 @@ import pytest
 from harness.sim.campaign import ALL, Case, run_and_judge
 from harness.sim.mutants import case_of
 from nodes.reference.bugs import BUGS
+from nodes.reference.designs.fiorano.active import ActiveSide
+from nodes.reference.designs.fiorano.gateway.grants import Grants
 from nodes.reference.designs.fiorano.lock import GatewayLock
 from nodes.reference.designs.fiorano.repository import Repository
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
@@ -19,11 +21,14 @@ from nodes.reference.designs.icestorm.election import Election
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
 from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
+from nodes.reference.designs.qpid.manager.record import Record, Store
 from nodes.reference.designs.qpid.permission import ManagerPermission
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
 from nodes.reference.engine.engine import StoreEngine
+from nodes.reference.engine.replica import QueueReplicas
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
@@ -165,6 +170,63 @@ def counts_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoreEngine, "__init__", init)
 
 
+def everything_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "compact", lambda self, *_: False)
+
+
+def all_disowned(patch: pytest.MonkeyPatch) -> None:
+    """A server says of the epoch that it has asked for that it will not come to use it."""
+    patch.setattr(GatewayLock, "settled", property(lambda self: self.asked))
+
+
+def never_adopted(patch: pytest.MonkeyPatch) -> None:
+    """Whoever holds the lock confirms, whatever its repository says."""
+    patch.setattr(ActiveSide, "adopt_epoch", lambda self: self.release())
+    patch.setattr(ActiveSide, "may_go_alone", lambda self: self._lock.holds())
+
+
+def released_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The gateway lets the lock go when it is renewed."""
+    renew = Grants.renew
+
+    def instead(self: Grants, name: str, epoch: int, now: float) -> bool:
+        renewed = renew(self, name, epoch, now)
+        self.release(name, epoch, now)
+        return renewed
+
+    patch.setattr(Grants, "renew", instead)
+
+
+def other_messages(patch: pytest.MonkeyPatch) -> None:
+    """A backup keeps something else than it was sent."""
+    enqueue = QueueReplicas.enqueue
+    patch.setattr(QueueReplicas, "enqueue", lambda self, name, sequence, headers, body: enqueue(
+        self, name, sequence, headers, body + b"!"))
+
+
+def same_ballots(patch: pytest.MonkeyPatch) -> None:
+    """Whoever gets votes takes them for those of the first ballot, in which others coordinate, too."""
+    count = Coordinator._count_votes
+
+    def counted(self: Coordinator) -> None:
+        count(self)
+        if self.phase == COORDINATING:
+            self._ballot = 1
+
+    patch.setattr(Coordinator, "_count_votes", counted)
+
+
+def forgotten_record(patch: pytest.MonkeyPatch) -> None:
+    """A manager that is started anew has promised nothing."""
+    read = Store.__init__
+
+    def init(self: Store, database: object) -> None:
+        read(self, database)  # type: ignore[arg-type]
+        self.record = Record()
+
+    patch.setattr(Store, "__init__", init)
+
+
 BREAKS: dict[str, tuple[Case, Break]] = {
     "one-master-an-epoch": (JORAM, same_epochs),
     "one-serves": (JORAM, endless_lease),
@@ -192,6 +254,23 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "store-holds-all": (replace(TOPIC, settings={**TOPIC.settings, "bug": "shared-stays"}), nothing),
     "same-state": (JORAM, counts_on),
     "levels-kept": (replace(QPID, workload="dialogue", settings={"bug": "level-by-default-only"}), nothing),
+    "promises-on-disk": (bug("promise-unwritten"), nothing),
+    "rests-after-start": (replace(bug("no-rest-after-start"), nemesis="crash,kill"), nothing),
+    "log-is-short": (replace(JORAM, settings={**QUICK, "log_keep": "5"}), everything_kept),
+    "lease-protects": (JORAM, endless_lease),
+    "newest-log-leads": (bug("own-log-wins"), nothing),
+    "serves-after-own-entry": (bug("serves-before-own-entry"), nothing),
+    "groups-match": (replace(JORAM, nodes=5, nemesis="membership", settings={
+        **QUICK, "spares": "2", "log_keep": "5", "bug": "state-without-group"}), nothing),
+    "members-come-along": (replace(ICESTORM, settings={"min_ok": "5", "bug": "members-not-invited"}), nothing),
+    "granted-by-gateway": (FIORANO, released_too_early),
+    "asked-on-disk": (replace(FIORANO, settings={"min_ok": "5", "bug": "epoch-not-noted"}), nothing),
+    "disowned-stays": (FIORANO, all_disowned),
+    "confirms-in-its-epoch": (FIORANO, never_adopted),
+    "eligible-has-all": (bug("promoted-in-catchup"), nothing),
+    "copies-match": (QPID, other_messages),
+    "one-coordinator-a-ballot": (QPID, same_ballots),
+    "records-grow": (replace(QPID, nemesis="kill", settings={"min_ok": "5"}), forgotten_record),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
 }
 

@@ -13,7 +13,6 @@ from nodes.reference.replication.replica import Replica
 from nodes.reference.replication.transfer import TWO_STEP, HeldBack, Transfer, TwoStep
 
 APPEND_BYTES = 256 << 10
-WINDOW_BYTES = 8 << 20
 CHUNK_WINDOW = 4
 LOADING = 10
 """How many detection time-outs a peer may be silent while it loads the state: it can't speak while SQLite commits."""
@@ -109,7 +108,7 @@ class Replicator:
             self._pump_state(self._transfer)
             if not (self._ended or self._transfer.sends_entries) or log.epoch_at(self.next - 1) is None:
                 return
-        while self.next <= log.last and self._unacked < WINDOW_BYTES:
+        while self.next <= log.last and self._unacked < self._replica.options.send_window:
             self._send(self.next, stamp)
 
     def acked(self, match: int) -> None:

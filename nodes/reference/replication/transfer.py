@@ -20,8 +20,8 @@ from nodes.reference.replication.positions import LogId
 
 TWO_STEP, HELD_BACK = TRANSFERS = ("two-step", "held-back")
 CHUNK_BYTES = 128 << 10
-FEW = 1_000
-"""Marked rows that are copied at once, in the last step."""
+ROW_BYTES = 128
+"""About what a marked row is taken to have: as many as are one piece are copied at once, in the last step."""
 MOST_ROUNDS = 8
 """Rounds of copying marked rows, after which the last step takes them all, however many there are; also pieces of a
 table that hold rows which were added while it was copied."""
@@ -157,7 +157,7 @@ class TwoStep:
     def __init__(self, database: sqlite3.Connection, marks: Marks, persist: Callable[[], LogId],
                  forgetful: bool = False, chunk: int = CHUNK_BYTES) -> None:
         self._database, self._marks, self._persist, self._forgetful = database, marks, persist, forgetful
-        self._chunk = chunk
+        self._chunk, self._few = chunk, chunk // ROW_BYTES
         self._marked = marks.watch()
         self._pieces = self._copy()
         self.at: LogId | None = None
@@ -183,7 +183,7 @@ class TwoStep:
                 fresh += after > highest
                 yield encode_chunk(rows)
         for _ in range(MOST_ROUNDS):
-            if len(self._take_marked()) <= FEW:
+            if len(self._take_marked()) <= self._few:
                 break
             yield from self._encode(self._swap())
         self.at = self._persist()

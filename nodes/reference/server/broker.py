@@ -111,6 +111,9 @@ class ReferenceBroker:
         self.turns = Turns(self.limits.max_bytes_under_way)
         self._attached: dict[str, Session] = {}
         self._waiting: dict[str, list[Session]] = {}
+        self._asked = 0
+        self._overtaken: dict[str, None] = {}
+        """Connections that a session has got which had asked for it before the one that had it."""
         self._idle: dict[str, asyncio.TimerHandle] = {}
         self._idle_since: dict[str, float] = {}
         self._serving = False
@@ -276,6 +279,7 @@ class ReferenceBroker:
             timer.cancel()
         self._idle.clear()
         self._idle_since.clear()
+        self._overtaken.clear()
         headers = master_header(self.design.admission())
         for session in list(self._sessions):
             if not session.admin:
@@ -286,6 +290,10 @@ class ReferenceBroker:
         found: dict[str, Collection[Hashable]] = {}
         if self._idle_since:
             found["idle-connection"] = list(self._idle_since.items())
+        if timed := [conn for conn in self._idle_since if conn in self._attached]:
+            found["idle-client"] = timed
+        if self._overtaken:
+            found["overtaken"] = list(self._overtaken)
         if self._logins:
             found["login"] = list(self._logins)
         if ready := self.engine.deliverable():
@@ -413,6 +421,8 @@ class ReferenceBroker:
                 args["moved"] = True
             self._stop_idle_timer(conn)
         session.conn = conn
+        self._asked += 1
+        session.asked = self._asked
         self._waiting.setdefault(conn, []).append(session)
         self.submit(Command("open", conn, 0, args))
 
@@ -432,7 +442,8 @@ class ReferenceBroker:
         if self._attached.get(conn) is session:
             del self._attached[conn]
             self.runtime.log("client left", conn=conn)
-            self._abandoned(conn, session.reliable)
+            if conn not in self._waiting:  # else whoever waits is about to have it
+                self._abandoned(conn, session.reliable)
 
     # Inner workings.
 
@@ -499,6 +510,8 @@ class ReferenceBroker:
             self._attached[conn] = session
             self.runtime.log("client connected", conn=conn, received=effect.received)
             if older is not None:
+                if older.asked > session.asked:
+                    self._overtaken[conn] = None
                 older.conn = None
                 older.end("the connection was taken over")
         elif older is None:
@@ -515,6 +528,7 @@ class ReferenceBroker:
 
     def _forget(self, conn: str) -> None:
         self._attached.pop(conn, None)
+        self._overtaken.pop(conn, None)
         self._stop_idle_timer(conn)
 
     def _abandoned(self, conn: str, reliable: bool) -> None:

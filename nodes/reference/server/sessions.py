@@ -110,9 +110,9 @@ class SessionHost(Protocol):
 class Session:
     """From accepting the TCP connection to its end.
 
-    ``conn`` is the id of the connection context once one was asked for; ``principal`` who has logged in, 0 for the
-    broker's own login; ``ended`` is true when the client
-    gets nothing any more; ``held`` is what the session counts for in the broker's budget of memory.
+    ``conn`` is the id of the connection context once one was asked for, as the ``asked``-th here; ``principal`` who has
+    logged in, 0 for the broker's own login; ``ended`` is true when the client gets nothing any more; ``held`` is what
+    the session counts for in the broker's budget of memory.
     """
 
     def __init__(self, host: SessionHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,6 +121,7 @@ class Session:
         self.principal = 0
         self.admin = False
         self.ended = False
+        self.asked = 0
         self.held = 0
         self._host = host
         self._reader = reader

@@ -9,7 +9,7 @@ DRAWING = Drawing(
     draws=(
         Draw("mode", ("shared",), 0.5),
         Draw("lease", (0.5, 2.0), 0.5),
-        Draw("heartbeat", (0.1, 0.5), 0.4),
+        Draw("heartbeat", (0.1, 0.5, 1.0), 0.4),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         Draw("page", (24, 400), 0.5),
         *REMEMBERED,

@@ -14,6 +14,18 @@ JORAM_DEADLINES = (
     Deadline(
         "master", {"detection_timeout": 4}, 0.5, "4.5: bounds.py", _ODD, _PRIMARY, "a replica has no master", calm=True
     ),
+    *(
+        Deadline(
+            f"turn-{place}",
+            {"detection_timeout": 2.2 + 2 * place},
+            0.3,
+            "election.py: a candidate leaves each before it, in the order of the view, two time-outs",
+            _ODD,
+            _PRIMARY,
+            f"a candidate with {place} before it does not stand",
+        )
+        for place in range(5)
+    ),
     Deadline(
         "silent-master",
         {"detection_timeout": 0.35},

@@ -16,6 +16,9 @@ from nodes.systems.reference.audits import STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
+_NEARLY = 0.98
+_KEPT, _SLACK = 10, 100
+"""Entries that the log may hold: so many times those that are kept for others, and what one batch may bring."""
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 
 
@@ -82,6 +85,42 @@ class PromisesOnDisk(Watcher):
         if now.durable_promise >= now.promised:
             return ""
         return f"it has promised epoch {round_of(now.promised)}, and on its disk is {round_of(now.durable_promise)}"
+
+
+class RestsAfterStart(Watcher):
+    """When each replica was started, by its own clock, with a log."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Within a detection time-out it promises nobody's epoch but its own, or that of a master whom it follows: a
+        master may count on what it had heard before its end."""
+        if before is None:
+            if now.last:
+                self._started[node] = program.now()
+            return ""
+        if now.promised == before.promised or program.hears_master() or node not in self._started:
+            return ""
+        ran = program.now() - self._started[node]
+        if ran >= _NEARLY * program.detection_timeout or now.promised == program.own_epoch(now.promised):
+            return ""
+        return f"it has promised epoch {round_of(now.promised)} {ran:.3g} s after its start"
+
+    def ended(self, node: str) -> None:
+        """What it is started with next is looked at then."""
+        self._started.pop(node, None)
+
+
+class LogIsShort(Watcher):
+    """Nothing of its own: a replica is looked at as it is."""
+
+    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+        """Where nobody is sent the whole state, the log holds no more of what is committed than is kept for others."""
+        held, most = now.committed - now.base, _KEPT * program.log_keep + _SLACK
+        if held <= most or program.transfers:
+            return ""
+        return f"its log holds {held} entries that are committed, and {most} are enough"
 
 
 class LeaseProtects(Watcher):
@@ -292,6 +331,11 @@ INVARIANTS = (
     Invariant("promises-on-disk", "what a replica has promised is on its disk before it says so",
               "Raft paper, Figure 2: updated on stable storage before responding", PromisesOnDisk, unless=("disk",),
               where=_PRIMARY),
+    Invariant("rests-after-start", "a replica that has just started promises no epoch to a candidate",
+              "Ongaro's dissertation, 6.4.1: a lease outlasts the restart of who granted it", RestsAfterStart,
+              unless=("clock", "disk"), where=_PRIMARY),
+    Invariant("log-is-short", "the log holds what is kept for replicas that come back, and little more",
+              "docs/designs/joram.md: log_keep", LogIsShort, where=_PRIMARY),
     Invariant("lease-protects", "while a master's lease holds, no majority promises a newer epoch",
               "Ongaro's dissertation, 6.4.1", LeaseProtects, unless=("clock",), where=_PRIMARY),
     Invariant("newest-log-leads", "a master's log is as complete as those of a majority that promised its epoch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.options import SEND_WINDOW, Options
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.joram.admin import COMMANDS
 from nodes.systems.joram.bounds import BOUNDS, WORK
@@ -94,6 +94,7 @@ JORAM = Joram(
         Option("transfer", "two-step", "how the whole state is sent to a replica that comes new or late",
                ("two-step", "held-back")),
         Option("transfer_chunk", CHUNK_BYTES, "bytes, about, of each piece in which the whole state is sent"),
+        Option("send_window", SEND_WINDOW, "bytes of entries that a replica is sent before it has acknowledged them"),
         Option("spares", 0, "nodes that don't belong to the group at first; the nemesis `membership` adds them"),
         Option("log_keep", 10_000, "entries kept for replicas that come back; one further behind gets the whole state"),
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

@@ -55,7 +55,7 @@ QPID_DEADLINES = (
         "nothing is heard of a broker with a link",
         calm=True,
     ),
-    Deadline("primary", FAILOVER, 2, "Failover: bounds.py", _ENDED, _OURS,
+    Deadline("primary", FAILOVER, 4, "Failover: bounds.py", _ENDED, _OURS,
              "a broker has no primary", calm=True),
     Deadline(
         "catchup",

@@ -43,6 +43,20 @@ CONNECTIONS = (
         what="a connection that nobody has resumed is not closed",
     ),
     Deadline(
+        "idle-client",
+        {},
+        0.02,
+        "docs/stomp.md: a connection that nobody resumes within idle_timeout is closed",
+        what="a connection that a client has is going to be closed for being idle",
+    ),
+    Deadline(
+        "overtaken",
+        {},
+        0.02,
+        "docs/stomp.md: whoever asks for a connection last takes it over",
+        what="a client has lost its connection to one that had asked for it before",
+    ),
+    Deadline(
         "orphan",
         {"idle_timeout": 1},
         1.5,

@@ -8,5 +8,5 @@ from stormproof.contracts.draw import Draw, Drawing, Never
 DRAWING = Drawing(
     draws=(Draw("idle_timeout", (1.0, 2.0), 0.4), *REMEMBERED),
     timeouts=("idle_timeout",),
-    never=(Never("one broker has no link to another", faults=("partition", "packets")),),
+    never=(Never("one broker has no link to another", faults=("partition",)),),
 )

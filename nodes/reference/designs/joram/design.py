@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, Pending
-from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, judge_claim, round_of
+from nodes.reference.designs.joram.decisions import LeaderClaim, LocalState, judge_claim, make_epoch, round_of
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
 from nodes.reference.designs.joram.log import Log, Member
@@ -219,6 +219,8 @@ class Joram:
             found["link"] = missing
         if replica.name in replica.order and not self.hears_master():
             found["master"] = [""]
+            if (turn := self._election.turn()) is not None:
+                found[f"turn-{turn[0]}"] = [turn[1]]
         if replica.log.applied < replica.committed:
             found["unapplied"] = [replica.log.applied]
         if unspoken := links.unspoken():
@@ -232,6 +234,34 @@ class Joram:
         found["silent-peer"] = heard
         found |= leader.pending()
         return found
+
+    def planned(self) -> Mapping[str, Mapping[Hashable, float]]:
+        """For how long this node is going to wait for its turn as a candidate."""
+        turn = self._election.turn() if not self.hears_master() else None
+        return {} if turn is None else {f"turn-{turn[0]}": {turn[1]: turn[2]}}
+
+    @property
+    def detection_timeout(self) -> float:
+        """Seconds after which a peer that is silent is suspected."""
+        return self._options.detection_timeout
+
+    def now(self) -> float:
+        """Seconds on this node's clock."""
+        return self._replica.now()
+
+    def own_epoch(self, epoch: int) -> int:
+        """The epoch of the same round that this node opens."""
+        return make_epoch(round_of(epoch), self._replica.rank)
+
+    @property
+    def transfers(self) -> int:
+        """How many replicas are being sent the whole state."""
+        return self._leader.transfers if self._leader is not None else 0
+
+    @property
+    def log_keep(self) -> int:
+        """How many entries are kept for replicas that come back."""
+        return self._options.log_keep
 
     def unlike_store(self) -> str:
         """In what memory and store differ."""

@@ -103,6 +103,15 @@ class Election:
         if now >= max(self._retry_at, self._ready_at + self._turn()):
             self._ask_for_pre_votes()
 
+    def turn(self) -> tuple[int, float, float] | None:
+        """Of one that waits for its turn: how many candidates are before it, when it may try again at the earliest, and
+        for how many seconds it is going to wait."""
+        if self.phase != IDLE or self._ready_at is None or not self._may_stand():
+            return None
+        due = max(self._retry_at, self._ready_at + self._turn())
+        place = self._candidates().index(self._replica.name)
+        return place, self._retry_at, max(0.0, due - self._replica.now())
+
     def cancel(self) -> None:
         """Stop standing."""
         if self.phase == ADOPTING:

@@ -301,6 +301,11 @@ class Leader:
             found["not-in-view"] = away
         return found
 
+    @property
+    def transfers(self) -> int:
+        """How many replicas are being sent the whole state."""
+        return sum(not each.in_step for each in self._replicators.values())
+
     def unfinished(self) -> int:
         """Commands that have been submitted but have had no effect yet."""
         log = self._replica.log

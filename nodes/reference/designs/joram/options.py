@@ -11,6 +11,7 @@ from nodes.reference.option_values import choice, flag, seconds, whole
 from nodes.reference.replication.transfer import CHUNK_BYTES, TRANSFERS
 
 ACKS = ("all", "majority")
+SEND_WINDOW = 8 << 20
 PARTITIONS = ("primary-partition", "unspecified")
 PROPAGATIONS = ("synchronous", "asynchronous")
 
@@ -28,7 +29,8 @@ class Options:
     ``log_keep_bytes``: how much of the log is kept for replicas that come back; one that is further behind gets the
     whole state, in one of the forms of ``transfer``, in pieces of about ``transfer_chunk`` bytes; what a
     replica has to keep of it meanwhile is at most ``max_state`` bytes. ``join``: this replica is added to a running
-    group, and waits until that takes it. ``secret``: what replicas must share for a link; empty for none.
+    group, and waits until that takes it. ``send_window``: bytes of entries that a replica may be sent before it has
+    acknowledged them. ``secret``: what replicas must share for a link; empty for none.
     """
 
     ack: str = "all"
@@ -41,6 +43,7 @@ class Options:
     heartbeat_interval: float = 0.2
     log_keep: int = 10_000
     log_keep_bytes: int = 32 << 20
+    send_window: int = SEND_WINDOW
     transfer: str = "two-step"
     transfer_chunk: int = CHUNK_BYTES
     max_state: int = 4 << 30
@@ -107,6 +110,7 @@ class Options:
             heartbeat_interval=interval,
             log_keep=whole(options, "log_keep", cls.log_keep),
             log_keep_bytes=whole(options, "log_keep_bytes", cls.log_keep_bytes),
+            send_window=whole(options, "send_window", cls.send_window),
             transfer=choice(options, "transfer", TRANSFERS),
             transfer_chunk=whole(options, "transfer_chunk", cls.transfer_chunk),
             max_state=whole(options, "max_state", cls.max_state),

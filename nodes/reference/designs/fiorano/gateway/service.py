@@ -59,6 +59,8 @@ class Gateway:
         """What the lock file should hold; None: nothing."""
         self._turn = asyncio.Lock()
         self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._of: dict[str, asyncio.StreamWriter] = {}
+        """The newest connection of each server."""
         runtime.expose("fiorano/0", SERVICE, self)
 
     # What invariants look at.
@@ -136,6 +138,7 @@ class Gateway:
             async with within(_HANDSHAKE_SECONDS):
                 server = await self._handshake.accept(reader, writer, self._config.servers)
             self._complaints.forget(server)
+            self._replace(server, writer)
             parser = FrameParser(MAX_FRAME)
             while data := await reader.read(_CHUNK):
                 for request in parser.feed(data):
@@ -149,6 +152,12 @@ class Gateway:
         finally:
             del self._writers[writer]
             writer.transport.abort()
+
+    def _replace(self, server: str, writer: asyncio.StreamWriter) -> None:
+        """A server has one connection: one that it had before is over, also if nobody said so (power was lost)."""
+        former, self._of[server] = self._of.get(server), writer
+        if former is not None:
+            former.transport.abort()
 
     async def _answer(self, server: str, request: Any) -> list[Any]:
         now = self._runtime.now()
