@@ -34,9 +34,9 @@ def settings(text: str) -> dict[str, str]:
     # A log of which nothing was kept began with a group that was not committed, but the same as before.
     (Case("joram", "store-and-forward", "rolling,pause", 6, 22.0, 40.0, settings(
         "ack=all client_heartbeat=3.0 client_order=primary-first consume_at=ha-server consumers=3 "
-        "detection_timeout=2.0 fault_gap=1.0 fault_lengths=2.1,4.4,6 idle_timeout=2.0 impatient=true local_servers=2 log_keep=5 "
-        "min_ok=3 op_timeout=1.0 own_servers=ha poll=1.0 propagation=asynchronous same_replica=0.5 surface=true "
-        "transfer_chunk=24")), 200262),
+        "detection_timeout=2.0 fault_gap=1.0 fault_lengths=2.1,4.4,6 idle_timeout=2.0 impatient=true local_servers=2 "
+        "log_keep=5 min_ok=3 op_timeout=1.0 own_servers=ha poll=1.0 propagation=asynchronous same_replica=0.5 "
+        "surface=true transfer_chunk=24")), 200262),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)
