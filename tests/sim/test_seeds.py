@@ -37,6 +37,10 @@ def settings(text: str) -> dict[str, str]:
         "detection_timeout=2.0 fault_gap=1.0 fault_lengths=2.1,4.4,6 idle_timeout=2.0 impatient=true local_servers=2 "
         "log_keep=5 min_ok=3 op_timeout=1.0 own_servers=ha poll=1.0 propagation=asynchronous same_replica=0.5 "
         "surface=true transfer_chunk=24")), 200262),
+    # A coordinator left one of higher priority time, which then could not be found any more.
+    (Case("icestorm", "topic-dialogue", "pause", 3, 16.0, 17.0, settings(
+        "client_heartbeat=3.0 client_order=primary-first fault_gap=0.3 fault_lengths=0.95,4.4,6 master_timeout=2.0 "
+        "min_ok=3 response_timeout=0.2")), 200181),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)

@@ -86,7 +86,7 @@ class Election:
         self._seen_by: dict[str, int] = {}
         self._merge_due: tuple[str, float] | None = None
         self._highest = 0
-        """The highest priority among the coordinators that were found when this one last looked."""
+        """The highest priority among the coordinators that were found when it was settled until when they are left time."""
         self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
@@ -298,8 +298,9 @@ class Election:
 
     def _may_merge(self, highest: int) -> bool:
         """Whether this coordinator, which has found others, has left those of higher priority enough time."""
-        now, self._highest = self._runtime.now(), highest
+        now = self._runtime.now()
         if self._merge_due is None or self._merge_due[0] != self.group:
+            self._highest = highest
             delay = merge_delay(self.ident, highest, len(self.replicas), self._options.election_timeout)
             self._merge_due = (self.group, now + delay)
         return now >= self._merge_due[1]
