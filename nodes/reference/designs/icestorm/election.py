@@ -86,7 +86,7 @@ class Election:
         self._seen_by: dict[str, int] = {}
         self._merge_due: tuple[str, float] | None = None
         self._highest = 0
-        """The highest priority among the coordinators that were found when it was settled until when they are left time."""
+        """The highest priority among the coordinators that were found when that was settled."""
         self._joined: dict[str, str] = {}
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
