@@ -19,8 +19,9 @@ from stormproof.history.moments import SUFFIX, write_moments
 from stormproof.node_logs import read_log
 from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
 
-CLIPPED = "clipped"
-"""In a trace: what the node's log had told before was cut off."""
+CLIPPED, LOG, STATE = "clipped", "log", "state"
+"""In a trace: what the node's log had told before was cut off; of which epoch the entries of a replica's log are; what
+its state is."""
 
 
 def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
@@ -111,12 +112,22 @@ def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]
                 marks.append({**at, "what": CLIPPED})
             marks.append({**at, "line": line.number, **asdict(mark)})
             continue
+        if (entries := system.log_mark(line.text)) is not None:
+            marks.append({**at, "line": line.number, "what": LOG, **asdict(entries)})
+            continue
+        if (state := system.state_mark(line.text)) is not None:
+            marks.append({**at, "line": line.number, "what": STATE, **asdict(state)})
+            continue
         if (group := system.group_change(line.text)) is not None:
             yield {**at, "event": "group", **asdict(group)}
         if (role := system.role_change(line.text)) is not None:
             yield {**at, "event": "role", **asdict(role)}
         if (transfer := system.state_transfer(line.text)) is not None:
-            yield {**at, "event": "transfer", **asdict(transfer), "target": transfer.target or path.stem}
+            target = transfer.target or path.stem
+            source = transfer.source or ("?" if target == path.stem else path.stem)
+            yield {**at, "event": "transfer", **asdict(transfer), "source": source, "target": target}
+        if (grant := system.grant(line.text)) is not None:
+            yield {**at, "event": "grant", **asdict(grant)}
     if lives:
         yield {"node": path.stem, "event": "disk", "writes": sum(life.writes for life in lives),
                "changes": sum(life.changes for life in lives), "messages": sum(life.messages for life in lives)}
