@@ -90,6 +90,17 @@ def _complain(system: System, error: Exception) -> None:
           f"({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)  # fmt: skip
 
 
+def _traced(system: System, text: str) -> dict[str, Any] | None:
+    """What a line says that was written for a trace of messages; None of any other."""
+    if (mark := system.message_mark(text)) is not None:
+        return asdict(mark)
+    if (entries := system.log_mark(text)) is not None:
+        return {"what": LOG, **asdict(entries)}
+    if (state := system.state_mark(text)) is not None:
+        return {"what": STATE, **asdict(state)}
+    return None
+
+
 def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What the lines of a log say; what they say of messages is added to ``marks``."""
     lines, clipped = read_log(path, zero, system.parse_line)
@@ -107,16 +118,10 @@ def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]
         if line.time is None:
             continue
         at = {"node": path.stem, "time": line.time}
-        if (mark := system.message_mark(line.text)) is not None:
+        if (traced := _traced(system, line.text)) is not None:
             if clipped and not any(row["node"] == path.stem for row in marks):
                 marks.append({**at, "what": CLIPPED})
-            marks.append({**at, "line": line.number, **asdict(mark)})
-            continue
-        if (entries := system.log_mark(line.text)) is not None:
-            marks.append({**at, "line": line.number, "what": LOG, **asdict(entries)})
-            continue
-        if (state := system.state_mark(line.text)) is not None:
-            marks.append({**at, "line": line.number, "what": STATE, **asdict(state)})
+            marks.append({**at, "line": line.number, **traced})
             continue
         if (group := system.group_change(line.text)) is not None:
             yield {**at, "event": "group", **asdict(group)}

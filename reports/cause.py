@@ -134,9 +134,8 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[Stay], facts: Facts) -> Cause:
     logged = nodes_of(stay for stay in stays if stay.logged)
     never = list(_never(queued, sends[0] if sends else None, logged, facts))
     parts.append(_who_had(queued, never, trace))
-    entry = next((stay.entry for stay in stays if stay.logged), None)
     leader, led = _led_without(sends[0], stays, facts, death) if sends else ("", "")
-    found = [*_why_lacking(anomaly.value, sends, stays, ends, leader, death, facts), *left_out(stays, entry, facts)]
+    found = [*_why_lacking(anomaly.value, sends, stays, ends, leader, death, facts), *left_out(stays, facts)]
     parts += [each.sentence for each in found]
     parts += [led, _told(ends, facts) if ends else ""]
     parts.append(_held_to_the_end(anomaly.value, held, facts) if held else "Then no node had it.")
@@ -146,7 +145,8 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[Stay], facts: Facts) -> Cause:
 def _coded(found: Sequence[Finding], code: str, parts: Sequence[str], death: float | None = None) -> Cause:
     """A cause; what was found wrong with nodes leads its code."""
     text = " ".join(part for part in parts if part)
-    return Cause(f"{found[0].code}:{code}" if found else code, text, death)
+    first = next((each.code for each in found if each.code), "")
+    return Cause(f"{first}:{code}" if first else code, text, death)
 
 
 def _why_lacking(

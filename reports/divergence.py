@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from reports.message_trace import Entry, Extent, Stay, Trace
+from reports.message_trace import Extent, Stay, Trace
 from reports.pack import shorten
 from reports.recorded import CLOCKS_S, Facts, listed, source_of
 from stormproof.contracts.system import COUNTED, PASSED
@@ -15,7 +15,7 @@ from stormproof.contracts.system import COUNTED, PASSED
 
 @dataclass(frozen=True)
 class Finding:
-    """``code`` tells kinds of findings apart, ``sentence`` says it."""
+    """``code`` tells kinds of findings apart, ``sentence`` says it; without a code it may be as it should."""
 
     code: str
     sentence: str
@@ -113,26 +113,30 @@ def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding
                                           f"{each.upto}, was not that: {listed(list(parts))} differed.")  # fmt: skip
 
 
-def left_out(stays: Sequence[Stay], entry: Entry | None, facts: Facts) -> list[Finding]:
-    """Nodes that never had a message, though they took the state of one that had it then, or a state that was to hold
-    everything up to a later entry of the log."""
+def left_out(stays: Sequence[Stay], facts: Facts) -> list[Finding]:
+    """Nodes that never had a message, though they took the state of one that had it then.
+
+    What comes while a state is on its way follows by the log, and may never arrive: only where the state was to hold
+    everything up to a later entry, it is wrong (else the finding has no code).
+    """
     queued = [stay for stay in stays if not stay.logged]
     never = facts.trace.nodes - {stay.node for stay in queued}
     told: dict[str, Finding] = {}
     for each in facts.transfers:
         node = each.target.partition(".")[0]
         source = source_of(node, each.time, facts)
-        mine = [stay for stay in queued if stay.node == source]
-        whose = shorten(source)
-        upto = each.upto if entry is not None and each.upto is not None and entry.number <= each.upto else None
-        claim = f", up to entry {upto}" if upto is not None else ""
-        which = f", which was entry {entry.number}" if upto is not None and entry is not None else ""
-        # What came after the beginning of a transfer may follow its end; what never came was left out.
-        text = f"{node} took {whose}’s state at {each.time:.3f} s{claim}"
-        if node in never and any(stay.start < each.time and stay.holds(each.time) for stay in mine):
-            told.setdefault(node, Finding("left-out", f"{text}, when {whose} had it, and did not get it{which}."))
-        elif node in never and upto is not None and mine and min(stay.start for stay in mine) > each.time + CLOCKS_S:
-            told.setdefault(node, Finding("claimed", f"{text}; {whose} carried out this one{which}, only later."))
+        had = any(stay.node == source and stay.start < each.time and stay.holds(each.time + CLOCKS_S)
+                  for stay in queued)  # fmt: skip
+        if node not in never or not had:
+            continue
+        entry = next((stay.entry for stay in stays if stay.logged and stay.node == source), None)
+        text = f"{node} took {shorten(source)}’s state at {each.time:.3f} s"
+        had_it = f"when {shorten(source)} had it, and did not get it"
+        if entry is not None and each.upto is not None and entry.number <= each.upto:
+            text = f"{text}, up to entry {each.upto}, {had_it}, which was entry {entry.number}."
+            told.setdefault(node, Finding("left-out", text))
+        else:
+            told.setdefault(node, Finding("", f"{text}, {had_it}."))
     return list(told.values())
 
 
@@ -141,12 +145,13 @@ def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool
     """Locks that were given away, before ``until``, while somebody else had been told to have them, or to a node that
     was not up to date: if the node that confirmed something got them so (``by``), or another one that was ``unaware``
     of it then."""
-    for each in facts.grants:
+    for at, each in enumerate(facts.grants):
         if each.time > until + CLOCKS_S:
             return
         to = shorten(each.to)
         text = f"The {shorten(each.grantor)} gave {to} the lock at {each.time:.3f} s ({shorten(each.epoch)})"
-        got = by == each.to and each.time <= confirmed
+        since = [later.to for later in facts.grants[at + 1 :] if later.time <= confirmed]
+        got = by == each.to and each.time <= confirmed and all(name == by for name in since)
         if each.leased and (got or (by in each.leased and unaware(each.to, each.time))):
             names = listed([shorten(name) for name in each.leased])
             yield Finding("two-holders", f"{text}, while {names} had been told to hold it, too, for a time that was "

@@ -143,10 +143,11 @@ class Gateway:
             self._replace(server, writer)
             parser = FrameParser(MAX_FRAME)
             while data := await reader.read(_CHUNK):
+                asked = self._runtime.now()
                 for request in parser.feed(data):
                     async with self._turn:
                         answer = await self._answer(server, request)
-                        self._note_lease(server, answer[0])
+                        self._note_lease(server, answer[0], asked)
                     writer.write(encode_frame(answer))
         except LinkError as error:
             self._complaints.tell("", str(error))
@@ -181,9 +182,10 @@ class Gateway:
                 return [RELEASED, number]
         raise LinkError(f"a request is none of {TAKE}, {RENEW}, {RELEASE}")
 
-    def _note_lease(self, server: str, answer: str) -> None:
+    def _note_lease(self, server: str, answer: str, asked: float) -> None:
         if answer == GRANTED:
-            self._leased[server] = self._runtime.now() + self._config.lease
+            # Not earlier than when the holder's own lease ends, which it counts from before it asked.
+            self._leased[server] = asked + self._config.lease
         elif answer in (LOST, RELEASED):
             self._leased.pop(server, None)
 
