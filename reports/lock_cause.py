@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.folder import number
-from reports.recorded import CANT_TELL, CLOCKS_S, Cause, end_of
+from reports.recorded import CANT_TELL, Cause, end_of
 from reports.story import Operation, ShownAnomaly, plain
 
 TWO_HOLDERS, LOST_UPDATE = LOCK_KINDS = ("two-holders", "lost-update")
@@ -30,13 +30,16 @@ def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Calla
     if len(holds) != 2 or lease is None or end_of(holds[0].used) <= end_of(holds[1].got):
         return Cause("", CANT_TELL)
     first, second = holds
-    one, other = f"rocess {first.got.process}", f"rocess {second.got.process}"
-    got, until, again = end_of(first.got), end_of(first.used), end_of(second.got)
-    text = f"P{one} got the lock at {got:.3f} s, under a lease of {plain(lease)} s."
-    if again < first.got.start + lease - CLOCKS_S:
-        return Cause("lease-broken", f"{text} P{other} got it at {again:.3f} s, before that lease was over.")
+    holder, got, until, again = first.got.process, end_of(first.got), end_of(first.used), end_of(second.got)
+    text = f"Process {holder} got the lock at {got:.3f} s, under a lease of {plain(lease)} s."
+    if again < first.got.start + lease:
+        return Cause("lease-broken", f"{text} Process {second.got.process} got it at {again:.3f} s, before that lease "
+                                     "was over.")  # fmt: skip
+    if again < got + lease:
+        return Cause("", CANT_TELL)  # the lease may have begun at any time while the lock was asked for
     text += f" Its {first.used.f} lasted from {first.used.start:.3f} to {until:.3f} s{_stalls(first, options)}."
-    text += f" Another one got the lock when that lease was over, and p{one} went on as its holder"
+    text += f" Another one was told to have the lock when that lease was over, and process {holder} "
+    text += "went on as its holder"
     if first.used.f == _UPDATE and options.get("fencing") is False:
         text += ": what the lock guards looks at no tokens (fencing=false)"
     return Cause("lease-outlived", f"{text}.")
