@@ -64,8 +64,11 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
                   if stretch.leads and lane.node.partition(".")[0] != node]  # fmt: skip
         names = listed([f"{name} ({role_text(each)})" for name, each in others])
         beside = f" while {names} led, too" if others else ""
-        text = f"{before}{node}{role_at(node, time, facts)} confirmed it{beside}, and took {whose} at {replaced:.3f} s."
-        return Cause(f"untraced:{'led-elsewhere+' if led else ''}replaced", f"{text}{led}{by_hand}{rest}", replaced)
+        text = f"{before}{node}{role_at(node, time, facts)} confirmed it{beside}"
+        then = f"took {whose} at {replaced:.3f} s.{by_hand}{rest}"
+        if led:
+            return Cause("untraced:led-elsewhere+replaced", f"{text}.{led} Then {node} {then}", replaced)
+        return Cause("untraced:replaced", f"{text}, and {then}", replaced)
     if ended is not None:
         who = f"{node}, the only node," if only else node
         fault = ended_by(node, ended, facts.faults)

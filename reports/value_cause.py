@@ -27,8 +27,8 @@ def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Se
         if gone is None:
             continue
         time = told[0].time
-        text = (f"{node}{role_at(node, time, facts)} told process {op.process} {op.value} at {time:.3f} s, which "
-                f"{gone.node}{role_at(gone.node, gone.end or 0.0, facts)} had replaced at {gone.end:.3f} s; "
+        text = (f"{node}{role_at(node, time, facts)} told process {op.process} the value {op.value} at {time:.3f} s, "
+                f"which {gone.node}{role_at(gone.node, gone.end or 0.0, facts)} had replaced at {gone.end:.3f} s; "
                 f"{newer.node} had confirmed {written(newer)} at {end_of(newer):.3f} s, before the read began at "
                 f"{op.start:.3f} s.")  # fmt: skip
         late = [_carried_out(op.value, mark, facts) for mark in told]

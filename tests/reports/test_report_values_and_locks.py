@@ -47,9 +47,9 @@ def test_a_read_was_answered_before_its_turn(tmp_path: Path) -> None:
     cause = register(facts(tmp_path, *WRITTEN, TOLD), OLD, NEW, READ)
     assert cause.code == "read-unordered"
     assert cause.sentence == (
-        "n1 (master, epoch 1: n1) told process 3 16 at 6.050 s, which n2 (master, epoch 2) had replaced at 5.000 s; n2 "
-        "had confirmed 17 at 5.100 s, before the read began at 6.000 s. n1 answered before the read had its turn among "
-        "all commands, which never came.")  # fmt: skip
+        "n1 (master, epoch 1: n1) told process 3 the value 16 at 6.050 s, which n2 (master, epoch 2) had replaced at "
+        "5.000 s; n2 had confirmed 17 at 5.100 s, before the read began at 6.000 s. n1 answered before the read had "
+        "its turn among all commands, which never came.")  # fmt: skip
     later = facts(tmp_path, *WRITTEN, TOLD, value(7.0, "n1", "read", "16", "b 4", "read"))
     assert register(later, OLD, NEW, READ).sentence.endswith("all commands, which came at 7.000 s.")
 
@@ -139,8 +139,8 @@ def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
     assert cause.code == "untraced:led-elsewhere+replaced"
     assert cause.sentence == (
         "n1 stood still from 2.000 to 5.050 s (pause one #2). n1 (master, epoch 1: n1) confirmed it while n2 (master, "
-        "epoch 2) led, too, and took another node’s state at 8.000 s. When it was confirmed, n2 and n3 took n3 for the "
-        "leader of q0 since 3.200 s; n1 took itself for it. Whether other nodes had it was not recorded.")  # fmt: skip
+        "epoch 2) led, too. When it was confirmed, n2 and n3 took n3 for the leader of q0 since 3.200 s; n1 took "
+        "itself for it. Then n1 took another node’s state at 8.000 s. Whether other nodes had it was not recorded.")  # fmt: skip
 
 
 def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:
