@@ -79,7 +79,8 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
         code = "untraced:all-ended" if every else "untraced:ended"
         return Cause(code, f"{text}, before anybody had taken it.{led}{rest}", ended)
     if by_hand:
-        return Cause("untraced:repaired", f"{before}{node} confirmed it.{led}{by_hand}{rest}")
+        code = f"untraced:{'led-elsewhere+' if led else ''}repaired"
+        return Cause(code, f"{before}{node} confirmed it.{led}{by_hand}{rest}")
     return Cause("", NO_TRACE)
 
 

@@ -106,6 +106,7 @@ JUDGED: Mapping[tuple[str, str, str], str] = {
     ("redis-D2", "lost", "untraced:ended"): RIGHT,
     ("mosquitto-M1", "lost", "untraced:ended"): RIGHT,
     ("rabbitmq-R1", "lost", "untraced:led-elsewhere+replaced"): RIGHT,
+    ("rabbitmq-R1", "lost", "untraced:led-elsewhere+repaired"): RIGHT,
     ("etcd-E3", "mutual-exclusion", "lease-outlived"): RIGHT,
     ("etcd-E3", "lost-update", "lease-outlived"): RIGHT,
     ("nats-N1", "lost", "untraced:all-ended"): RIGHT,

@@ -140,7 +140,8 @@ def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
     assert cause.sentence == (
         "n1 stood still from 2.000 to 5.050 s (pause one #2). n1 (master, epoch 1: n1) confirmed it while n2 (master, "
         "epoch 2) led, too. When it was confirmed, n2 and n3 took n3 for the leader of q0 since 3.200 s; n1 took "
-        "itself for it. Then n1 took another node’s state at 8.000 s. Whether other nodes had it was not recorded.")  # fmt: skip
+        "itself for it. Then n1 took another node’s state at 8.000 s. Whether other nodes had it was not recorded."
+    )  # fmt: skip
 
 
 def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:
