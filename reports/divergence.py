@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from reports.message_trace import Extent, Stay, Trace
+from reports.message_trace import Stay, Trace
 from reports.pack import shorten
 from reports.recorded import CLOCKS_S, Facts, listed, source_of
+from reports.replica_logs import Extent, contradiction
 from stormproof.contracts.system import COUNTED, PASSED
 
 
@@ -45,6 +46,8 @@ def _passed_over(message: str, node: str, stays: Sequence[Stay], until: float, f
 
 def _kept_entries(node: str, stays: Sequence[Stay], until: float, facts: Facts) -> Iterator[Finding]:
     trace = facts.trace
+    if not trace.logs_contradict:
+        return
     entries = {stay.entry for stay in stays if stay.logged and stay.entry is not None}
     for entry in sorted(entries):
         mine = [stay for stay in stays if stay.node == node and stay.logged and stay.entry == entry]
@@ -61,28 +64,6 @@ def _kept_entries(node: str, stays: Sequence[Stay], until: float, facts: Facts) 
                                       f"{_shown(other, ours)}, and had taken what {first}’s had behind them."
                           )  # fmt: skip
             return
-
-
-def contradiction(log: Sequence[Extent], other: Sequence[Extent], upto: int) -> tuple[Extent, Extent] | None:
-    """The last entries, up to an index, that two logs have of different epochs although they have a later one in
-    common: in sound logs one that is common makes all before it equal, since whoever opened its epoch placed it behind
-    them (Ongaro and Ousterhout, *Log Matching*). None if there are none."""
-    common = max((end for first, end, _ in _overlaps(log, other, True)), default=0)
-    ours = [(first, end, epochs) for first, end, epochs in _overlaps(log, other, False)
-            if end < common and first <= upto]  # fmt: skip
-    if not ours:
-        return None
-    first, end, (mine, theirs) = max(ours)
-    return Extent(first, end, mine), Extent(first, end, theirs)
-
-
-def _overlaps(log: Sequence[Extent], other: Sequence[Extent], same: bool
-              ) -> Iterator[tuple[int, int, tuple[str, str]]]:  # fmt: skip
-    for mine in log:
-        for theirs in other:
-            first, end = max(mine.first, theirs.first), min(mine.last, theirs.last)
-            if first <= end and (mine.epoch == theirs.epoch) == same:
-                yield first, end, (mine.epoch, theirs.epoch)
 
 
 def _opener(epoch: str, trace: Trace) -> str:

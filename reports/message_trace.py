@@ -6,10 +6,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from reports.folder import mapping, number, sequence
+from reports.replica_logs import Entry, Extent, LogPart, contradiction, entry_of, log_at, logs_of
 from stormproof.contracts.system import (
     GIVEN,
     GONE,
@@ -44,24 +47,6 @@ class Mark:
     token: str
 
 
-class Entry(NamedTuple):
-    """One entry of a replicated log; ``epoch`` is that in which it was given its place."""
-
-    number: int
-    epoch: str
-
-
-@dataclass(frozen=True)
-class LogPart:
-    """At ``time`` the log of a node was given its entry ``index``, of ``epoch``, behind which it ended then; without an
-    epoch it ended before that. ``emptied``: what it held is contained in the state."""
-
-    time: float
-    index: int
-    epoch: str
-    emptied: bool = False
-
-
 @dataclass(frozen=True)
 class StateShown:
     """At ``time`` a node told what its whole state is, up to the entry ``upto`` of the log, which it gave to a peer
@@ -73,14 +58,6 @@ class StateShown:
     given: bool
     upto: int
     parts: Mapping[str, str]
-
-
-class Extent(NamedTuple):
-    """Entries of one epoch that are known to be in a log: the first and the last index."""
-
-    first: int
-    last: int
-    epoch: str
 
 
 @dataclass(frozen=True)
@@ -109,7 +86,7 @@ class Stay:
     @property
     def entry(self) -> Entry | None:
         """Of which entry of the log it was; None of any other place."""
-        return _entry(self.put_token) if self.logged else None
+        return entry_of(self.put_token) if self.logged else None
 
 
 @dataclass(frozen=True)
@@ -153,20 +130,13 @@ class Trace:
 
     def log_of(self, node: str, time: float) -> list[Extent]:
         """What is known of the log of a node at a time, in order of index."""
-        found: list[Extent] = []
-        for part in self.logs.get(node, ()):
-            if part.time > time:
-                break
-            while found and (part.emptied or found[-1].first >= part.index):
-                found.pop()
-            if found and found[-1].epoch == part.epoch:
-                found[-1] = found[-1]._replace(last=part.index)
-                continue
-            if found:
-                found[-1] = found[-1]._replace(last=part.index - 1)
-            if part.epoch:
-                found.append(Extent(part.index, part.index, part.epoch))
-        return found
+        return log_at(self.logs.get(node, ()), time)
+
+    @cached_property
+    def logs_contradict(self) -> bool:
+        """Whether any two logs ever contradicted each other."""
+        shown = [log for parts in self.logs.values() for log in logs_of(parts)]
+        return any(contradiction(log, other) is not None for log, other in combinations(shown, 2))
 
     def unlike(self, node: str) -> list[tuple[StateShown, tuple[str, ...]]]:
         """The states that a node took from a peer which had shown another one for the same entry, with the names of the
@@ -182,10 +152,6 @@ class Trace:
             if differing and all(differing):
                 found.append((taken, min(differing, key=len)))
         return found
-
-    def epoch_of(self, node: str, index: int, time: float) -> str:
-        """Of which epoch a node's entry of that index is at a time; empty where it is not known to be there."""
-        return next((each.epoch for each in self.log_of(node, time) if each.first <= index <= each.last), "")
 
     def names_like(self, message: str) -> bool:
         """Whether it tells of other messages of the same producer, so that it would have told of this one."""
@@ -221,7 +187,7 @@ def read_trace(run_dir: Path) -> Trace:
             starts[node].append(time)
         elif what in (PUT, GONE, GIVEN, READ, TOLD, PASSED):
             mark = Mark(time, node, str(what), str(row.get("place")), cause, str(row.get("token") or ""))
-            entry = _entry(mark.token) if what == PUT and cause == LOGGED else None
+            entry = entry_of(mark.token) if what == PUT and cause == LOGGED else None
             if entry is not None:
                 logs[node].append(LogPart(time, *entry))
             for name in sequence(row.get("messages")):
@@ -232,11 +198,6 @@ def read_trace(run_dir: Path) -> Trace:
                  {node: tuple(sorted(parts, key=_time)) for node, parts in logs.items()},
                  tuple(sorted(states, key=_time)),
                  {node: frozenset(numbers) for node, numbers in lines.items()})  # fmt: skip
-
-
-def _entry(token: str) -> Entry | None:
-    index, _, epoch = token.partition(" ")
-    return Entry(int(index), epoch) if index.isdecimal() and epoch else None
 
 
 def _time(part: LogPart | StateShown) -> float:

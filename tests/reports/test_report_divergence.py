@@ -10,9 +10,9 @@ import pytest
 from recorded_facts import anomaly, facts, mark, operation, started
 
 from reports.cause import cause_of
-from reports.divergence import contradiction
 from reports.life import life_of
-from reports.message_trace import Extent, LogPart, Trace
+from reports.message_trace import Trace
+from reports.replica_logs import Extent, LogPart, contradiction, logs_of
 from reports.roles import Granted, Transfer
 
 pytestmark = pytest.mark.requirement("H25")
@@ -114,7 +114,17 @@ def test_what_is_known_of_a_log() -> None:
     assert trace.log_of("n1", 5) == [Extent(1, 5, "1/0"), Extent(6, 6, "3/2")]
     assert trace.log_of("n1", 9) == [Extent(9, 9, "3/2")], "the rest is in the state"
     assert trace.log_of("n2", 9) == []
-    assert (trace.epoch_of("n1", 6, 3), trace.epoch_of("n1", 8, 3)) == ("1/0", "")
+    assert logs_of(parts) == [[Extent(1, 6, "1/0"), Extent(7, 7, "2/1")], [Extent(1, 5, "1/0"), Extent(6, 6, "3/2")],
+                              [Extent(9, 9, "3/2")]]  # fmt: skip
+
+
+def test_logs_that_once_contradicted_each_other() -> None:
+    one = (LogPart(1, 1, "1/0"), LogPart(2, 2, "2/1"), LogPart(3, 3, "2/1"))
+    other = (LogPart(1, 1, "1/0"), LogPart(2, 2, "1/0"), LogPart(3, 3, "2/1"), LogPart(4, 4, "", True))
+    assert Trace(logs={"n1": one, "n2": other}).logs_contradict, "also where a state has replaced one of them since"
+    assert not Trace(logs={"n1": one, "n2": other[:2]}).logs_contradict
+    assert not Trace(logs={"n1": one, "n2": ()}).logs_contradict
+    assert not Trace().logs_contradict
 
 
 # States that are taken.

@@ -10,7 +10,6 @@ import pytest
 from harness.coverage import note_log_events
 from harness.sim.campaign import ALL, FAILED, Case, run_and_judge
 from harness.sim.mutants import case_of
-from reports.divergence import contradiction
 from reports.folder import read_folder
 from reports.message_trace import read_trace
 from reports.roles import read_grants, role_lanes
@@ -107,9 +106,7 @@ def test_a_sound_run_shows_no_parting(name: str, tmp_path: Path) -> None:
     marks = [(message, mark) for message, found in trace.marks.items() for mark in found]
     assert not [mark for _, mark in marks if mark.what == PASSED]
     assert not [state for node in trace.nodes for state, _ in trace.unlike(node)]
-    whole = {node: trace.log_of(node, float("inf")) for node in trace.logs}
-    assert not [pair for one in whole.values() for other in whole.values()
-                if (pair := contradiction(one, other, 1 << 40)) is not None]  # fmt: skip
+    assert not trace.logs_contradict
     assert not [grant for grant in read_grants(told.run_dir) if grant.stale or grant.leased]
     for message, mark in marks:
         if mark.what == TOLD:
