@@ -19,8 +19,9 @@ from stormproof.history.moments import SUFFIX, write_moments
 from stormproof.node_logs import read_log
 from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
 
-CLIPPED = "clipped"
-"""In a trace: what the node's log had told before was cut off."""
+CLIPPED, LOG, STATE = "clipped", "log", "state"
+"""In a trace: what the node's log had told before was cut off; of which epoch the entries of a replica's log are; what
+its state is."""
 
 
 def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
@@ -89,6 +90,17 @@ def _complain(system: System, error: Exception) -> None:
           f"({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)  # fmt: skip
 
 
+def _traced(system: System, text: str) -> dict[str, Any] | None:
+    """What a line says that was written for a trace of messages; None of any other."""
+    if (mark := system.message_mark(text)) is not None:
+        return asdict(mark)
+    if (entries := system.log_mark(text)) is not None:
+        return {"what": LOG, **asdict(entries)}
+    if (state := system.state_mark(text)) is not None:
+        return {"what": STATE, **asdict(state)}
+    return None
+
+
 def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What the lines of a log say; what they say of messages is added to ``marks``."""
     lines, clipped = read_log(path, zero, system.parse_line)
@@ -106,17 +118,21 @@ def _events(system: System, path: Path, zero: float, marks: list[dict[str, Any]]
         if line.time is None:
             continue
         at = {"node": path.stem, "time": line.time}
-        if (mark := system.message_mark(line.text)) is not None:
+        if (traced := _traced(system, line.text)) is not None:
             if clipped and not any(row["node"] == path.stem for row in marks):
                 marks.append({**at, "what": CLIPPED})
-            marks.append({**at, "line": line.number, **asdict(mark)})
+            marks.append({**at, "line": line.number, **traced})
             continue
         if (group := system.group_change(line.text)) is not None:
             yield {**at, "event": "group", **asdict(group)}
         if (role := system.role_change(line.text)) is not None:
             yield {**at, "event": "role", **asdict(role)}
         if (transfer := system.state_transfer(line.text)) is not None:
-            yield {**at, "event": "transfer", **asdict(transfer), "target": transfer.target or path.stem}
+            target = transfer.target or path.stem
+            source = transfer.source or ("?" if target == path.stem else path.stem)
+            yield {**at, "event": "transfer", **asdict(transfer), "source": source, "target": target}
+        if (grant := system.grant(line.text)) is not None:
+            yield {**at, "event": "grant", **asdict(grant)}
     if lives:
         yield {"node": path.stem, "event": "disk", "writes": sum(life.writes for life in lives),
                "changes": sum(life.changes for life in lives), "messages": sum(life.messages for life in lives)}

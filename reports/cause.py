@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from reports.divergence import Finding, findings, left_out, wrong_grants
 from reports.message_trace import Stay, Trace
 from reports.object_cause import of_event, of_object, untraced
 from reports.pack import shorten
@@ -66,7 +67,7 @@ def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     if anomaly.kind == UNTOLD and (told := _given_again(anomaly, facts)):
         return Cause("uncounted", told)
     if len(takes) > 1:
-        return _again(sorted(takes, key=end_of), stays, facts)
+        return _again(anomaly.value, sorted(takes, key=end_of), stays, facts)
     return Cause("", CANT_TELL)
 
 
@@ -91,7 +92,7 @@ def left_over(place: str, facts: Facts, operations: Iterable[Operation]) -> Iter
         held = [stay for stay in stays if stay.end is None and stay.place == place and not stay.logged]
         if held:
             takes = sorted(taken.get(name, ()), key=end_of)
-            yield name, _still_there(held, takes, stays, facts) if takes else _never_taken(name, held, facts)
+            yield name, _still_there(name, takes, stays, facts) if takes else _never_taken(name, held, facts)
 
 
 def _never_taken(name: str, held: Sequence[Stay], facts: Facts) -> Cause:
@@ -133,11 +134,36 @@ def _lost(anomaly: ShownAnomaly, stays: Sequence[Stay], facts: Facts) -> Cause:
     logged = nodes_of(stay for stay in stays if stay.logged)
     never = list(_never(queued, sends[0] if sends else None, logged, facts))
     parts.append(_who_had(queued, never, trace))
-    parts += _left_out(queued, facts)
-    parts += [_led_without(sends[0], stays, facts, death) if sends else "", _told(ends, facts) if ends else ""]
-    parts.append(_held_to_the_end(held, facts) if held else "Then no node had it.")
-    code = f"held:{_codes(ends)}" if held else _codes(ends)
-    return Cause(code, " ".join(part for part in parts if part), death)
+    leader, led = _led_without(sends[0], stays, facts, death) if sends else ("", "")
+    found = [*_why_lacking(anomaly.value, sends, stays, ends, leader, death, facts), *left_out(stays, facts)]
+    parts += [each.sentence for each in found]
+    parts += [led, _told(ends, facts) if ends else ""]
+    parts.append(_held_to_the_end(anomaly.value, held, facts) if held else "Then no node had it.")
+    return _coded(found, f"held:{_codes(ends)}" if held else _codes(ends), parts, death)
+
+
+def _coded(found: Sequence[Finding], code: str, parts: Sequence[str], death: float | None = None) -> Cause:
+    """A cause; what was found wrong with nodes leads its code."""
+    text = " ".join(part for part in parts if part)
+    first = next((each.code for each in found if each.code), "")
+    return Cause(f"{first}:{code}" if first else code, text, death)
+
+
+def _why_lacking(
+    message: str, sends: Sequence[Operation], stays: Sequence[Stay], ends: Sequence[Stay], leader: str,
+    death: float | None, facts: Facts,
+) -> Iterator[Finding]:
+    """What was wrong with those that went on without a message: the first ``leader`` that did not have it, and those
+    whose states others took."""
+    until = float("inf") if death is None else death
+    sources = {source_of(stay.node, stay.end or 0.0, facts) for stay in ends if stay.gone == REPLACED}
+
+    def unaware(node: str, time: float) -> bool:
+        return not any(stay.node == node and stay.start < time for stay in stays)
+
+    if sends:
+        yield from wrong_grants(sends[0].node, end_of(sends[0]), unaware, until, facts)
+    yield from findings(message, stays, {leader, *sources} & facts.trace.nodes, until, facts)
 
 
 def _never(
@@ -160,22 +186,6 @@ def _never(
             yield f"{node}{role_at(node, end_of(send), facts)} {what}"
 
 
-def _left_out(stays: Sequence[Stay], facts: Facts) -> list[str]:
-    """Nodes that never had a message, though they took the state of one that had it then."""
-    never = facts.trace.nodes - {stay.node for stay in stays}
-    told: dict[str, str] = {}
-    for each in facts.transfers:
-        node = each.target.partition(".")[0]
-        source = source_of(node, each.time, facts)
-        # What came after the beginning of a transfer may follow its end; what never came was left out.
-        had = any(stay.node == source and stay.start < each.time and stay.holds(each.time) for stay in stays)
-        if node in never and had:
-            whose = shorten(source)
-            told.setdefault(node, f"{node} took {whose}’s state at {each.time:.3f} s, when {whose} had it, and did not "
-                                  "get it.")  # fmt: skip
-    return list(told.values())
-
-
 def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator[str]:
     """Whether others led when a message was confirmed, and whether nobody else had it."""
     time, by = end_of(send), send.node
@@ -193,8 +203,8 @@ def _confirmed(send: Operation, stays: Sequence[Stay], facts: Facts) -> Iterator
         yield f"When {by}{role_at(by, time, facts)} confirmed it, no other node had it, not even {names}."
 
 
-def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: float | None) -> str:
-    """The first node that began to lead after a message was confirmed, and did not have it."""
+def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: float | None) -> tuple[str, str]:
+    """The first node that began to lead after a message was confirmed, and did not have it; and a sentence."""
     time = end_of(send)
     began = sorted((stretch.start, lane.node) for lane in facts.roles
                    for before, stretch in zip((None, *lane.stretches), lane.stretches, strict=False)
@@ -206,8 +216,8 @@ def _led_without(send: Operation, stays: Sequence[Stay], facts: Facts, death: fl
                 stay.node == node and (stay.holds(start) or stay.holds(start + NEAR_S)) for stay in stays):
             still = any(stretch.leads and lane.node == send.node for lane, stretch in stretches_at(facts.roles, start))
             beside = f", while {send.node}{role_at(send.node, start, facts)} still led" if still else ""
-            return f"{node}{role_at(node, start, facts)} led from {start:.3f} s on, without it{beside}."
-    return ""
+            return node, f"{node}{role_at(node, start, facts)} led from {start:.3f} s on, without it{beside}."
+    return "", ""
 
 
 def _in_logs_only(by: str, stays: Sequence[Stay], facts: Facts) -> Cause:
@@ -249,7 +259,21 @@ def _told(ends: Sequence[Stay], facts: Facts) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _held_to_the_end(held: Sequence[Stay], facts: Facts) -> str:
+def _held_to_the_end(message: str, held: Sequence[Stay], facts: Facts) -> str:
+    """Who still had a message, and to whom it had been given."""
+    given = facts.trace.given(message)
+    last = max(given, key=lambda mark: mark.time, default=None)
+    open_since = min(stay.start for stay in held)
+    text = _still_had(held, facts)
+    if last is None:
+        return f"{text} No node gave it to a client." if facts.trace.whole else text
+    if last.time < open_since:
+        return text
+    return (f"{text} {last.node} had given it to a client’s connection at {last.time:.3f} s, which did not "
+            "acknowledge it.")  # fmt: skip
+
+
+def _still_had(held: Sequence[Stay], facts: Facts) -> str:
     nodes = nodes_of(held)
     leaders = [lane.node for lane in facts.roles if lane.stretches and lane.stretches[-1].leads]
     beside = [leader for leader in leaders if leader.partition(".")[0] not in nodes]
@@ -262,7 +286,7 @@ def _codes(ends: Sequence[Stay]) -> str:
     return "+".join(sorted({stay.gone for stay in ends}))
 
 
-def _again(takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
+def _again(message: str, takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
     """Why a message that somebody had taken was delivered again."""
     queued = [stay for stay in stays if not stay.logged]
     if not queued:
@@ -277,7 +301,7 @@ def _again(takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> C
         again = next((stay for stay in mine if stay.put in _PUT_AGAIN), None)
         if again is not None:
             return Cause("put-again", f"{node} put it into the queue once more {_PUT_AGAIN[again.put]}.")
-    return _still_there(queued, takes, queued, facts)
+    return _still_there(message, takes, stays, facts)
 
 
 def _put_twice(node: str, puts: Sequence[Stay]) -> Cause:
@@ -291,15 +315,16 @@ def _put_twice(node: str, puts: Sequence[Stay]) -> Cause:
                                f"client {how}.")  # fmt: skip
 
 
-def _still_there(held: Sequence[Stay], takes: Sequence[Operation], stays: Sequence[Stay], facts: Facts) -> Cause:
+def _still_there(message: str, takes: Sequence[Operation], every: Sequence[Stay], facts: Facts) -> Cause:
     """Somebody took it first; who had it after that, and since when."""
-    first = end_of(takes[0])
+    stays = [stay for stay in every if not stay.logged]
+    first, until = end_of(takes[0]), end_of(takes[1]) if len(takes) > 1 else float("inf")
     server = takes[0].node
     acks = [stay for stay in stays if stay.gone == ACKNOWLEDGED and stay.end is not None]
     early = min(acks, key=lambda stay: stay.end or 0.0, default=None)
     back = next((stay for stay in sorted(stays, key=lambda each: each.start) if stay.start > first
                  and stay.put in (STARTED, REPLACED)), None)  # fmt: skip
-    if early is None or (len(takes) > 1 and (early.end or 0.0) > end_of(takes[1])):
+    if early is None or (early.end or 0.0) > until:
         return Cause("never-removed", f"{server or 'A node'} confirmed the first ACK; no node removed it for that.")
     again = takes[1].node if len(takes) > 1 else ""
     keeper = next((stay for stay in stays if stay.node != early.node and stay.holds(early.end or 0.0)
@@ -308,16 +333,24 @@ def _still_there(held: Sequence[Stay], takes: Sequence[Operation], stays: Sequen
     source = source_of(back.node, back.start, facts) if back is not None else ""
     removed = sorted({stay.node for stay in acks if stay.gone_token == early.gone_token})
     at = early.end or 0.0
+
+    def unaware(node: str, time: float) -> bool:
+        return any(stay.node == node and stay.holds(time) for stay in stays)
+
+    kept = {keeper.node if keeper is not None else source, source} & facts.trace.nodes
+    found = [*wrong_grants(server, first, unaware, until, facts), *findings(message, every, kept, until, facts)]
     text = f"{listed([f'{node}{role_at(node, at, facts)}' for node in removed])} removed it at the first ACK"
+    rest = [each.sentence for each in found]
     if keeper is not None:
         text += f"; {keeper.node}{role_at(keeper.node, at, facts)} did not, and still had it"
         if back is not None and back.put == REPLACED and source == keeper.node:
             others = sorted({stay.node for stay in stays if stay.put == REPLACED and stay.start > first})
             text += f", and gave it back to {listed(others)} with its state"
-        return Cause("kept-elsewhere", f"{text}.")
+        return _coded(found, "kept-elsewhere", [f"{text}.", *rest])
     if back is not None and back.put == REPLACED:
         whose = f"{shorten(source)}’s state" if source else "the state that replaced its own"
-        return Cause("came-back", f"{text}; {back.node} had it again with {whose} at {back.start:.3f} s.")
+        text += f"; {back.node} had it again with {whose} at {back.start:.3f} s."
+        return _coded(found, "came-back", [text, *rest])
     if back is not None:
         fault = ended_by(back.node, back.start, facts.faults)
         return Cause("back-after-start", f"{text}; {back.node} had it again when it was started at {back.start:.3f} s"

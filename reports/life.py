@@ -14,6 +14,7 @@ from stormproof.contracts.system import (
     CLOSED,
     COPIED,
     LOGGED,
+    PASSED,
     REPLACED,
     RETURNED,
     SENT,
@@ -31,8 +32,8 @@ _CAME = {
     RETURNED: "put it into {place} again, as a client gave it back",
 }  # fmt: skip
 
-SEND, RECEIPT, DELIVERY, HERE, AWAY, STATE, ROLE, FAULT = (
-    "send", "receipt", "delivery", "here", "away", "state", "role", "fault")  # fmt: skip
+SEND, RECEIPT, DELIVERY, HERE, AWAY, STATE, ROLE, FAULT, NOTE = (
+    "send", "receipt", "delivery", "here", "away", "state", "role", "fault", "note")  # fmt: skip
 """Kinds of events: three are arrows between a client process and a node, a transfer of state is one between nodes; the
 others happen at nodes."""
 
@@ -56,7 +57,7 @@ def life_of(message: str, operations: Sequence[Operation], facts: Facts) -> list
         return []
     told = list(_operations(message, operations, facts))
     sent = next((event.time for event in told if event.kind == SEND), None)
-    events = [*told, *(_not_before(event, sent) for event in _stays(stays, facts))]
+    events = [*told, *(_not_before(event, sent) for event in (*_stays(stays, facts), *_passed(message, facts)))]
     if stays:
         begin = min(event.time for event in events)
         end = max(event.time for event in events)
@@ -126,6 +127,14 @@ def _stays(stays: Sequence[Stay], facts: Facts) -> Iterator[LifeEvent]:
             gone.append((stay.end, stay.node, words + _finish(stay, stays, dead, last)))
     yield from _together(came, HERE)
     yield from _together(gone, AWAY)
+
+
+def _passed(message: str, facts: Facts) -> Iterator[LifeEvent]:
+    """Copies that came to nodes which did not take them."""
+    for mark in facts.trace.of(PASSED, message):
+        place, _, kept = (*mark.token.split(), "", "", "")[:3]
+        why = f"it had {shorten(kept)} under its number" if kept else "it had counted beyond its number"
+        yield LifeEvent(mark.time, NOTE, f"{mark.node} passed over a copy of it: {why}, {place}.", "", (mark.node,))
 
 
 def _finish(stay: Stay, stays: Sequence[Stay], dead: bool, last: float | None) -> str:

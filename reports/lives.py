@@ -15,7 +15,7 @@ from reports.life import LifeEvent, death_of, life_of
 from reports.recorded import Facts
 from reports.spans import parse_value
 from reports.story import Narrator, Operation, ShownAnomaly
-from stormproof.contracts.system import PUT
+from stormproof.contracts.system import GONE, PUT
 
 MAX_MARKS = 300_000
 """Marks of the trace that a page holds: about three bytes each."""
@@ -70,7 +70,8 @@ class Lives:
         names = {"messages": {}, "nodes": {}, "places": {}, "causes": {}}  # type: dict[str, dict[str, int]]
         rows: list[tuple[int, int, int, int, int, int]] = []
         left_off = 0
-        for message, marks in trace.marks.items():
+        for message, told in trace.marks.items():
+            marks = [mark for mark in told if mark.what in (PUT, GONE)]
             if len(rows) + len(marks) > MAX_MARKS:
                 left_off += 1
                 continue

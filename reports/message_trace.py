@@ -6,11 +6,24 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from reports.folder import mapping, number, sequence
-from stormproof.contracts.system import GIVEN, GONE, HELD, LOGGED, PUT, STARTED
+from reports.replica_logs import Entry, Extent, LogPart, contradiction, entry_of, log_at, logs_of
+from stormproof.contracts.system import (
+    GIVEN,
+    GONE,
+    HELD,
+    LOGGED,
+    PASSED,
+    PUT,
+    READ,
+    STARTED,
+    TOLD,
+)
 from stormproof.errors import HistoryError
 from stormproof.history.bounds import read_small_text
 from stormproof.run_folder import MESSAGE_TRACE
@@ -18,12 +31,13 @@ from stormproof.run_folder import MESSAGE_TRACE
 UNNAMED = "?"
 _START_S = 2.0
 """Seconds after a program's start within which it has told all that it holds."""
-_CLIPPED = "clipped"
+_CLIPPED, _LOG, _STATE = "clipped", "log", "state"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """At ``time`` (seconds of the run) a message came to a place of a node (``put``) or left it (``gone``)."""
+    """At ``time`` (seconds of the run) a message came to a place of a node (``put``), left it (``gone``), or whatever
+    else a trace tells (``what``)."""
 
     time: float
     node: str
@@ -31,6 +45,19 @@ class Mark:
     place: str
     cause: str
     token: str
+
+
+@dataclass(frozen=True)
+class StateShown:
+    """At ``time`` a node told what its whole state is, up to the entry ``upto`` of the log, which it gave to a peer
+    (``given``) or took from it: of each part a text that tells it from others."""
+
+    time: float
+    node: str
+    peer: str
+    given: bool
+    upto: int
+    parts: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -56,6 +83,11 @@ class Stay:
         """Whether it is there at a time."""
         return self.start <= time and (self.end is None or self.end > time)
 
+    @property
+    def entry(self) -> Entry | None:
+        """Of which entry of the log it was; None of any other place."""
+        return entry_of(self.put_token) if self.logged else None
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -68,6 +100,10 @@ class Trace:
     starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()
     whole: bool = False
+    logs: Mapping[str, tuple[LogPart, ...]] = field(default_factory=dict)
+    """By node what is known of its log, in order of time."""
+    states: tuple[StateShown, ...] = ()
+    """What states were given and taken, in order of time."""
     lines: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """By node the numbers of the lines of its log that say all this."""
 
@@ -86,7 +122,36 @@ class Trace:
 
     def given(self, message: str) -> list[Mark]:
         """When which node gave it to which connection."""
-        return [mark for mark in self.marks.get(message, ()) if mark.what == GIVEN]
+        return self.of(GIVEN, message)
+
+    def of(self, what: str, message: str) -> list[Mark]:
+        """The marks of one kind, in order of time."""
+        return [mark for mark in self.marks.get(message, ()) if mark.what == what]
+
+    def log_of(self, node: str, time: float) -> list[Extent]:
+        """What is known of the log of a node at a time, in order of index."""
+        return log_at(self.logs.get(node, ()), time)
+
+    @cached_property
+    def logs_contradict(self) -> bool:
+        """Whether any two logs ever contradicted each other."""
+        shown = [log for parts in self.logs.values() for log in logs_of(parts)]
+        return any(contradiction(log, other) is not None for log, other in combinations(shown, 2))
+
+    def unlike(self, node: str) -> list[tuple[StateShown, tuple[str, ...]]]:
+        """The states that a node took from a peer which had shown another one for the same entry, with the names of the
+        parts in which they differ."""
+        found = []
+        for taken in self.states:
+            if taken.node != node or taken.given:
+                continue
+            given = [each for each in self.states if each.given and (each.node, each.peer, each.upto) == (
+                taken.peer, node, taken.upto)]  # fmt: skip
+            differing = [tuple(name for name, text in taken.parts.items() if each.parts.get(name) != text)
+                         for each in given]  # fmt: skip
+            if differing and all(differing):
+                found.append((taken, min(differing, key=len)))
+        return found
 
     def names_like(self, message: str) -> bool:
         """Whether it tells of other messages of the same producer, so that it would have told of this one."""
@@ -99,6 +164,8 @@ def read_trace(run_dir: Path) -> Trace:
     marks: dict[str, list[Mark]] = defaultdict(list)
     starts: dict[str, list[float]] = defaultdict(list)
     nodes: set[str] = set()
+    logs: dict[str, list[LogPart]] = defaultdict(list)
+    states: list[StateShown] = []
     lines: dict[str, set[int]] = defaultdict(set)
     whole = True
     for row in _rows(run_dir / MESSAGE_TRACE):
@@ -107,18 +174,34 @@ def read_trace(run_dir: Path) -> Trace:
             continue
         nodes.add(node)
         lines[node].add(int(number(row.get("line")) or 0))
+        index = number(row.get("index"))
         if what == _CLIPPED:
             whole = False
+        elif what == _LOG and index is not None:
+            logs[node].append(LogPart(time, int(index), str(row.get("epoch") or ""), bool(row.get("emptied"))))
+        elif what == _STATE:
+            upto, parts = int(number(row.get("upto")) or 0), mapping(row.get("parts"))
+            states.append(StateShown(time, node, str(row.get("peer")), bool(row.get("given")), upto,
+                                     {str(name): str(text) for name, text in parts.items()}))  # fmt: skip
         elif what == HELD and cause == STARTED:
             starts[node].append(time)
-        elif what in (PUT, GONE, GIVEN):
+        elif what in (PUT, GONE, GIVEN, READ, TOLD, PASSED):
             mark = Mark(time, node, str(what), str(row.get("place")), cause, str(row.get("token") or ""))
+            entry = entry_of(mark.token) if what == PUT and cause == LOGGED else None
+            if entry is not None:
+                logs[node].append(LogPart(time, *entry))
             for name in sequence(row.get("messages")):
                 marks[str(name)].append(mark)
     whole = whole and not marks.pop(UNNAMED, None)
     return Trace({name: tuple(found) for name, found in marks.items()},
                  {node: tuple(sorted(times)) for node, times in starts.items()}, frozenset(nodes), whole,
+                 {node: tuple(sorted(parts, key=_time)) for node, parts in logs.items()},
+                 tuple(sorted(states, key=_time)),
                  {node: frozenset(numbers) for node, numbers in lines.items()})  # fmt: skip
+
+
+def _time(part: LogPart | StateShown) -> float:
+    return part.time
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:

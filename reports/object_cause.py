@@ -11,6 +11,7 @@ from reports.pack import shorten
 from reports.recorded import (
     CANT_TELL,
     CLOCKS_S,
+    NEAR_S,
     NO_TRACE,
     Cause,
     Facts,
@@ -23,13 +24,15 @@ from reports.recorded import (
     stretches_at,
     what_happened,
 )
-from reports.story import Operation, ShownAnomaly
-from stormproof.contracts.fault import ENDS_PROCESS
+from reports.story import Operation, ShownAnomaly, fault_name
+from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
 from stormproof.contracts.system import ACKNOWLEDGED, CLOSED, REPLACED
 from stormproof.vocabulary import OBJECT
 
 NOT_LINEARIZABLE, PREPARED = "not-linearizable", "prepared"
 """A kind of anomaly, of which a check says what answer was wrong; the place of prepared transactions."""
+QUEUE = "q"
+"""What names of queues begin with, before their numbers."""
 _MOMENT_S = 1e-4
 _XID = re.compile(r"\bXID (\S+) ")
 _ENDED = {"open": "when a client took up its connection again", "commit": "when a COMMIT came",
@@ -37,7 +40,8 @@ _ENDED = {"open": "when a client took up its connection again", "commit": "when 
 
 
 def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
-    """What first befell the node that had confirmed a lost message: its state was replaced, or a fault ended it."""
+    """What first befell the node that had confirmed a lost message: its state was replaced, a fault ended it, or an
+    operator repaired it."""
     sends = [op for op in anomaly.operations if op.sends and op.type == "ok" and op.value == anomaly.value]
     if not sends or not sends[0].node or any(op.takes for op in anomaly.operations if op.value == anomaly.value):
         return Cause("", NO_TRACE)
@@ -46,8 +50,13 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
                     if each.target.partition(".")[0] == node and each.time >= time), default=None)  # fmt: skip
     ended = min((fault.start / 1e9 for fault in facts.faults if ENDS_PROCESS in fault.effects and node in fault.targets
                  and fault.start / 1e9 >= time), default=None)  # fmt: skip
+    repair = next((each for each in facts.repairs
+                   if each.end / 1e9 >= time and re.search(rf"\b{re.escape(node)}\b", each.text)), None)  # fmt: skip
     only = facts.nodes == 1
     rest = "" if only else " Whether other nodes had it was not recorded."
+    before = _stood_still(node, sends[0], facts)
+    led = _led_elsewhere(node, anomaly.key, time, facts)
+    by_hand = f" What an operator did at {repair.start / 1e9:.3f} s: {shorten(repair.text)}." if repair else ""
     if replaced is not None and (ended is None or replaced < ended):
         source = source_of(node, replaced, facts)
         whose = f"{shorten(source)}’s state" if source else "another node’s state"
@@ -55,14 +64,53 @@ def untraced(anomaly: ShownAnomaly, facts: Facts) -> Cause:
                   if stretch.leads and lane.node.partition(".")[0] != node]  # fmt: skip
         names = listed([f"{name} ({role_text(each)})" for name, each in others])
         beside = f" while {names} led, too" if others else ""
-        return Cause("untraced:replaced", f"{node}{role_at(node, time, facts)} confirmed it{beside}, and took {whose} "
-                                          f"at {replaced:.3f} s.{rest}", replaced)  # fmt: skip
+        text = f"{before}{node}{role_at(node, time, facts)} confirmed it{beside}"
+        then = f"took {whose} at {replaced:.3f} s.{by_hand}{rest}"
+        if led:
+            return Cause("untraced:led-elsewhere+replaced", f"{text}.{led} Then {node} {then}", replaced)
+        return Cause("untraced:replaced", f"{text}, and {then}", replaced)
     if ended is not None:
         who = f"{node}, the only node," if only else node
         fault = ended_by(node, ended, facts.faults)
-        return Cause("untraced:ended", f"{who} confirmed it, and was ended by {fault} at {ended:.3f} s, before anybody "
-                                       f"had taken it.{rest}", ended)  # fmt: skip
+        last = {name for each in facts.faults if fault_name(each) == fault for name in each.targets}
+        every = not only and len(last) == facts.nodes
+        text = f"{before}{who} confirmed it, and was ended by {fault} at {ended:.3f} s"
+        text += f", as all {facts.nodes} nodes were" if every else ""
+        code = "untraced:all-ended" if every else "untraced:ended"
+        return Cause(code, f"{text}, before anybody had taken it.{led}{rest}", ended)
+    if by_hand:
+        code = f"untraced:{'led-elsewhere+' if led else ''}repaired"
+        return Cause(code, f"{before}{node} confirmed it.{led}{by_hand}{rest}")
     return Cause("", NO_TRACE)
+
+
+def _stood_still(node: str, send: Operation, facts: Facts) -> str:
+    """Whether a node had been stopped, and went on, shortly before it confirmed something."""
+    last = max((fault for fault in facts.faults if STOPS_TIME in fault.effects and node in fault.targets
+                and fault.end is not None and send.start - NEAR_S <= fault.end / 1e9 <= end_of(send)),
+               key=lambda fault: fault.end or 0, default=None)  # fmt: skip
+    if last is None:
+        return ""
+    return f"{node} stood still from {last.start / 1e9:.3f} to {(last.end or 0) / 1e9:.3f} s ({fault_name(last)}). "
+
+
+def _led_elsewhere(node: str, key: int | None, time: float, facts: Facts) -> str:
+    """Whom the nodes took for the leader of a queue when one of them confirmed something, if another than that one."""
+    lanes = [(lane.node.partition(", ")[2], stretch) for lane in facts.leaders for stretch in lane.stretches
+             if lane.node.partition(", ")[0] == f"{QUEUE}{key}" and stretch.start <= time < stretch.end]  # fmt: skip
+    others: dict[str, list[tuple[str, float]]] = {}
+    for witness, stretch in lanes:
+        if witness not in ("", node) and stretch.role != node:
+            others.setdefault(stretch.role, []).append((witness, stretch.start))
+    told = [f"{listed([witness for witness, _ in found])} took {leader} for the leader of {QUEUE}{key} since "
+            f"{max(since for _, since in found):.3f} s" for leader, found in others.items()]  # fmt: skip
+    own = next((stretch for lane in facts.leaders for stretch in lane.stretches
+                if lane.node == f"{QUEUE}{key}, {node}" and stretch.end > time - NEAR_S and stretch.leads
+                and stretch.start <= time + NEAR_S), None)  # fmt: skip
+    if not told:
+        return ""
+    self_led = f"; {node} took itself for it" if own is not None else ""
+    return f" When it was confirmed, {listed(told)}{self_led}."
 
 
 def of_object(anomaly: ShownAnomaly, facts: Facts) -> Cause:

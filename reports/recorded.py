@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from reports.message_trace import Stay, Trace
 from reports.pack import shorten
-from reports.roles import Lane, Stretch, Transfer
+from reports.roles import Granted, Lane, Stretch, Transfer
 from reports.story import Operation, fault_name
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.contracts.system import (
@@ -21,7 +22,7 @@ from stormproof.contracts.system import (
     STARTED,
     TRUNCATED,
 )
-from stormproof.history.ledger import FaultWindow
+from stormproof.history.ledger import FaultWindow, Repair
 
 CLOCKS_S = 0.02
 """By so much the times of logs and of the history may be out of order."""
@@ -51,6 +52,12 @@ class Facts:
     faults: Sequence[FaultWindow] = ()
     nodes: int = 0
     """How many nodes have logs."""
+    grants: Sequence[Granted] = ()
+    repairs: Sequence[Repair] = ()
+    leaders: Sequence[Lane] = ()
+    """Whom each node took for the leader of which queue."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the test."""
 
 
 @dataclass(frozen=True)

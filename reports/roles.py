@@ -56,6 +56,23 @@ class Transfer:
     source: str
     target: str
     detail: str
+    upto: int | None = None
+    """The entry of the log up to which that state is to hold everything, where the announcement says it."""
+
+
+@dataclass(frozen=True)
+class Granted:
+    """At ``time`` (seconds of the run) ``grantor`` announced that it gave a lock to a node; see ``Grant``."""
+
+    time: float
+    grantor: str
+    to: str
+    epoch: str
+    known: str
+    last: str
+    before: str
+    stale: bool
+    leased: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,27 @@ def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) ->
 
 def read_transfers(run_dir: Path) -> list[Transfer]:
     """The transfers of state that the nodes' logs tell, in order of time."""
-    found = [Transfer(time, *(str(row.get(name) or "") for name in ("source", "target", "detail")))
+    found = [Transfer(time, _text(row, "source"), _text(row, "target"), _text(row, "detail"), _whole(row, "upto"))
              for time, row in _rows(run_dir / LOG_EVENTS) if row.get("event") == "transfer"]  # fmt: skip
     return sorted(found, key=lambda each: each.time)
+
+
+def read_grants(run_dir: Path) -> list[Granted]:
+    """The grants of locks that logs tell, in order of time."""
+    found = [Granted(time, _text(row, "node"), _text(row, "to"), _text(row, "epoch"), _text(row, "known"),
+                     _text(row, "last"), _text(row, "before"), row.get("stale") is True,
+                     tuple(str(name) for name in sequence(row.get("leased"))))
+             for time, row in _rows(run_dir / LOG_EVENTS) if row.get("event") == "grant"]  # fmt: skip
+    return sorted(found, key=lambda each: each.time)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    return str(row.get(name) or "")
+
+
+def _whole(row: Mapping[str, Any], name: str) -> int | None:
+    found = number(row.get(name))
+    return None if found is None else int(found)
 
 
 def _time(change: Change) -> float:

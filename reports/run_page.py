@@ -22,7 +22,7 @@ from reports.pack import choose_spans, pack_spans, shorten
 from reports.page import render, write_page
 from reports.plots import run_plots
 from reports.recorded import Facts
-from reports.roles import Lane, read_transfers, role_lanes
+from reports.roles import Lane, read_grants, read_transfers, role_lanes
 from reports.series import run_series
 from reports.spans import Spans, client_functions, pair_spans
 from reports.story import MAX_ANOMALIES, Narrator, ShownAnomaly, flat, plain
@@ -144,7 +144,8 @@ def explain(folder: RunFolder) -> Explained:
     duration = _duration(folder)
     roles = role_lanes(folder.path, folder.faults, duration)
     facts = Facts(read_trace(folder.path), roles, read_transfers(folder.path), folder.faults,
-                  len({path.stem.partition(".")[0] for path in folder.logs}))
+                  len({path.stem.partition(".")[0] for path in folder.logs}), read_grants(folder.path), folder.repairs,
+                  leader_lanes(folder.path, duration), mapping(folder.test.get("options")))
     lives = Lives(facts, narrator)
     checks = [
         replace(check, declared=declared(folder.run, check.name),

@@ -12,15 +12,19 @@ from typing import Any, Protocol
 
 from reports.cause import cause_of, left_over
 from reports.folder import mapping, number
+from reports.lock_cause import LOCK_KINDS, of_lock
 from reports.pack import shorten
 from reports.recorded import Cause, Facts
 from reports.roles import Lane, Transfer
 from reports.story import Operation, ShownAnomaly, plain
+from reports.value_cause import of_register
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
 
 BINS = 60
 """Bars of a group's histogram over the whole run."""
 MAX_CAUSES = 5
+REGISTER = "register"
+"""The check of single values."""
 LEFT, PLACE = "left-in-queue", "q"
 """A kind of anomaly that names no message; what names of places begin with, before the number of the queue."""
 MAX_LINES = 6
@@ -98,6 +102,12 @@ def _causes(
     members: Sequence[ShownAnomaly], facts: Facts, operations: Callable[[], Sequence[Operation]]
 ) -> Iterator[Cause]:
     for anomaly in members:
+        if anomaly.kind in LOCK_KINDS:
+            yield of_lock(anomaly, facts.options, operations)
+            continue
+        if anomaly.check == REGISTER:
+            yield of_register(anomaly, facts, operations)
+            continue
         if anomaly.kind != LEFT:
             yield cause_of(anomaly, facts)
             continue

@@ -294,7 +294,14 @@ class MessageNotes(Protocol):
     """What a trace of messages is told by others than the engine."""
 
     def note(self, what: str, place: str, name: str, reason: str) -> None:
-        """A message came to a place (``put``), left it (``gone``) or was given to somebody (``given``)."""
+        """A message came to a place (``put``), left it (``gone``), was given or ``told`` to somebody, ...."""
+
+    def entries(self, index: int, epoch: str, reason: str) -> None:
+        """From ``index`` on, the log holds entries of that epoch; none, where it is empty."""
+
+    def state(self, peer: str, given: bool, upto: int, parts: Mapping[str, str]) -> None:
+        """The whole state, up to an entry of the log, is being given to a peer, or was taken from it; of each part how
+        much it is, and a hash."""
 
     def tell(self) -> None:
         """Write lines of what was noted."""

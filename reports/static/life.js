@@ -107,7 +107,7 @@ function sequenceDiagram(events, about) {
       } else if (kind === 'here' || kind === 'state') {
         since[name] ??= y;
         shapes.push(svg('circle', { cx: x[name], cy: y, r: 4.5, class: 'dot' }));
-      } else if (kind === 'role' || kind === 'fault') {
+      } else if (kind === 'role' || kind === 'fault' || kind === 'note') {
         shapes.push(svg('rect', { x: x[name] - 4, y: y - 4, width: 8, height: 8, class: 'note' }));
       }
     }

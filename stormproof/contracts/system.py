@@ -47,11 +47,14 @@ class RoleChange:
 
 @dataclass(frozen=True)
 class StateTransfer:
-    """A line of a log says that a node's state was replaced by another's, or given to it."""
+    """A line of a log says that a node's state was replaced by another's, or given to it. An empty ``target`` is the
+    node whose log it is; so is an empty ``source`` of another target, else it is not known. ``upto``: the entry of the
+    log (``LogMark``) up to which it is to contain everything, where the line says that."""
 
     source: str
     target: str
     detail: str = ""
+    upto: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,54 @@ class GroupChange:
     members: tuple[str, ...]
 
 
-PUT, GONE, GIVEN, HELD = "put", "gone", "given", "held"
+@dataclass(frozen=True)
+class Grant:
+    """A line of a log says that whoever keeps a lock gave it to a node; what it saw then.
+
+    ``epoch`` is that of the new holder, ``known`` the one in which it was up to date by its own account; ``last`` held
+    the lock before, in the epoch ``before``. ``stale``: by the record, ``last`` may have served since then. ``leased``
+    are others who had been told that they hold it, for times that were not over.
+    """
+
+    to: str
+    epoch: str
+    known: str = ""
+    last: str = ""
+    before: str = ""
+    stale: bool = False
+    leased: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogMark:
+    """A line of a log, written for a trace of messages, says that its replica's log was given the entry ``index``, the
+    first of several of ``epoch``; without one, that the log ends before that entry. ``emptied``: all of it is contained
+    in a state that has replaced it.
+
+    An epoch may have two parts, of which the one before the slash is the number that people see.
+    """
+
+    index: int
+    epoch: str
+    emptied: bool = False
+
+
+@dataclass(frozen=True)
+class StateMark:
+    """A line of a log, written for a trace of messages, says what the node's whole state is that it gives to ``peer``
+    (``given``) or has taken from it, up to the entry ``upto`` (``LogMark``): of each part a text, equal for equal
+    content, that begins with how much it is, before a colon."""
+
+    peer: str
+    given: bool
+    upto: int
+    parts: Mapping[str, str]
+
+
+PUT, GONE, GIVEN, HELD, READ, TOLD, PASSED = "put", "gone", "given", "held", "read", "told", "passed"
 """What a trace tells of messages: they came into a place, or left it; they were given to a consumer; what was held
-before is replaced by what follows (the program was started, or its whole state is another)."""
+before is replaced by what follows (the program was started, or its whole state is another). A command that reads, in
+its turn, found this value; a client was told it. A copy of it came, and was not taken."""
 SENT, COPIED, ACKNOWLEDGED, RETURNED, CLOSED, RESET, DELETED, STARTED, REPLACED, LOGGED, TRUNCATED = (
     "sent", "copied", "acknowledged", "returned", "closed", "reset", "deleted", "started", "replaced", "logged",
     "truncated")
@@ -72,13 +120,17 @@ SENT, COPIED, ACKNOWLEDGED, RETURNED, CLOSED, RESET, DELETED, STARTED, REPLACED,
 back; its client's connection was closed; all beyond a position was discarded; its queue was removed; the program was
 started; the whole state was replaced by another node's; it came into a log, to be applied later, or was removed from
 it, as another node's log contradicts it. Any other word is shown as it is."""
+COUNTED = "counted"
+"""Why a copy was not taken: a message of its number had come before."""
 
 
 @dataclass(frozen=True)
 class MessageMark:
     """A line of a log says what became of ``messages`` at ``place`` (a queue, say) on its node: ``PUT``, ``GONE``,
-    ``GIVEN`` or ``HELD`` for the reason ``cause``. ``token`` tells one command from another, where a command was the
-    reason."""
+    ``GIVEN``, ``READ``, ``TOLD``, ``PASSED`` or ``HELD`` for the reason ``cause``. ``token`` tells one command from
+    another, where a command was the reason; of ``LOGGED`` it is ``INDEX EPOCH`` of the log's entry (``LogMark``), of
+    ``COUNTED`` the message's number, how far was counted, and the name of the message that had this number, if that is
+    there still."""
 
     what: str
     place: str = ""
@@ -259,6 +311,18 @@ class System(ABC):
     def message_mark(self, text: str) -> MessageMark | None:
         """What a line of a node's log, written for a trace of messages, says of some; reports leave such lines out of
         the logs that they show."""
+        return None
+
+    def log_mark(self, text: str) -> LogMark | None:
+        """What such a line says of a replica's log."""
+        return None
+
+    def state_mark(self, text: str) -> StateMark | None:
+        """What such a line says of a state that is given or taken."""
+        return None
+
+    def grant(self, text: str) -> Grant | None:
+        """The grant of a lock that a line of a log tells."""
         return None
 
     def disk_writes(self, text: str) -> DiskWrites | None:

@@ -18,6 +18,7 @@ import pytest
 from loopback import free_ports
 
 from nodes.reference.api import Config, ConfigError
+from nodes.reference.bugs import STALE_STANDBY_SERVES, TWO_HOLDERS
 from nodes.reference.designs.fiorano.configuration import HALayer, Options
 from nodes.reference.designs.fiorano.gateway.config import GatewayConfig, parse_gateway_config
 from nodes.reference.designs.fiorano.gateway.grants import ALONE, ANY, Record
@@ -27,6 +28,9 @@ from nodes.reference.designs.fiorano.gateway.service import Gateway
 from nodes.reference.designs.fiorano.lock import GatewayLock, Wish
 from nodes.reference.replication.links import FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.server.runtime import RealRuntime
+from nodes.systems.fiorano.system import FIORANO
+from stormproof.contracts.system import Grant
+from stormproof.node_logs import parse_stamped
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 0.4
@@ -36,10 +40,10 @@ PATIENCE = 10.0
 class Running:
     """A gateway on loopback, in this process."""
 
-    def __init__(self, folder: Path, log: io.StringIO) -> None:
+    def __init__(self, folder: Path, log: io.StringIO, bugs: frozenset[str] = frozenset()) -> None:
         self.path = folder / "lockfile"
         (port,) = free_ports(1)
-        self.config = GatewayConfig("127.0.0.1", port, str(self.path), ("n1", "n2"), LEASE, secret="s")
+        self.config = GatewayConfig("127.0.0.1", port, str(self.path), ("n1", "n2"), LEASE, secret="s", bugs=bugs)
         self.output = log
 
     @property
@@ -53,8 +57,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path, file: RealLockFile | None = None) -> AsyncIterator[Running]:
-    gateway = Running(folder, io.StringIO())
+async def running(folder: Path, file: RealLockFile | None = None, bugs: frozenset[str] = frozenset()
+                  ) -> AsyncIterator[Running]:  # fmt: skip
+    gateway = Running(folder, io.StringIO(), bugs)
     runtime = RealRuntime(gateway.config, gateway.output)
     task = asyncio.create_task(Gateway(gateway.config, runtime, file or RealLockFile(gateway.path)).run())
     await gateway.said("listening")
@@ -95,6 +100,45 @@ async def take(connection: Asking, *arguments: int) -> Any:
         while (answer := await connection.ask("take", 1, *arguments))[0] == "held":  # noqa: ASYNC110 - as servers do
             await asyncio.sleep(0.02)
     return answer
+
+
+def grants_in(log: str) -> list[Grant]:
+    """What a gateway's log tells of grants."""
+    lines = [parse_stamped(line).text for line in log.splitlines()]
+    return [found for line in lines if (found := FIORANO.grant(line)) is not None]
+
+
+@pytest.mark.requirement("H25", part=True)
+async def test_a_grant_tells_who_held_the_lock_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway, asking(gateway) as one, asking(gateway, "n2") as two:
+        assert await take(one, 0, 0, ALONE, 3) == ["granted", 1, 3]
+        assert await take(two, 3, 3, ALONE, 4) == ["granted", 1, 4], "when n1 has not renewed it for a lease"
+        first, second = grants_in(gateway.log)
+    assert first == Grant("n1", "epoch 3", "epoch 0", "", "epoch 0")
+    assert second == Grant("n2", "epoch 4", "epoch 3", "n1", "epoch 3")
+
+
+@pytest.mark.requirement("H25", part=True)
+@pytest.mark.parametrize(("bug", "stale", "leased"), [
+    (TWO_HOLDERS, False, ("n1",)), (STALE_STANDBY_SERVES, True, ()),
+])  # fmt: skip
+async def test_a_grant_that_should_not_have_been(bug: str, stale: bool, leased: tuple[str, ...], tmp_path: Path
+                                                 ) -> None:  # fmt: skip
+    async with (running(tmp_path, bugs=frozenset({bug})) as gateway, asking(gateway) as one,
+                asking(gateway, "n2") as two):  # fmt: skip
+        assert await take(one, 0, 0, ALONE, 3) == ["granted", 1, 3]
+        assert await take(two, 1 if stale else 3, 3, ALONE, 4) == ["granted", 1, 4]
+        *_, last = grants_in(gateway.log)
+    assert (last.to, last.last, last.stale, last.leased) == ("n2", "n1", stale, leased)
+
+
+@pytest.mark.requirement("H25", part=True)
+@pytest.mark.parametrize("line", [
+    "lock granted epoch=3 holder=n1", "lock granted epoch=x holder=n1 repository=0 own=0 other=0 before=0 last=-",
+    "lock released epoch=3 holder=n1",
+])  # fmt: skip
+def test_lines_that_tell_of_no_grant(line: str) -> None:
+    assert FIORANO.grant(line) is None
 
 
 @pytest.mark.requirement("F3", part=True)

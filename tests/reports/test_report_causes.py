@@ -7,59 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_facts import KILL, OTHERS, anomaly, facts, mark, operation, started
 
 from reports.cause import cause_of, left_over
 from reports.life import death_of, life_of
 from reports.message_trace import read_trace
 from reports.recorded import CANT_TELL, NO_TRACE, Facts
-from reports.roles import Lane, Stretch, Transfer
-from reports.story import Operation, ShownAnomaly
-from stormproof.contracts.fault import ENDS_PROCESS
-from stormproof.history.ledger import FaultWindow
+from reports.roles import Transfer
 from stormproof.run_folder import MESSAGE_TRACE
 
 pytestmark = pytest.mark.requirement("H25")
-
-ROLES = (
-    Lane("n1", (Stretch(0, 9, "master", "epoch 1", True, True, 0, ("n1",)),
-                Stretch(9, 30, "master", "epoch 3", True, True, 2, ("n1", "n2")))),
-    Lane("n2", (Stretch(0, 3, "slave", "epoch 1", True, False, 0), Stretch(3, 9, "master", "epoch 2", True, True, 1),
-                Stretch(9, 30, "slave", "epoch 3", True, False, 2))),
-)  # fmt: skip
-KILL = FaultWindow(4, "kill", "one", ("n2",), 8_000_000_000, 8_500_000_000, True, {}, {},
-                   effects=frozenset({ENDS_PROCESS}))  # fmt: skip
-
-
-def mark(time: float, node: str, what: str, cause: str, token: str = "", place: str = "q0",
-         messages: tuple[str, ...] = ("1/7",)) -> dict[str, Any]:  # fmt: skip
-    return {"time": time, "node": node, "what": what, "cause": cause, "token": token, "place": place,
-            "messages": list(messages)}  # fmt: skip
-
-
-def started(time: float, node: str) -> dict[str, Any]:
-    return mark(time, node, "held", "started", messages=())
-
-
-OTHERS = [started(0.1, "n1"), started(0.1, "n2"), mark(1, "n1", "put", "sent", "c 1", messages=("1/6",))]
-"""Both nodes trace, and have told of another message of the same producer."""
-
-
-def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[Transfer, ...] = (), nodes: int = 2,
-          faults: tuple[FaultWindow, ...] = ()) -> Facts:  # fmt: skip
-    rows = sorted([*OTHERS, *marks], key=lambda row: row["time"]) if marks else []
-    (folder / MESSAGE_TRACE).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Facts(read_trace(folder), ROLES, transfers, faults, nodes)
-
-
-def operation(f: str, start: float, node: str, kind: str = "ok", process: int = 1) -> Operation:
-    return Operation(span=0, rows="1, 2", start=start, end=start + 0.1, process=process, node=node, type=kind, f=f,
-                     key=0, value="1/7", error="", faults=(), proof=True)  # fmt: skip
-
-
-def anomaly(kind: str, *operations: Operation, value: str = "1/7", detail: tuple[tuple[str, str], ...] = ()
-            ) -> ShownAnomaly:  # fmt: skip
-    return ShownAnomaly("a0", kind, kind, 0, value, detail, operations, 0, (), "queue")
-
 
 LOST = anomaly("lost", operation("enqueue", 5.0, "n2"))
 TWICE = anomaly("delivered-after-receipt", operation("enqueue", 5.0, "n2"), operation("dequeue", 6.0, "n2", process=2),

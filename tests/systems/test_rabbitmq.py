@@ -10,6 +10,7 @@ from nodes.stomp import Frame, FrameLimits, Parser, encode
 from nodes.systems.rabbitmq.client import RabbitQueues
 from nodes.systems.rabbitmq.system import RABBITMQ
 from stormproof.contracts.client import Beating, Delivery
+from stormproof.contracts.system import StateTransfer
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -88,3 +89,10 @@ def test_who_stands_still_sends_no_heartbeats() -> None:
 
 def test_the_client_takes_its_heartbeat_from_the_options() -> None:
     assert {option.name: option.default for option in RABBITMQ.options}["heartbeat"] == 0.0
+
+
+@pytest.mark.requirement("H25", part=True)
+def test_a_mirror_takes_the_state_of_its_leader() -> None:
+    line = "Mirrored queue 'q0' in vhost '/': Adding mirror on node rabbit@n1: <0.6829.0>"
+    assert RABBITMQ.state_transfer(line) == StateTransfer("", "n1", "mirror of q0")
+    assert RABBITMQ.state_transfer("Mirrored queue 'q0' in vhost '/': Synchronising: 0 messages to synchronise") is None

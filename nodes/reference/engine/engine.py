@@ -452,7 +452,10 @@ class StoreEngine:
             return Done(context.conn, command.seq, receipt, duplicate, headers)
         if command.kind == "read":
             self._demand(context, CONSUME, command.args["destination"])
-            return Done(context.conn, command.seq, receipt, duplicate, self.value(command.args))
+            found = self.value(command.args)
+            if self.message_trace is not None:
+                self.message_trace.read(queue_of(command.args["destination"]), found)
+            return Done(context.conn, command.seq, receipt, duplicate, found)
         if command.kind == "security" or (command.kind == "put" and not duplicate):
             return Done(context.conn, command.seq, receipt, duplicate, self._answer)
         return Done(context.conn, command.seq, receipt, duplicate)

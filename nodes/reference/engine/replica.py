@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from nodes.reference.engine.model import PLAIN, Message, Queue
 from nodes.reference.engine.state import State
-from nodes.reference.engine.trace import COPY, DELETE, RESET
+from nodes.reference.engine.trace import COPY, COUNTED, DELETE, RESET, name_of, place_of
 
 
 class QueueReplicas:
@@ -44,6 +44,7 @@ class QueueReplicas:
         """Add a message at the end of a queue; False when the queue's count is beyond it already."""
         queue = self.declare(name)
         if sequence <= queue.enqueued:
+            self._passed_over(queue, sequence, headers, body)
             return False
         queue.enqueued = sequence - 1
         self._because(COPY)
@@ -55,6 +56,16 @@ class QueueReplicas:
         """Remove a message; False when it is not there."""
         self._because(COPY)
         return self._remove(name, sequence)
+
+    def _passed_over(self, queue: Queue, sequence: int, headers: dict[str, str], body: bytes) -> None:
+        """Tell the trace of a message whose number the queue has counted already, unless it is there."""
+        trace = self._state.trace
+        if trace is None:
+            return
+        there, name = self._held.get(queue.name, {}).get(sequence), name_of(headers, body)
+        kept = "" if there is None else name_of(*self._state.peek(there))
+        if kept != name:
+            trace.note("passed", place_of(queue), name, f"{COUNTED} {sequence} {queue.enqueued} {kept}".rstrip())
 
     def _because(self, reason: str) -> None:
         if self._state.trace is not None:

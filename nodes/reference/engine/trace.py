@@ -10,24 +10,33 @@ long or not printable is ``?``.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from nodes.reference.api import Command, Deliver, Effect
 from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, Message, Queue
+from nodes.reference.engine.value_names import VALUE
 
 EVENT = "trace"
-"""The event of its lines. ``put``, ``gone`` or ``given`` (to a consumer) names a place, ``by`` the reason, ``ids`` the
-messages, parted by spaces. ``held`` instead counts what a replaced or restored state holds; lines of the same reason
-follow it."""
+"""The event of its lines. ``put``, ``gone``, ``given`` (to a consumer), ``read`` (by a command), ``told`` (by a
+receipt) or ``passed`` (over) names a place, ``by`` the reason, ``ids`` the messages, parted by spaces. ``held`` instead
+counts what a replaced or restored state holds; lines of the same reason follow it. ``log`` says from which entry on a
+log holds those of ``epoch``; ``state``, up to which entry one is that was given to a peer or taken from it, of which
+``parts`` are name, size and hash."""
 START, STATE = "start", "state"
 """Reasons that are no command: the broker was started; its whole state was replaced."""
 COPY, RESET, DELETE = "copy", "reset", "delete"
 """More of them, of queues that are kept equal to another broker's: as that one told; all beyond a position is
 discarded; the queue is removed."""
+COUNTED = "counted"
+"""Why a copy of a queue passes a message over: it has counted as far as its number. What follows it are that number,
+how far it has counted, and, where it has another message of that number, its name."""
 OBJECTS, OUTGOING, PREPARED = "database", "server:", "prepared"
 """Places that are no queues: what a design keeps of topics and subscribers; what waits for another server, by its
 number; distributed transactions that are prepared, by their XIDs."""
+RECEIPT = "receipt"
+"""A place that is no queue: the answer to a client."""
 LOG, LOGGED, TRUNCATED = "log", "logged", "truncated"
 """A place that is no queue: the log of commands that are to be applied; why a message came there, or left."""
 NAME_HEADER = "x-value"
@@ -102,6 +111,16 @@ class MessageTrace:
                 place = effect.destination.removeprefix(QUEUE_PREFIX)
                 self.note("given", place, name_of(effect.headers, effect.body), f"deliver {effect.conn}")
 
+    def read(self, place: str, answer: Mapping[str, str]) -> None:
+        """A command that looks at a value is carried out, and finds this one."""
+        if VALUE in answer:
+            self.note("read", place, _value_of(answer), self.by)
+
+    def told(self, conn: str, seq: int, answer: Mapping[str, str]) -> None:
+        """A client is told a value."""
+        if VALUE in answer:
+            self._log(EVENT, told=RECEIPT, by=f"read {conn} {seq or ''}".rstrip(), ids=_value_of(answer))
+
     def replaced(self, holdings: Holdings, reason: str) -> None:
         """The whole state is another: what it holds that was not here, and what was here and it does not hold."""
         before = self._held
@@ -136,8 +155,22 @@ class MessageTrace:
         """Something that happened for another reason than what is done now."""
         self._noted.setdefault((what, place, reason), []).append(name)
 
+    def entries(self, index: int, epoch: str, reason: str) -> None:
+        """Write at once of which epoch a log's entries are from ``index`` on, behind what was noted before."""
+        self.tell()
+        self._log(EVENT, log=index, epoch=epoch or "-", by=reason)
+
+    def state(self, peer: str, given: bool, upto: int, parts: Mapping[str, str]) -> None:
+        """Write at once what a state is that is given to a peer, or was taken from it."""
+        self._log(EVENT, state=upto, by=f"{'given' if given else 'taken'} {peer}",
+                  parts=" ".join(f"{name}:{text}" for name, text in parts.items()))
+
     def _note(self, what: str, place: str, name: str) -> None:
         self.note(what, place, name, self.by)
+
+
+def _value_of(answer: Mapping[str, str]) -> str:
+    return name_of({}, base64.b64decode(answer[VALUE]))
 
 
 def _pieces(names: list[str]) -> Iterable[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodes.reference import wire
 from nodes.reference.bugs import COMMIT_UNMATCHED, CONFLICTING_TAIL_KEPT, RECEIPT_BEFORE_SYNC
+from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.shapes import ShapeError, check_state
 from nodes.reference.points import APPENDED, LOADED, STORED, TRUNCATED
 from nodes.reference.replication.links import LinkError
@@ -114,6 +115,9 @@ class FollowerLog:
         except ShapeError as error:
             raise LinkError(f"the state is none: {error}") from error
         replica.load(rows_of(self._state), at, message.view, message.group)
+        trace = replica.broker.engine.message_trace
+        if trace is not None:
+            trace.state(self.source, False, at.idx, fingerprints(replica.broker.database))
         replica.runtime.point(LOADED)
         undelivered = self._undelivered
         self._state, self._undelivered = None, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from nodes.reference.bugs import TRANSFER_FORGETS_MARKED, TRANSFER_MISSES_CHANGES
+from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.store import with_progress
 from nodes.reference.points import CHUNK_SENT
 from nodes.reference.replication.messages import Append, StateBegin, StateChunk, StateEnd
@@ -172,7 +173,11 @@ class Replicator:
         # The engine writes its unsaved changes before it dumps them: they must be saved with `applied`.
         replica, log = self._replica, self._replica.log
         replica.persist()
-        return log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
+        at = log.id_at(log.last if TRANSFER_MISSES_CHANGES in replica.bugs else log.applied)
+        trace = replica.broker.engine.message_trace
+        if trace is not None:
+            trace.state(self._peer, True, at.idx, fingerprints(replica.broker.database))
+        return at
 
     def _pump_state(self, transfer: Transfer) -> None:
         replica = self._replica

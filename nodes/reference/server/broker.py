@@ -381,6 +381,11 @@ class ReferenceBroker:
         """What this node holds of what a READ asks for."""
         return self.engine.value(command.args)
 
+    def told(self, conn: str, seq: int, answer: Mapping[str, str]) -> None:
+        """What a receipt says besides that something is done, for the trace."""
+        if self.engine.message_trace is not None:
+            self.engine.message_trace.told(conn, seq, answer)
+
     def seat(self, session: Session) -> bool:
         """The session has shown the right login: whether there is room for it among those that have."""
         self._logins.pop(session, None)

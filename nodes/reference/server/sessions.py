@@ -72,6 +72,9 @@ class SessionHost(Protocol):
         """What this node holds of what a READ asks for (a switchable bug: nobody was asked whether that is so)."""
         ...
 
+    def told(self, conn: str, seq: int, answer: Mapping[str, str]) -> None:
+        """What a receipt says besides that something is done, for the trace."""
+
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
 
@@ -284,7 +287,7 @@ class Session:
             self._output.add(frames.receipt(str(command.args["receipt"])))
             self._output.flush()
         if READ_ON_ARRIVAL in self._host.bugs and command.kind == "read":
-            self._output.add(frames.receipt(str(command.args["receipt"]), self._host.value(command)))
+            self._answer(str(command.args["receipt"]), conn, command.seq, self._host.value(command))
             self._output.flush()
         return command
 
@@ -391,7 +394,7 @@ class Session:
                 self._done(self._outstanding.popleft())
                 self._host.turns.busy -= not self._outstanding
             if effect.receipt is not None:
-                self._output.add(frames.receipt(effect.receipt, effect.headers))
+                self._answer(effect.receipt, effect.conn, effect.seq, effect.headers)
             self._may_go_on.set()
         elif isinstance(effect, Opened):
             headers = {"session": effect.conn}
@@ -410,6 +413,11 @@ class Session:
             self._context_gone(effect.reason, headers)
         else:
             self._closed(effect)
+
+    def _answer(self, receipt: str, conn: str, seq: int, headers: Mapping[str, str]) -> None:
+        self._output.add(frames.receipt(receipt, headers))
+        if headers:
+            self._host.told(conn, seq, headers)
 
     def flush(self) -> None:
         """Write the frames of the effects taken."""

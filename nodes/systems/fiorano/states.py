@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from nodes.reference.designs.fiorano.gateway.grants import ANY, Record, Take, is_up_to_date
 from nodes.reference.designs.fiorano.states import (
     ACTIVATING,
     ACTIVE,
@@ -16,7 +17,7 @@ from nodes.reference.designs.fiorano.states import (
 )
 from nodes.reference.designs.fiorano.tally import EVENT as DISK_WRITES
 from nodes.systems.reference.log_events import BROKER_STATES, Line, NodeLogs, State, logged
-from stormproof.contracts.system import DiskWrites, RoleChange, StateTransfer
+from stormproof.contracts.system import DiskWrites, Grant, RoleChange, StateTransfer
 
 STATE = "state"
 """The event of a change of state; ``present`` and ``previous`` say which."""
@@ -36,6 +37,21 @@ def state_transfer(line: Line) -> StateTransfer | None:
     if line.event != "synchronisation complete" or "counter" not in line.fields:
         return None
     return StateTransfer("its peer", "", f"up to change {line.fields['counter']}")
+
+
+def grant(line: Line) -> Grant | None:
+    """What the gateway tells of a lock that it has given to a server."""
+    if line.event != "lock granted":
+        return None
+    try:
+        epoch, low, own, other, before = (int(line.fields[name])
+                                          for name in ("epoch", "repository", "own", "other", "before"))
+        to, last, leased = (line.fields[name].removeprefix("-") for name in ("holder", "last", "leased"))
+    except (KeyError, ValueError):
+        return None  # of an earlier release
+    fresh = is_up_to_date(Record(before, last), to, Take(low, own, other, epoch))
+    return Grant(to, f"epoch {epoch}", "" if low == ANY else f"epoch {low}", last, f"epoch {before}", not fresh,
+                 tuple(name for name in leased.split(",") if name))
 
 
 def disk_writes(line: Line) -> DiskWrites | None:

@@ -23,7 +23,7 @@ from nodes.systems.fiorano.invariants import INVARIANTS
 from nodes.systems.fiorano.keeps import KEEPS
 from nodes.systems.fiorano.modes import MODES as COMPARED
 from nodes.systems.fiorano.modes import TRIAL
-from nodes.systems.fiorano.states import STATES, disk_writes, role_change, state_transfer
+from nodes.systems.fiorano.states import STATES, disk_writes, grant, role_change, state_transfer
 from nodes.systems.reference.surface import of_surface
 from nodes.systems.reference.system import BUG, REMEMBERED, Events, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -87,7 +87,7 @@ FIORANO = Fiorano(
     modes=COMPARED,
     trial=TRIAL,
     read_options=_read_options,
-    events=Events(role_change, state_transfer, disk_writes),
+    events=Events(role_change, state_transfer, disk_writes, grant=grant),
     commands=COMMANDS,
     invariants=INVARIANTS,
     bounds=BOUNDS,

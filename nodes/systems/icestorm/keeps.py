@@ -8,6 +8,7 @@ from stormproof.contracts.keeps import Keep
 _MADE = "topics, subscribers and links: as many as clients have made"
 
 KEEPS = (
-    *(Keep(name, _MADE, more=80) for name in ("Database.", "Topic.", "Delivery._outboxes", "table icestorm_topics")),
+    *(Keep(name, _MADE, more=80) for name in (
+        "Database.", "Topic.", "Delivery._outboxes", "ObjectTrace._known", "table icestorm_topics")),
     *ENGINE,
 )

@@ -41,7 +41,8 @@ def state_transfer(line: Line) -> StateTransfer | None:
     """The end of a transfer, at the replica whose state was replaced."""
     if line.event != "state transfer end" or "source" not in line.fields:
         return None
-    return StateTransfer(line.fields["source"], "", f"up to entry {line.fields.get('index', '?')}")
+    index = line.fields.get("index", "?")
+    return StateTransfer(line.fields["source"], "", f"up to entry {index}", int(index) if index.isdecimal() else None)
 
 
 def group_change(line: Line) -> GroupChange | None:

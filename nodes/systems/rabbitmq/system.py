@@ -14,7 +14,7 @@ from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import RoleChange
+from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.errors import BackendError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem
@@ -33,6 +33,8 @@ _SEE = ("See = fun ({ok, Q}) -> case amqqueue:get_pid(Q) of "
         "P when is_pid(P) -> node(P); _ -> none end; (_) -> none end")  # fmt: skip
 """A queue's record, looked up -> the node of its leader."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d) \[(\w+)\] <[\d.]+> (.*)")
+
+_MIRROR = re.compile(r"Mirrored queue '([^']*)' in vhost '[^']*': Adding mirror on node rabbit@([^:\s]+):")
 
 
 class RabbitMQ(ShellSystem):
@@ -218,6 +220,12 @@ class RabbitMQ(ShellSystem):
         if "Cluster minority/secondary status detected" in text:
             return RoleChange("paused")
         return None
+
+    def state_transfer(self, text: str) -> StateTransfer | None:
+        """A mirror is added on a node: it begins with what the queue's leader has, and gives up its own (RabbitMQ
+        documentation, Classic Queue Mirroring)."""
+        match = _MIRROR.match(text)
+        return StateTransfer("", match[2], f"mirror of {match[1]}") if match else None
 
     async def _until_copied(self, cluster: ShellCluster) -> None:
         """Wait until every mirrored queue has as many mirrors as there are other nodes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.engine.trace import COPY, DELETE, EVENT, RESET, START, STATE
+from nodes.reference.engine.trace import COPY, COUNTED, DELETE, EVENT, RESET, START, STATE
 from nodes.reference.engine.trace import LOGGED as LOGGED_HERE
 from nodes.reference.engine.trace import TRUNCATED as CUT_OFF
 from nodes.systems.reference.log_events import Line
@@ -16,20 +16,26 @@ from stormproof.contracts.system import (
     GONE,
     HELD,
     LOGGED,
+    PASSED,
     PUT,
+    READ,
     REPLACED,
     RETURNED,
     SENT,
     STARTED,
+    TOLD,
     TRUNCATED,
+    LogMark,
     MessageMark,
+    StateMark,
 )
+from stormproof.contracts.system import COUNTED as WAS_COUNTED
 from stormproof.contracts.system import RESET as WAS_RESET
 
 TRACE = Option("trace", False, "brokers write to their logs where each message stands: the report tells its life")
 _CAUSES = {"send": SENT, "external": SENT, "put": SENT, "ack": ACKNOWLEDGED, "received": ACKNOWLEDGED,
            "nack": RETURNED, "close": CLOSED, START: STARTED, STATE: REPLACED, COPY: COPIED, RESET: WAS_RESET,
-           DELETE: DELETED, LOGGED_HERE: LOGGED, CUT_OFF: TRUNCATED}  # fmt: skip
+           DELETE: DELETED, LOGGED_HERE: LOGGED, CUT_OFF: TRUNCATED, COUNTED: WAS_COUNTED}  # fmt: skip
 
 
 def message_mark(line: Line) -> MessageMark | None:
@@ -41,7 +47,24 @@ def message_mark(line: Line) -> MessageMark | None:
     cause = _CAUSES.get(word, by if ":" in by else word)
     if "held" in line.fields:
         return MessageMark(HELD, cause=cause)
-    for what in (PUT, GONE, GIVEN):
+    for what in (PUT, GONE, GIVEN, READ, TOLD, PASSED):
         if what in line.fields:
             return MessageMark(what, line.fields[what], tuple(line.fields.get("ids", "").split()), cause, token)
     return None
+
+
+def log_mark(line: Line) -> LogMark | None:
+    """What a line says of the log of commands; None of any other event."""
+    index, epoch = line.fields.get("log", ""), line.fields.get("epoch", "-")
+    if line.event != EVENT or not index.isdecimal():
+        return None
+    return LogMark(int(index), "" if epoch == "-" else epoch, line.fields.get("by") == STATE)
+
+
+def state_mark(line: Line) -> StateMark | None:
+    """What a line says of a state that was given or taken; None of any other event."""
+    upto, (what, _, peer) = line.fields.get("state", ""), line.fields.get("by", "").partition(" ")
+    if line.event != EVENT or not upto.isdecimal():
+        return None
+    parts = (part.partition(":") for part in line.fields.get("parts", "").split())
+    return StateMark(peer, what == "given", int(upto), {name: text for name, _, text in parts})

@@ -16,7 +16,7 @@ from nodes.systems.reference.keeps import ENGINE
 from nodes.systems.reference.keeps import REMEMBERED as REMEMBERED_KEEPS
 from nodes.systems.reference.layout import SPARES, Group, broker_options
 from nodes.systems.reference.log_events import BROKER_STATES, Line, State, event_of, reached
-from nodes.systems.reference.message_trace import TRACE, message_mark
+from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.deadline import Deadline
@@ -30,10 +30,13 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import (
     AdminCommand,
     DiskWrites,
+    Grant,
     GroupChange,
     KnownBug,
+    LogMark,
     MessageMark,
     RoleChange,
+    StateMark,
     StateTransfer,
     System,
 )
@@ -57,6 +60,7 @@ class Events:
     transfer: Callable[[Line], StateTransfer | None] = lambda line: None
     writes: Callable[[Line], DiskWrites | None] | None = None
     group: Callable[[Line], GroupChange | None] = lambda line: None
+    grant: Callable[[Line], Grant | None] = lambda line: None
 
 
 class ReferenceSystem(System):
@@ -209,6 +213,18 @@ class ReferenceSystem(System):
     def message_mark(self, text: str) -> MessageMark | None:
         """As every broker writes it."""
         return message_mark(event_of(text))
+
+    def log_mark(self, text: str) -> LogMark | None:
+        """As every broker that has a log writes it."""
+        return log_mark(event_of(text))
+
+    def state_mark(self, text: str) -> StateMark | None:
+        """As every broker that gives its state to others writes it."""
+        return state_mark(event_of(text))
+
+    def grant(self, text: str) -> Grant | None:
+        """As the design's events say."""
+        return self._events.grant(event_of(text))
 
     def disk_writes(self, text: str) -> DiskWrites | None:
         """As the design's events say."""

@@ -123,13 +123,16 @@ def members_of(group: Sequence[Sequence[Any]]) -> list[Member]:
 
 
 class LogWatch(Protocol):
-    """Told of what happens to a log that is not replaced as a whole."""
+    """Told of what happens to a log."""
 
-    def appended(self, index: int, entry: bytes) -> None:
+    def appended(self, index: int, epoch: int, entry: bytes) -> None:
         """An entry was added at the end."""
 
     def truncated(self, index: int) -> None:
         """The entries from ``index`` on were removed."""
+
+    def replaced(self, at: LogId) -> None:
+        """The log is empty, behind a state that contains everything up to ``at``."""
 
 
 class Log:
@@ -254,7 +257,7 @@ class Log:
         self._entries[index] = entry
         self._cached += len(entry)
         if self.watch is not None:
-            self.watch.appended(index, entry)
+            self.watch.appended(index, epoch, entry)
         return index
 
     def truncate(self, index: int) -> None:
@@ -335,6 +338,8 @@ class Log:
         self._clean_upto = self.base
         self._views = [(self.base, list(view))]
         self._groups = [(self.base, members_of(group))]
+        if self.watch is not None:
+            self.watch.replaced(at)
         self.regrouped()
 
     def write(self) -> None:

@@ -41,6 +41,15 @@ class Take(NamedTuple):
     new: int
 
 
+def is_up_to_date(record: Record, name: str, take: Take) -> bool:
+    """Whether a server that was up to date in the epoch ``take.low`` still is, as far as the lock's record tells."""
+    if take.low in (ANY, record.epoch):
+        return True
+    if take.low > record.epoch:  # the lock file was lost: two servers that are in touch may begin a new one
+        return take.other != ALONE
+    return record.epoch <= (take.own if record.holder == name else take.other)
+
+
 class Grants:
     """The lock. Times are the gateway's monotonic seconds; ``record`` is what the lock file says."""
 
@@ -62,14 +71,11 @@ class Grants:
 
     def fits(self, name: str, take: Take) -> bool:
         """Whether nobody can have served between ``take.low`` and now; and the proposal is an epoch that is new."""
-        epoch = self.record.epoch
-        if take.new <= epoch:
-            return (epoch, self.record.holder) == (take.new, name)  # the answer was lost
-        if take.low in (ANY, epoch) or not self._bugs.isdisjoint((STALE_STANDBY_SERVES, TWO_HOLDERS)):
+        if take.new <= self.record.epoch:
+            return self.record == (take.new, name)  # the answer was lost
+        if not self._bugs.isdisjoint((STALE_STANDBY_SERVES, TWO_HOLDERS)):
             return True
-        if take.low > epoch:  # the lock file was lost: two servers that are in touch may begin a new one
-            return take.other != ALONE
-        return epoch <= (take.own if self.record.holder == name else take.other)
+        return is_up_to_date(self.record, name, take)
 
     def grant(self, name: str, epoch: int, now: float) -> None:
         """The lock is that server's from now on; what the file says has been written."""

@@ -57,6 +57,8 @@ class Gateway:
         self._grants = Grants(Record(), config.lease, runtime.now(), config.bugs)
         self._written: bytes | None = None
         """What the lock file should hold; None: nothing."""
+        self._leased: dict[str, float] = {}
+        """Server -> until when it may take itself for the holder, by the answers that it was given; for the log."""
         self._turn = asyncio.Lock()
         self._writers: dict[asyncio.StreamWriter, None] = {}
         self._of: dict[str, asyncio.StreamWriter] = {}
@@ -141,9 +143,11 @@ class Gateway:
             self._replace(server, writer)
             parser = FrameParser(MAX_FRAME)
             while data := await reader.read(_CHUNK):
+                asked = self._runtime.now()
                 for request in parser.feed(data):
                     async with self._turn:
                         answer = await self._answer(server, request)
+                        self._note_lease(server, answer[0], asked)
                     writer.write(encode_frame(answer))
         except LinkError as error:
             self._complaints.tell("", str(error))
@@ -178,6 +182,13 @@ class Gateway:
                 return [RELEASED, number]
         raise LinkError(f"a request is none of {TAKE}, {RENEW}, {RELEASE}")
 
+    def _note_lease(self, server: str, answer: str, asked: float) -> None:
+        if answer == GRANTED:
+            # Not earlier than when the holder's own lease ends, which it counts from before it asked.
+            self._leased[server] = asked + self._config.lease
+        elif answer in (LOST, RELEASED):
+            self._leased.pop(server, None)
+
     async def _take(self, server: str, number: int, take: Take) -> list[Any]:
         grants, now = self._grants, self._runtime.now()
         if grants.is_taken(server, now):
@@ -195,7 +206,11 @@ class Gateway:
                 self._complaints.tell(server, reason, level="error")
                 return [REFUSED, number, reason]
             self._complaints.forget(server)
-            self._runtime.log("lock granted", epoch=take.new, holder=server)
+            last = grants.record
+            leased = [name for name, until in self._leased.items() if name != server and until > now]
+            self._runtime.log("lock granted", epoch=take.new, holder=server, repository=take.low, own=take.own,
+                              other=take.other, before=last.epoch, last=last.holder or "-",
+                              leased=",".join(leased) or "-")
         self._written = content
         # Counted from now, which is later than when the holder sent its request.
         grants.grant(server, take.new, self._runtime.now())

@@ -1,0 +1,146 @@
+"""How replicas came to hold different things, as far as traces and those that grant locks tell: a copy that was passed
+over, entries of a log that another's contradicts, a state that was taken incomplete, a lock that should not have been
+granted. Each finding is a fact that a sound system does not produce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from reports.message_trace import Stay, Trace
+from reports.pack import shorten
+from reports.recorded import CLOCKS_S, Facts, listed, source_of
+from reports.replica_logs import Extent, contradiction
+from stormproof.contracts.system import COUNTED, PASSED
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``code`` tells kinds of findings apart, ``sentence`` says it; without a code it may be as it should."""
+
+    code: str
+    sentence: str
+
+
+def findings(message: str, stays: Sequence[Stay], lacking: Collection[str], until: float, facts: Facts
+             ) -> Iterator[Finding]:  # fmt: skip
+    """What was wrong with the nodes that should have had a message, or removed it, and did not (``lacking``), or whose
+    state others took; up to ``until`` (seconds of the run)."""
+    for node in sorted(lacking):
+        yield from _passed_over(message, node, stays, until, facts)
+    for node in sorted(lacking):
+        yield from _kept_entries(node, stays, until, facts)
+    for node in sorted(lacking):
+        yield from _taken_incomplete(node, until, facts)
+
+
+def _passed_over(message: str, node: str, stays: Sequence[Stay], until: float, facts: Facts) -> Iterator[Finding]:
+    marks = [mark for mark in facts.trace.of(PASSED, message)
+             if mark.node == node and mark.cause == COUNTED and mark.time <= until]  # fmt: skip
+    if not marks or any(stay.node == node and not stay.logged for stay in stays):
+        return
+    kept = len(marks[0].token.split()) > 2
+    why = "it had another message under its number" if kept else "it had counted beyond its number already"
+    yield Finding("passed-over", f"{node} passed over the copy that came at {marks[0].time:.3f} s: {why}.")
+
+
+def _kept_entries(node: str, stays: Sequence[Stay], until: float, facts: Facts) -> Iterator[Finding]:
+    trace = facts.trace
+    if not trace.logs_contradict:
+        return
+    entries = {stay.entry for stay in stays if stay.logged and stay.entry is not None}
+    for entry in sorted(entries):
+        mine = [stay for stay in stays if stay.node == node and stay.logged and stay.entry == entry]
+        first = _opener(entry.epoch, trace)
+        theirs = [stay for stay in stays if stay.node == first and stay.logged and stay.entry == entry]
+        if first in ("", node) or not theirs:
+            continue
+        found = contradiction(trace.log_of(node, mine[0].start if mine else until),
+                              trace.log_of(first, theirs[0].start if mine else until), entry.number)  # fmt: skip
+        if found is not None:
+            ours, other = found
+            others = "another" if ours.first == ours.last else "others"
+            yield Finding("log-kept", f"{node}’s log had kept {_entries(ours)}, where {first}’s had {others}, of epoch "
+                                      f"{_shown(other, ours)}, and had taken what {first}’s had behind them."
+                          )  # fmt: skip
+            return
+
+
+def _opener(epoch: str, trace: Trace) -> str:
+    """The node whose log had an entry of an epoch first: its master."""
+    first = {node: min((part.time for part in parts if part.epoch == epoch), default=None)
+             for node, parts in trace.logs.items()}  # fmt: skip
+    known = {node: time for node, time in first.items() if time is not None}
+    return min(known, key=lambda node: known[node], default="")
+
+
+def _entries(extent: Extent) -> str:
+    which = f"entry {extent.first}" if extent.first == extent.last else f"entries {extent.first} to {extent.last}"
+    return f"{which} of epoch {extent.epoch.partition('/')[0]}"
+
+
+def _shown(extent: Extent, other: Extent) -> str:
+    number = extent.epoch.partition("/")[0]
+    return f"{number} of another master" if number == other.epoch.partition("/")[0] else number
+
+
+def _taken_incomplete(node: str, until: float, facts: Facts) -> Iterator[Finding]:
+    """The last state that a node took before a time, if it was not what had been given."""
+    taken = [each for each in facts.trace.states if each.node == node and not each.given and each.time <= until]
+    for each, parts in facts.trace.unlike(node):
+        if taken and each is taken[-1]:
+            whose = shorten(each.peer)
+            yield Finding("state-unlike", f"What {node} had taken as {whose}’s state at {each.time:.3f} s, up to entry "
+                                          f"{each.upto}, was not that: {listed(list(parts))} differed.")  # fmt: skip
+
+
+def left_out(stays: Sequence[Stay], facts: Facts) -> list[Finding]:
+    """Nodes that never had a message, though they took the state of one that had it then.
+
+    What comes while a state is on its way follows by the log, and may never arrive: only where the state was to hold
+    everything up to a later entry, it is wrong (else the finding has no code).
+    """
+    queued = [stay for stay in stays if not stay.logged]
+    never = facts.trace.nodes - {stay.node for stay in queued}
+    told: dict[str, Finding] = {}
+    for each in facts.transfers:
+        node = each.target.partition(".")[0]
+        source = source_of(node, each.time, facts)
+        had = any(stay.node == source and stay.start < each.time and stay.holds(each.time + CLOCKS_S)
+                  for stay in queued)  # fmt: skip
+        if node not in never or not had:
+            continue
+        entry = next((stay.entry for stay in stays if stay.logged and stay.node == source), None)
+        text = f"{node} took {shorten(source)}’s state at {each.time:.3f} s"
+        had_it = f"when {shorten(source)} had it, and did not get it"
+        if entry is not None and each.upto is not None and entry.number <= each.upto:
+            text = f"{text}, up to entry {each.upto}, {had_it}, which was entry {entry.number}."
+            told.setdefault(node, Finding("left-out", text))
+        else:
+            told.setdefault(node, Finding("", f"{text}, {had_it}."))
+    return list(told.values())
+
+
+def wrong_grants(by: str, confirmed: float, unaware: Callable[[str, float], bool], until: float, facts: Facts
+                 ) -> Iterator[Finding]:  # fmt: skip
+    """Locks that were given away, before ``until``, while somebody else had been told to have them, or to a node that
+    was not up to date: if the node that confirmed something got them so (``by``), or another one that was ``unaware``
+    of it then."""
+    for at, each in enumerate(facts.grants):
+        if each.time > until + CLOCKS_S:
+            return
+        to = shorten(each.to)
+        text = f"The {shorten(each.grantor)} gave {to} the lock at {each.time:.3f} s ({shorten(each.epoch)})"
+        since = [later.to for later in facts.grants[at + 1 :] if later.time <= confirmed]
+        got = by == each.to and each.time <= confirmed and all(name == by for name in since)
+        if each.leased and (got or (by in each.leased and unaware(each.to, each.time))):
+            names = listed([shorten(name) for name in each.leased])
+            yield Finding("two-holders", f"{text}, while {names} had been told to hold it, too, for a time that was "
+                                         "not over.")  # fmt: skip
+            return
+        passed_by = by == each.last and confirmed <= each.time and unaware(each.to, each.time)
+        if each.stale and (got or passed_by):
+            yield Finding("stale-holder", f"{text}, though {to} was up to date as of {shorten(each.known)}, and "
+                                          f"{shorten(each.last)} had held the lock since, in {shorten(each.before)}."
+                          )  # fmt: skip
+            return

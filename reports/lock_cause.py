@@ -1,0 +1,68 @@
+"""Why two had a lock at once: who held it when, and how long a lease lasts, by the history and the test's options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.folder import number
+from reports.recorded import CANT_TELL, Cause, end_of
+from reports.story import Operation, ShownAnomaly, plain
+
+TWO_HOLDERS, LOST_UPDATE = LOCK_KINDS = ("two-holders", "lost-update")
+"""Kinds of anomalies that this module tells of."""
+_ACQUIRE, _UPDATE, _RELEASE = "acquire", "update", "release"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A process got the lock, and did something as its holder: the last that is known."""
+
+    got: Operation
+    used: Operation
+
+
+def of_lock(anomaly: ShownAnomaly, options: Mapping[str, Any], operations: Callable[[], Sequence[Operation]]) -> Cause:
+    """Why, as far as the operations and the length of a lease tell."""
+    holds = sorted(_holds(anomaly, operations()), key=lambda hold: end_of(hold.got))
+    lease = number(options.get("lease"))
+    if len(holds) != 2 or lease is None or end_of(holds[0].used) <= end_of(holds[1].got):
+        return Cause("", CANT_TELL)
+    first, second = holds
+    holder, got, until, again = first.got.process, end_of(first.got), end_of(first.used), end_of(second.got)
+    text = f"Process {holder} got the lock at {got:.3f} s, under a lease of {plain(lease)} s."
+    if again < first.got.start + lease:
+        return Cause("lease-broken", f"{text} Process {second.got.process} got it at {again:.3f} s, before that lease "
+                                     "was over.")  # fmt: skip
+    if again < got + lease:
+        return Cause("", CANT_TELL)  # the lease may have begun at any time while the lock was asked for
+    text += f" Its {first.used.f} lasted from {first.used.start:.3f} to {until:.3f} s{_stalls(first, options)}."
+    text += f" Another one was told to have the lock when that lease was over, and process {holder} "
+    text += "went on as its holder"
+    if first.used.f == _UPDATE and options.get("fencing") is False:
+        text += ": what the lock guards looks at no tokens (fencing=false)"
+    return Cause("lease-outlived", f"{text}.")
+
+
+def _stalls(hold: Held, options: Mapping[str, Any]) -> str:
+    stall = number(options.get("stall"))
+    stood = stall is not None and options.get("holders") == "stalling" and end_of(hold.used) - hold.used.start >= stall
+    return f": some holders of this test stand still for {plain(stall)} s (holders=stalling)" if stood else ""
+
+
+def _holds(anomaly: ShownAnomaly, operations: Sequence[Operation]) -> Iterator[Held]:
+    """The two holds that an anomaly is about. Of one that names no use, getting the lock is all that is known."""
+    named = [op for op in anomaly.operations if op.proof and op.type == "ok"]
+    if anomaly.kind == LOST_UPDATE:
+        for op in named:
+            before = [each for each in operations if each.process == op.process and each.f == _ACQUIRE
+                      and each.type == "ok" and end_of(each) <= op.start]  # fmt: skip
+            if op.f == _UPDATE and before:
+                yield Held(max(before, key=end_of), op)
+        return
+    for op in named:
+        if op.f == _ACQUIRE:
+            uses = [each for each in named if each.process == op.process and each.f in (_UPDATE, _RELEASE)
+                    and each.start >= end_of(op)]  # fmt: skip
+            yield Held(op, max(uses, key=end_of, default=op))

@@ -1,0 +1,78 @@
+"""Why a register was read as it had been before: which node told which value, and what had been confirmed by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from reports.message_trace import Mark, Stay
+from reports.recorded import CANT_TELL, CLOCKS_S, Cause, Facts, end_of, role_at
+from reports.story import Operation, ShownAnomaly
+from stormproof.contracts.system import READ, TOLD
+
+WRITES = ("write", "cas")
+
+
+def of_register(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Sequence[Operation]]) -> Cause:
+    """The first read among an anomaly's operations that was told a value which had been replaced by one that was
+    confirmed before the read began."""
+    for op in sorted(anomaly.operations, key=end_of):
+        if op.f != "read" or op.type != "ok":
+            continue
+        told = _told(op, facts)
+        newer = _newer(op, operations())
+        if newer is None or not told:
+            continue
+        (node,) = {mark.node for mark in told}
+        gone = _replaced_at(op.value, newer, facts)
+        if gone is None:
+            continue
+        time = told[0].time
+        text = (f"{node}{role_at(node, time, facts)} told process {op.process} the value {op.value} at {time:.3f} s, "
+                f"which {gone.node}{role_at(gone.node, gone.end or 0.0, facts)} had replaced at {gone.end:.3f} s; "
+                f"{newer.node} had confirmed {written(newer)} at {end_of(newer):.3f} s, before the read began at "
+                f"{op.start:.3f} s.")  # fmt: skip
+        late = [_carried_out(op.value, mark, facts) for mark in told]
+        if any(each is not None and each <= mark.time for each, mark in zip(late, told, strict=True)):
+            return Cause("read-older", text)
+        done = min((each for each in late if each is not None), default=None)
+        turn = "never came" if done is None else f"came at {done:.3f} s" if len(told) == 1 else "came later"
+        return Cause("read-unordered", f"{text} {node} answered before the read had its turn among all commands, which "
+                                       f"{turn}.")  # fmt: skip
+    return Cause("", CANT_TELL)
+
+
+def _told(op: Operation, facts: Facts) -> list[Mark]:
+    """Answers that may be the one that a read got: of each command the first, all of one node."""
+    first: dict[str, Mark] = {}
+    for mark in facts.trace.of(TOLD, op.value):
+        if op.node in ("", mark.node):
+            first.setdefault(f"{mark.node} {mark.token}", mark)
+    found = [mark for mark in first.values() if op.start - CLOCKS_S <= mark.time <= end_of(op) + CLOCKS_S]
+    return found if len({mark.node for mark in found}) == 1 else []
+
+
+def _carried_out(value: str, mark: Mark, facts: Facts) -> float | None:
+    """When a node carried out the command that an answer belongs to; None if it never did, or found another value."""
+    return next((each.time for each in facts.trace.of(READ, value)
+                 if (each.node, each.token) == (mark.node, mark.token)), None)  # fmt: skip
+
+
+def _newer(read: Operation, operations: Sequence[Operation]) -> Operation | None:
+    """The last write of the register that was confirmed before a read began, of another value than it got."""
+    writes = [op for op in operations if op.f in WRITES and op.type == "ok" and op.key == read.key
+              and end_of(op) < read.start]  # fmt: skip
+    last = max(writes, key=end_of, default=None)
+    return last if last is not None and written(last) != read.value else None
+
+
+def _replaced_at(value: str, newer: Operation, facts: Facts) -> Stay | None:
+    """The stay of a value at the node that confirmed a newer one, if it was over when that came there."""
+    came = min((stay.start for stay in facts.trace.stays(written(newer)) if stay.node == newer.node), default=None)
+    ended = [stay for stay in facts.trace.stays(value)
+             if stay.node == newer.node and stay.end is not None and came is not None and stay.end <= came]  # fmt: skip
+    return max(ended, key=lambda stay: stay.end or 0.0, default=None)
+
+
+def written(op: Operation) -> str:
+    """The value that a write, or a compare-and-set, wrote."""
+    return op.value.rpartition("/")[2]
