@@ -17,7 +17,7 @@ from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
-_KEPT, _SLACK = 10, 100
+_KEPT, _SLACK = 9, 40
 """Entries that the log may hold: so many times those that are kept for others, and what one batch may bring."""
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 
@@ -182,7 +182,7 @@ class ServesAfterOwnEntry(Watcher):
         if not now.serving or (before is not None and before.serving):
             return ""
         epoch = program.log.epoch_at(now.committed)
-        if epoch == now.leads:
+        if epoch in (now.leads, None):  # with asynchronous propagation it may have been dropped
             return ""
         return f"it serves in epoch {round_of(now.leads)}, and the last entry committed is of {round_of(epoch or 0)}"
 
