@@ -17,7 +17,8 @@ ENGINE = (
     *(Keep(name, _LEFT, more=LEFT)
       for name in ("Message.", "Queue.", "Shared.", "State.messages", "table messages", "table bodies")),
     Keep("LastValues.", _VALUES, more=60),
-    *(Keep(name, _STRANGERS, more=40) for name in ("ReferenceBroker._logins", "ReferenceBroker._sessions", "Session.", "OutputBuffer.")),
+    *(Keep(name, _STRANGERS, more=40)
+      for name in ("ReferenceBroker._logins", "ReferenceBroker._sessions", "Session.", "OutputBuffer.")),
     *(Keep(name, _MADE, more=120) for name in ("State.queues", "State.durables", "table queues", "Routes.")),
     *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
     *(Keep(name, _PREPARED, more=60) for name in ("State.branches", "State.prepared", "Transaction.", "Item.",
