@@ -44,11 +44,13 @@ class Deadline(Bound):
     What is going to be pending for too long by the program's own plans is late already.
 
     Only time counts in which the node runs: not while it is paused, or waits for its disk. Of one that is ``calm`` only
-    time counts in which no fault is in force: it depends on other nodes.
+    time counts in which no fault is in force: it depends on other nodes. What must never be, but for a moment, is
+    ``momentary``: then it does not matter how a node's clock runs.
     """
 
     what: str = ""
     calm: bool = False
+    momentary: bool = False
 
     @property
     def rule(self) -> str:
@@ -61,5 +63,6 @@ _WRONG = frozenset({"clock", "disk"})
 
 
 def deadlines_of(declared: Sequence[Deadline], test: Test) -> tuple[Deadline, ...]:
-    """Those that are claimed of a test: none under a wrong clock or a bad disk."""
-    return () if set(test.nemesis) & _WRONG else tuple(each for each in declared if each.claimed(test))
+    """Those that are claimed of a test: under a wrong clock or a bad disk those alone that are momentary."""
+    wrong = set(test.nemesis) & _WRONG
+    return tuple(each for each in declared if each.claimed(test) and (each.momentary or not wrong))

@@ -251,6 +251,9 @@ class Destinations:
 
     def consume(self, message: Message) -> None:
         """A message, delivered or taken, has reached its consumer for good."""
+        if message.subscription is not None and message.subscription.ack == AUTO:
+            context = message.subscription.context
+            context.settled = max(context.settled, message.out_seq)
         self._take_back(message)
         message.queue.depth -= 1
         if message.queue.kind == TRANSIENT:

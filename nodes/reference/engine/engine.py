@@ -304,6 +304,12 @@ class StoreEngine:
         """Every client's connection context, in order of opening -> whether it is reliable."""
         return {conn: context.reliable for conn, context in self._state.contexts.items() if not is_agent(conn)}
 
+    def settled_early(self) -> list[tuple[str, int, int]]:
+        """Reliable connections on which something was settled by itself that the client has not said that it has
+        received, with the number of that output, and up to which it has said so."""
+        return [(conn, context.settled, context.received) for conn, context in self._state.contexts.items()
+                if context.settled > context.received and context.reliable]
+
     def knows(self, conn: str) -> bool:
         """Whether a context of that id is open, or was and is still remembered."""
         return conn in self._state.contexts or conn in self._state.closed

@@ -252,7 +252,8 @@ class Context:
     """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters.
 
     ``held`` is the size of the bodies of what is in flight; from ``window`` on it gets no more. ``backlog`` counts the
-    messages in the queues of its transient subscriptions.
+    messages in the queues of its transient subscriptions. ``settled`` is the highest output that was settled by itself
+    (AUTO), as far as this process has seen.
     """
 
     id: int
@@ -268,6 +269,7 @@ class Context:
     held: int = 0
     window: int = 1 << 62
     backlog: int = 0
+    settled: int = 0
 
     @property
     def full(self) -> bool:

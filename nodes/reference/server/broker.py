@@ -298,6 +298,8 @@ class ReferenceBroker:
             found["login"] = list(self._logins)
         if ready := self.engine.deliverable():
             found["delivery"] = ready
+        if early := self.engine.settled_early():
+            found["settled-early"] = early
         if self._serving:
             orphans = [
                 (conn, self._idle_since.get(conn))

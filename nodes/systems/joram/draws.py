@@ -15,7 +15,7 @@ DRAWING = Drawing(
         Draw("log_keep", (5, 20, 100), 0.4),
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),
-        Draw("send_window", (200, 2000), 0.3),
+        Draw("send_window", (200, 2000), 0.5),
         Draw("spares", (1, 2), 0.5),
     ),
     nodes=(2, 3, 3, 3, 4, 4, 5, 5),

@@ -48,6 +48,15 @@ CONNECTIONS = (
         0.02,
         "docs/stomp.md: a connection that nobody resumes within idle_timeout is closed",
         what="a connection that a client has is going to be closed for being idle",
+        momentary=True,
+    ),
+    Deadline(
+        "settled-early",
+        {},
+        0.02,
+        "HA Joram, 5.1; docs/stomp.md: with ack:auto what the client has received is settled",
+        what="a message is settled by itself, and its client has not said that it has received it",
+        momentary=True,
     ),
     Deadline(
         "overtaken",
@@ -55,6 +64,7 @@ CONNECTIONS = (
         0.02,
         "docs/stomp.md: whoever asks for a connection last takes it over",
         what="a client has lost its connection to one that had asked for it before",
+        momentary=True,
     ),
     Deadline(
         "orphan",

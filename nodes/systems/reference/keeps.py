@@ -7,6 +7,7 @@ from stormproof.contracts.keeps import LEFT, Keep
 _LEFT = "messages that nobody has taken; whether any may be left is the check of depths"
 _MADE = "queues and durable subscriptions stay until somebody deletes them: as many as clients have made"
 _VALUES = "the last value of each key that clients have put"
+_STRANGERS = "connections that were lost without a word, or never logged in, until their time is over"
 _PREPARED = "branches that are prepared stay until somebody ends them, whose client may be gone"
 _CONTENT = "headers of what open branches hold, of which clients may send hundreds"
 _RULES = "principals, rights and administered objects"
@@ -16,6 +17,8 @@ ENGINE = (
     *(Keep(name, _LEFT, more=LEFT)
       for name in ("Message.", "Queue.", "Shared.", "State.messages", "table messages", "table bodies")),
     Keep("LastValues.", _VALUES, more=60),
+    *(Keep(name, _STRANGERS, more=40)
+      for name in ("ReferenceBroker._logins", "ReferenceBroker._sessions", "Session.", "OutputBuffer.")),
     *(Keep(name, _MADE, more=120) for name in ("State.queues", "State.durables", "table queues", "Routes.")),
     *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
     *(Keep(name, _PREPARED, more=60) for name in ("State.branches", "State.prepared", "Transaction.", "Item.",

@@ -152,6 +152,11 @@ class Fiorano:
         """In what memory and store differ, where this server serves; elsewhere the store alone is written."""
         return self._broker.unlike_store() if self._server.serves else ""
 
+    @property
+    def step(self) -> int:
+        """The last step that this node has done and others do as well (``replicated``)."""
+        return self._server.stamp.counter
+
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far this server's repository is, and what it then holds; None where that is not the same elsewhere."""
         return self._server.replicated()

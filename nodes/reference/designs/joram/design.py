@@ -267,6 +267,11 @@ class Joram:
         """In what memory and store differ."""
         return self._replica.log.unlike_store() or self._broker.unlike_store()
 
+    @property
+    def step(self) -> int:
+        """The last step that this node has done and others do as well (``replicated``)."""
+        return self._replica.log.applied
+
     def replicated(self) -> tuple[Hashable, Image]:
         """How far this replica is, and what it then holds."""
         return self._replica.log.applied, self._broker.engine.image()

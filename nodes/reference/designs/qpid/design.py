@@ -182,6 +182,11 @@ class Qpid:
         """What exists here."""
         return self._roles.configuration
 
+    @property
+    def step(self) -> int:
+        """The last step that this node has done and others do as well (``replicated``)."""
+        return self._roles.number
+
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far this broker is (generation, number of the last group), and what of its queues backups then hold;
         None where it is a backup that has not everything."""
