@@ -232,9 +232,12 @@ class CommittedStays(Watcher):
 
     def _lost(self, program: Joram, now: Observed, before: Observed | None) -> str:
         if now.leads and (before is None or before.leads != now.leads):
-            has = program.log.epoch_at(self.newest) if self.newest > now.base else self._epochs.get(self.newest)
-            if self.newest and has != self._epochs.get(self.newest):
-                return f"it is master in epoch {round_of(now.leads)} without the committed entry {self.newest}"
+            # Whoever stood still when it was elected may begin when there is a newer master, which has committed more.
+            newest = next((index for index in range(self.newest, 0, -1)
+                           if index in self._epochs and self._epochs[index] < now.leads), 0)  # fmt: skip
+            has = program.log.epoch_at(newest) if newest > now.base else self._epochs.get(newest)
+            if newest and has != self._epochs.get(newest):
+                return f"it is master in epoch {round_of(now.leads)} without the committed entry {newest}"
         if before is not None and now.committed < before.committed:
             return f"entries up to {before.committed} were committed, and now only those up to {now.committed}"
         return f"entry {now.committed} is committed, and the log ends at {now.last}" if now.committed > now.last else ""
@@ -286,9 +289,11 @@ class GroupsOverlap(Watcher):
         self._groups[node] = group
         if former == group:  # a log that is cut off behind what is not committed begins with the group of before
             return ""
-        if former is not None and now.leads and before is not None and len(former ^ group) > 1:
+        if before is None or not now.leads or before.leads != now.leads:  # it may have taken another's log
+            return ""
+        if former is not None and len(former ^ group) > 1:
             return f"the group changed by {len(former ^ group)} replicas at once"
-        if before is None or not before.leads or not now.leads or now.group_index == now.base:
+        if now.group_index == now.base:
             return ""  # where a log begins, the group is what it was before
         if now.group_index > before.group_index > max(now.committed, before.base):
             return f"the group changes with entry {now.group_index}, and entry {before.group_index}, by which it " \

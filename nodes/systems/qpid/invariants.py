@@ -70,10 +70,12 @@ class RecordsGrow(Watcher):
         self._records: dict[str, tuple[int, ...]] = {}
 
     def look(self, node: str, program: Manager, now: ManagerObserved, before: ManagerObserved | None) -> str:
-        """All of it is on disk before it counts, so it only grows, also beyond the end of the program."""
+        """All of it is on disk before it counts, so it only grows, also beyond the end of the program; a term, within
+        one ballot: what a majority has not accepted may be unknown to whoever has the next."""
         mine = now.promised, now.ballot, now.term, now.promoted, now.finished
         known = self._records.get(node, mine)
-        if any(new < old for new, old in zip(mine, known, strict=True)):
+        terms = [(record[1], record[2]) for record in (mine, known)]
+        if terms[0] < terms[1] or any(mine[place] < known[place] for place in (0, 1, 3, 4)):
             return f"its record (promised, ballot, term, promoted, finished) was {known}, and is now {mine}"
         if now.ballot > now.promised:
             return f"it has accepted ballot {now.ballot}, and promised {now.promised}"
