@@ -81,10 +81,34 @@ def check(run: Run) -> CheckOutcome:
 def _asked(run: Run) -> Int64s:
     """By delivery: the row at which its subscription was asked for."""
     t = run.topics
-    asked = np.asarray([s.asked for s in t.subscriptions], dtype=np.int64)[t.which]
+    former = _unanswered(run)
+    asked = np.asarray([min(s.asked, former.get(s.number, s.asked)) for s in t.subscriptions], dtype=np.int64)[t.which]
     for connection in t.connections:
         asked[connection.taken] = connection.asked
     return asked
+
+
+def _unanswered(run: Run) -> dict[int, int]:
+    """By the number of a durable subscription the first row at which the one before it was asked for, by a request that
+    nobody answered: that may be carried out when it was deleted, and is then what goes on under the new number.
+
+    A client that deletes a subscription makes another with a larger key.
+    """
+    t, h = run.topics, run.history
+    threads = int(run.test.get("concurrency") or 0) or 1 << 31
+    found, before = {}, {}
+    for each in sorted(t.subscriptions, key=lambda it: it.key):
+        if not each.durable:
+            continue
+        whose = int(h.process[each.asked]) % threads, each.mask
+        former, before[whose] = before.get(whose), each
+        if former is not None:
+            asks = np.flatnonzero((h.role == vocabulary.ATTACH) & (h.key == former.key) & (h.kind == vocabulary.INVOKE))
+            answered = h.partner[asks]
+            lost = asks[(answered < 0) | (h.kind[answered] == vocabulary.INFO)]
+            if len(lost):
+                found[each.number] = int(lost[0])
+    return found
 
 
 def _foreign(run: Run) -> Int64s:

@@ -92,6 +92,17 @@ def test_again_while_no_ack_was_confirmed() -> None:
     assert two.verdict == VALID
 
 
+@pytest.mark.parametrize(("kind", "process", "verdict"), [
+    ("info", 3, VALID), ("fail", 3, INVALID), ("ok", 3, INVALID), ("info", 4, INVALID),
+])  # fmt: skip
+def test_who_was_not_answered_may_have_subscribed_after_all(kind: str, process: int, verdict: str) -> None:
+    """Process 1 asked, 3 of the same thread asked again and deleted it; then the first one's request arrived."""
+    late = [attached(kind=kind), attached(process=3), op(3, "delete", "ok", key=DURABLE), published(A),
+            attached(DURABLE + 7, process), got(A, key=DURABLE + 7, process=process)]  # fmt: skip
+    test = {"workload": "topic", "nodes": 3, "nemesis": [], "concurrency": 2}
+    assert outcome("topic-phantom", *late, test=test).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [
