@@ -95,8 +95,9 @@ def _died_after(run: Run, sent: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bo
     node = h.node.codes[h.partner[sent]]
     last = np.full(len(h.node.names) + 1, -1, dtype=np.int64)
     for fault in run.faults:
-        # How long the injection took is not known exactly: what was sent until the heal counts as before.
-        until = fault.end if fault.end is not None else np.iinfo(np.int64).max
+        # When exactly it ended is not known, and `rolling` ends some while it is healed: what was sent until the heal
+        # was complete counts as before.
+        until = max(fault.end, fault.healed or 0) if fault.end is not None else np.iinfo(np.int64).max
         for code, name in enumerate(h.node.names):
             if may_end(fault) and name in fault.targets:
                 last[code] = max(last[code], until)
