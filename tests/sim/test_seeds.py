@@ -42,7 +42,7 @@ def settings(text: str) -> dict[str, str]:
         "client_heartbeat=3.0 client_order=primary-first fault_gap=0.3 fault_lengths=0.95,4.4,6 master_timeout=2.0 "
         "min_ok=3 response_timeout=0.2")), 200181),
     # A replica had its turn while the rolling restart was being ended.
-    (Case("icestorm", "events", "rolling", 3, 16.0, 17.0, settings(
+    (Case("icestorm", "events", "rolling", 3, 16.0, 40.0, settings(
         "master_timeout=0.3 response_timeout=1.0 op_timeout=1.0 surface=true links=2 work=0.05 min_ok=3 "
         "fault_lengths=0.18,0.39,4 fault_gap=2.0")), 211447),
     # A subscription was asked for in vain, made again and deleted; then the first request was carried out.
@@ -51,7 +51,7 @@ def settings(text: str) -> dict[str, str]:
         "op_timeout=1.0 poll=1.0 surface=true transients=1 stay=3 min_ok=3 fault_lengths=0.47,0.53 fault_gap=1.0")),
      211049),
     # Who stood still when it was elected began when there was a newer master.
-    (Case("joram", "clustered-topic", "power,points", 3, 22.0, 17.0, settings(
+    (Case("joram", "clustered-topic", "power,points", None, 22.0, 17.0, settings(
         "detection_timeout=0.3 transfer_chunk=24 transfer=held-back poll=1.0 surface=true topics=2 durables=4 "
         "transients=1 window=32 stay=10 power_kind=all min_ok=3 fault_lengths=0.39,0.66,1.2 fault_gap=0.1")), 211349),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
