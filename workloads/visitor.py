@@ -6,6 +6,7 @@ principal sends goes to the dialogue's own queues, so that the model tells the r
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,8 @@ NOBODY = "nobody there"
 """Nobody let the administrator, or the principal, in."""
 DENIED = "access denied"
 WRONG = "wrong login or passcode"
+_BUSY, _LATER = "too many passcodes", 1.0
+"""What a broker says that has hashed so many in this second that it looks at no more; seconds after which it does."""
 _PLAIN = {"content-type": "text/plain"}
 _LOGIN_SECONDS = 0.7
 """For which a login is tried that is to be refused; one that is to be let in has twice as long."""
@@ -97,7 +100,13 @@ class Visitor:
         try:
             answer = await self._administrator.request("SEND", headers, about, self._op_timeout)
         except Rejected as error:
-            raise self._wrong(f"{request} was refused ({error})") from None
+            if _BUSY not in str(error):
+                raise self._wrong(f"{request} was refused ({error})") from None
+            await asyncio.sleep(_LATER)
+            if not await self._has_administrator():
+                raise ConnectionBroken(NOBODY) from None
+            await self._secure(request, wrong, **body)
+            return
         if (said := answer.get("x-error")) != wrong:
             raise self._wrong(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
 

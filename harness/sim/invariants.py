@@ -36,6 +36,7 @@ class Group:
         self.watchers: list[tuple[Invariant, Watcher]] = [(each, each.watcher()) for each in invariants]
         self.seen: dict[str, tuple[Any, ...]] = {}
         self.machines: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
         self.alert = False
 
     def watchers_of(self, kind: str) -> list[tuple[Invariant, Watcher]]:
@@ -74,6 +75,7 @@ class Observer:
         found.machines[node] = machine
         found.seen.pop(node, None)
         seen, kind = found.seen, kind_of(program)
+        found.kinds[node] = kind
         watchers = found.watchers_of(kind)
         deadlines = Deadlines(self._deadlines, self._options) if self._deadlines else None
         periodic = [(invariant, watcher) for invariant, watcher in watchers if watcher.period]
@@ -116,7 +118,8 @@ class Observer:
             if now is before:
                 return
             if before is None or changing(now) != changing(before):
-                explorer.changed(group, seen, found.machines)
+                brokers = {name: each for name, each in seen.items() if found.kinds[name] == BROKER}
+                explorer.changed(group, brokers, found.machines)
 
         return explore
 

@@ -253,5 +253,5 @@ INVARIANTS = (
               "the document: Replicating configuration, qpid.replicate", LevelsKept,
               where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
     STORE_HOLDS,
-    same_state("of the same generation and group", {**_MANAGED, "standby": ("hot",)}),
+    same_state("of the same generation and group", {**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
 )  # fmt: skip
