@@ -149,6 +149,11 @@ class Parser:
         """
         if self._fault is not None:
             raise self._fault
+        if not self._buffer:  # nothing is under way: most often there comes a heart-beat, or nothing
+            if data == EOL:
+                return [HEARTBEAT]
+            if not data:
+                return []
         self._buffer += data
         items: list[Frame | Heartbeat] = []
         position = 0

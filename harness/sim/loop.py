@@ -230,7 +230,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._harness = Process(self, "harness", 1)
 
     # What asyncio asks of a loop. Its type stubs tie callbacks to their arguments, which overrides can't repeat
-    # without costs at run time.
+    # without costs at run time. Timers are set in three places, as there are hundreds of them for a simulated second.
 
     def time(self) -> float:
         """The clock of the process that asks."""
@@ -254,7 +254,11 @@ class SimLoop(asyncio.BaseEventLoop):
             context = contextvars.copy_context()
         owner = context.get(_OWNER)
         when = self.now + delay if owner is None else max(self.now, owner.busy_until) + delay / owner.rate
-        return self._schedule(when, Handle(callback, args, context, owner, True, when))
+        handle = Handle(callback, args, context, owner, True, when)
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                 context: contextvars.Context | None = None) -> Handle:
@@ -263,7 +267,11 @@ class SimLoop(asyncio.BaseEventLoop):
             context = contextvars.copy_context()
         owner = context.get(_OWNER)
         moment = when if owner is None else (when - owner.offset) / owner.rate
-        return self._schedule(moment, Handle(callback, args, context, owner, True, when))
+        handle = Handle(callback, args, context, owner, True, when)
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (moment, self._sequence, handle))
+        return handle
 
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         """Refused: a simulated run has one thread."""
@@ -319,7 +327,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Run something that belongs to no process at a simulated time."""
-        return self._schedule(when, Handle(callback, args, None, None, True, when))
+        handle = Handle(callback, args, None, None, True, when)
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
 
     def reschedule(self, owner: Process, factor: float) -> None:
         """Let the timers of a process come due after ``factor`` times what is left of them."""
@@ -357,12 +369,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self.close()
 
     # Inner workings.
-
-    def _schedule(self, when: float, handle: Handle) -> Handle:
-        self._sequence += 1
-        if not self._ended:
-            heapq.heappush(self._timers, (when, self._sequence, handle))
-        return handle
 
     def _look(self) -> None:
         """After a portion of work: was it too much? Then what comes next is watched, and told.

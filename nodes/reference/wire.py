@@ -18,7 +18,6 @@ MAX_VALUES = 1 << 20
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
 _INT_LIMIT = 1 << 63
-_INT_TAG, _STR_TAG = bytes([_INT]), bytes([_STR])
 _SMALL = 64  # numbers below take one byte
 _SHORT = 0x80  # lengths below take one byte
 _VARINT_BYTES = 10
@@ -205,11 +204,11 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
     _room[0] -= count
     if _room[0] < 0:
         raise WireError(f"there are more than {MAX_VALUES} values")
+    size = len(raw)
     if tag == _LIST:
         items: list[Any] = []
         for _ in range(count):
-            if raw[position : position + 1] == _INT_TAG and position + 1 < len(raw) and raw[position + 1] < 0x80:
-                number = raw[position + 1]
+            if position + 1 < size and raw[position] == _INT and (number := raw[position + 1]) < 0x80:
                 items.append(number >> 1 if not number & 1 else -(number + 1 >> 1))
                 position += 2
             else:
@@ -221,7 +220,7 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
         key, position = _read_text(raw, position)
         if key in mapping:
             raise WireError(f"a dict has the key {key!r} twice")
-        if raw[position : position + 1] == _STR_TAG:
+        if position < size and raw[position] == _STR:
             mapping[key], position = _read_text(raw, position + 1)
         else:
             mapping[key], position = _read(raw, position, depth)

@@ -36,10 +36,6 @@ class StoreHolds(Watcher):
 
     period = 8.0
 
-    def look(self, node: str, program: Any, now: Any, before: Any) -> str:
-        """Nothing: looking takes too long for each step."""
-        return ""
-
     def inspect(self, node: str, program: Stores) -> str:
         """Compare memory and store."""
         return program.unlike_store()
@@ -52,10 +48,6 @@ class SameState(Watcher):
 
     def __init__(self) -> None:
         self._images: dict[Hashable, tuple[str, Image]] = {}
-
-    def look(self, node: str, program: Any, now: Any, before: Any) -> str:
-        """Nothing: looking takes too long for each step."""
-        return ""
 
     def inspect(self, node: str, program: Replicates) -> str:
         """Compare with what another node held when it was as far."""
