@@ -14,10 +14,11 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from harness.sim.errors import SimulationError, Struck
-from harness.sim.livelock import CHUNK_BITS, PORTION, WATCHED, Limit, Livelock, Watch, label
+from harness.sim.livelock import PORTION, WATCHED, Limit, Livelock, Watch, label
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
@@ -206,6 +207,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        # Asked for each Future; answered without a call of Python's.
+        self.get_debug = bool  # type: ignore[method-assign]
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.ready: deque[Handle] = deque()
         self.living: dict[Process, None] = {}
         self.now = 0.0
@@ -221,7 +225,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """How much the run may do; without one, anything."""
         self.watch: Watch | None = None
         """What happens, once the run is beyond that."""
-        self._work = 0
+        self.work = 0
         """Callbacks, and what was sent."""
         self._look_at = PORTION
         self._watched_until = 0
@@ -342,12 +346,6 @@ class SimLoop(asyncio.BaseEventLoop):
         ]
         heapq.heapify(self._timers)
 
-    def carried(self, link: tuple[str, str], chunk: bytes) -> None:
-        """A chunk of bytes departs: whoever gets it has work to do, however few callbacks that is."""
-        self._work += len(chunk) >> CHUNK_BITS
-        if self.watch is not None:
-            self.watch.sent(link, chunk)
-
     def bury(self, task: asyncio.Task[Any]) -> None:
         """Keep a dead process's task until the run is over."""
         self._graves.append(task)
@@ -378,17 +376,17 @@ class SimLoop(asyncio.BaseEventLoop):
         """
         ready = self.ready
         if self.watch is None:
-            self._look_at = self._work + PORTION
-            if self.limit is not None and self.limit.exceeded(self._work, self.now):
+            self._look_at = self.work + PORTION
+            if self.limit is not None and self.limit.exceeded(self.work, self.now):
                 self.watch = Watch()
-                self._look_at = self._watched_until = self._work
+                self._look_at = self._watched_until = self.work
                 self._watched_until += WATCHED
             return
-        self._look_at = self._work
+        self._look_at = self.work
         for handle in ready:
             if not handle._cancelled:
                 self.watch.ran(handle.owner.name if handle.owner is not None else "", label(handle.callback))
-        if self._work >= self._watched_until:
+        if self.work >= self._watched_until:
             told = f"at {self.now:.3f} s: {self.watch.told()}"
             if self.watch.by_nodes(self._harness.name):
                 raise Livelock(f"the nodes are never done, {told}")
@@ -413,8 +411,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._idle_turns = 0
             if self._idle_turns > MAX_IDLE_TURNS:
                 raise SimulationError(f"somebody spins at {self.now:.6f} s: {ready[0] if ready else 'nothing'}")
-            self._work += len(ready)
-            if self._work >= self._look_at:
+            self.work += len(ready)
+            if self.work >= self._look_at:
                 self._look()
             # Written out here, without a call for each callback: there are a thousand for a simulated second.
             for _ in range(len(ready)):

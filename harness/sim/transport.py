@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from harness.sim.errors import SimulationError
 from harness.sim.latency import LatencyModel
+from harness.sim.livelock import CHUNK_BITS
 from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
 from stormproof.contracts.backend import Link
 
@@ -130,7 +131,10 @@ class Pipe:
             return
         network, link = self._network, self._link
         loop = network.loop
-        loop.carried(link, chunk)
+        # Whoever gets it has work to do, however few callbacks that is.
+        loop.work += len(chunk) >> CHUNK_BITS
+        if loop.watch is not None:
+            loop.watch.sent(link, chunk)
         arrival = loop.now + (network.usual_delay(link) if network.calm else network.delay(link))
         if arrival < self._last:
             arrival = self._last  # TCP keeps the order

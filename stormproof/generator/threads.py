@@ -20,7 +20,6 @@ from stormproof.generator.core import (
     Seed,
     Source,
     earliest,
-    thread_bit,
     threads_mask,
 )
 from stormproof.operation import Op
@@ -41,7 +40,7 @@ class OnThreads(Generator):
         return answer[0], self if answer[1] is self.source else OnThreads(self.mask, answer[1])
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
-        if not self.mask & thread_bit(ctx.thread_of(event.process)):
+        if not self.mask & ctx.bit_of(event.process):
             return self
         source = self.source.update(test, ctx.restrict(self.mask), event)
         return self if source is self.source else OnThreads(self.mask, source)
@@ -94,7 +93,7 @@ class Reserve(Generator):
         return sorted(range(len(self.masks)), key=lambda i: not self.masks[i] & bit)
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
-        bit = thread_bit(ctx.thread_of(event.process))
+        bit = ctx.bit_of(event.process)
         for i, mask in enumerate(self.masks):
             part = self.parts[i]
             if mask & bit and part is not None:

@@ -425,7 +425,8 @@ class Links:
         """Cut every link that has been silent for too long."""
         now = self._runtime.now()
         for peer, link in list(self._links.items()):
-            if self.silent_for(peer) > self._silence and now >= self._exempt_until.get(peer, now):
+            silent = now - self._heard.get(peer, float("-inf"))
+            if silent > self._silence and now >= self._exempt_until.get(peer, now):
                 self.cut(peer, link, "silent")
 
     def cut(self, peer: str, link: _Link | None = None, reason: str = "") -> None:

@@ -93,7 +93,7 @@ class OutputBuffer:
 
     def waiting(self) -> int:
         """Bytes, about, that the kernel has not taken yet."""
-        return self._unmade + self._unwritten()
+        return self._unmade + self._transport.get_write_buffer_size()
 
     def unconfirmed(self) -> int:
         """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""
