@@ -315,6 +315,8 @@ class Network:
         except BaseException:
             attempt.over = True
             client.vanish()
+            # The error's traceback has this frame, and the answer has the error: a circle, which nobody would collect.
+            del answer, attempt
             raise
         protocol = factory()
         transport = SimTransport(client, protocol, mine, (host, port), contextvars.copy_context())

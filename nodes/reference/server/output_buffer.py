@@ -18,6 +18,10 @@ PIECE = 1 << 20
 """Bytes that are made and written at a time; what follows is made when the kernel has taken these."""
 
 
+def _tell_nobody(*reason: str) -> None:
+    """The connection is over."""
+
+
 class OutputBuffer:
     """Gathers frames, writes them together, and tells when all of them have reached the kernel.
 
@@ -160,6 +164,8 @@ class OutputBuffer:
                 task.cancel()
         self._drop()
         self._transport.abort()
+        # Whoever is told has this buffer: what is in a circle would stay until a collection finds it.
+        self._emptied, self._stuck = _tell_nobody, _tell_nobody
 
     async def _drained(self) -> None:
         while self._watching:
