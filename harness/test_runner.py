@@ -288,10 +288,10 @@ class TestRunner:
             return
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
         await asyncio.sleep(REST + max(2 * longest, self.cluster.linger))
-        update_run(self.run_dir, rest=self._holdings())
+        found: dict[str, Any] = {"rest": self._holdings()}
         if isinstance(self.backend, CountsFrames):
-            work = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
-            update_run(self.run_dir, work=work)
+            found["work"] = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
+        update_run(self.run_dir, **found)
 
     def _holdings(self) -> dict[str, dict[str, int]]:
         assert isinstance(self.backend, Holding)
@@ -469,16 +469,14 @@ class TestRunner:
         digests = {"history_sha256": sealed.sha256, "history_file_sha256": sealed.file_sha256,
                    "ledger_sha256": ledger_sha256(self.run_dir / LEDGER)}  # fmt: skip
         coverage = read_coverage(self.system, self.run_dir)
-        info = read_run(self.run_dir)
+        info, found = read_run(self.run_dir), dict[str, Any]()
         if KEEPS_ROLES in (info.get("bounds") or {}):
-            roles = read_role_changes(self.system, self.run_dir, info.get("clock_zero"))
-            update_run(self.run_dir, role_changes=roles)
+            found["role_changes"] = read_role_changes(self.system, self.run_dir, info.get("clock_zero"))
         if (costs := costs_summary(self.run_dir, {**info, "phases": self.phases})) is not None:
-            update_run(self.run_dir, costs=costs)
-        update_run(
-            self.run_dir, status=status, phases=self.phases, recovery=self.recovery, coverage=coverage,
-            surface=self._used(), **digests
-        )
+            found["costs"] = costs
+        found |= {"status": status, "phases": self.phases, "recovery": self.recovery, "coverage": coverage,
+                  "surface": self._used(), **digests}  # fmt: skip
+        update_run(self.run_dir, **found)
         drop_journal(self.run_dir)
 
     def _used(self) -> dict[str, int]:

@@ -186,7 +186,8 @@ class _Faults(Generator):
             i = ranks.index(min(ranks))
             group, fault = groups[i], groups[i].faults[0]
             if group.due > now:
-                return Pending(start + group.due), _Faults(tuple(groups), self.limit, start)
+                same = start == self.start and self.running is None and tuple(groups) == self.groups
+                return Pending(start + group.due), self if same else _Faults(tuple(groups), self.limit, start)
             if group.in_effect:
                 left = fault.op._replace(f=f"{fault.op.f}.{HEAL}")
                 groups[i] = _Group(group.faults[1:], 0)

@@ -23,6 +23,8 @@ _COMMANDS: Final = CLIENT_COMMANDS | SERVER_COMMANDS
 # For compatibility with STOMP 1.0 these two carry their headers as they are.
 _UNESCAPED: Final = frozenset({"CONNECT", "CONNECTED"})
 
+_NOT_IN_CONNECT: Final = frozenset("\n\r\0")
+
 _TO_ESCAPE: Final = re.compile(r"[\\\r\n:]")
 _ESCAPES: Final = {"\\": "\\\\", "\r": "\\r", "\n": "\\n", ":": "\\c"}
 _ESCAPED: Final = re.compile(r"\\(.?)", re.DOTALL)
@@ -76,7 +78,7 @@ def encode(frame: Frame) -> bytes:
     escapes = frame.command not in _UNESCAPED
     if not escapes:
         for name, value in headers.items():
-            if not name or ":" in name or _has(name + value, "\n\r\0"):
+            if not name or ":" in name or not _NOT_IN_CONNECT.isdisjoint(name + value):
                 raise ValueError(f"{frame.command} can't carry the header {name!r}")
     head = _head(frame.command, headers)
     # Most headers have no colon and no end of line but those that were just put in: nothing is to be escaped then.
@@ -109,10 +111,6 @@ def _unescape_one(match: re.Match[str]) -> str:
     if plain is None:
         raise ProtocolError("a header has an undefined escape")
     return plain
-
-
-def _has(text: str, characters: str) -> bool:
-    return any(character in text for character in characters)
 
 
 class Parser:
@@ -149,6 +147,11 @@ class Parser:
         """
         if self._fault is not None:
             raise self._fault
+        if not self._buffer:  # nothing is under way: most often there comes a heart-beat, or nothing
+            if data == EOL:
+                return [HEARTBEAT]
+            if not data:
+                return []
         self._buffer += data
         items: list[Frame | Heartbeat] = []
         position = 0

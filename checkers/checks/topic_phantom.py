@@ -96,7 +96,8 @@ def _unanswered(run: Run) -> dict[int, int]:
     """
     t, h = run.topics, run.history
     threads = int(run.test.get("concurrency") or 0) or 1 << 31
-    found, before = {}, {}
+    found: dict[int, int] = {}
+    before: dict[tuple[int, int], Any] = {}
     for each in sorted(t.subscriptions, key=lambda it: it.key):
         if not each.durable:
             continue

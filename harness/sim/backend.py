@@ -227,7 +227,7 @@ class SimBackend(Backend):
             explorer.watch_network(self._network)
             self.points.come_by = explorer.came_by
         if claimed or deadlines or explorer is not None:
-            self._observer = Observer(claimed, lambda: self._loop.now, self._last_lines, explorer, deadlines,
+            self._observer = Observer(claimed, self._loop, self._last_lines, explorer, deadlines,
                                       test.options)
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:

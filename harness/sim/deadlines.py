@@ -20,10 +20,12 @@ class Deadlines:
     """
 
     def __init__(self, claimed: Sequence[Deadline], options: Mapping[str, Any]) -> None:
-        self._claimed = [(each, each.seconds(options)) for each in claimed]
-        self._pending: dict[str, dict[Hashable, float]] = {each.name: {} for each in claimed}
-        """How long each thing has been pending, in seconds that count."""
+        self._claimed = [(each, each.name, each.seconds(options)) for each in claimed]
+        self._pending: dict[str, dict[Hashable, float]] = {}
+        """Name of a deadline -> how long each thing has been pending, in seconds that count."""
         self._last: float | None = None
+        self._plans: bool | None = None
+        """Whether the program tells its plans, once it was asked."""
 
     def look(self, program: Waits, now: float, ran_on: float, calm_since: float | None) -> tuple[Deadline, str] | None:
         """Look at the program; what has been pending for too long, with what is wrong.
@@ -37,19 +39,22 @@ class Deadlines:
         self._last = now
         ran = 0.0 if last is None else now - max(last, ran_on)
         calm = 0.0 if last is None or calm_since is None else max(0.0, now - max(last, ran_on, calm_since))
-        pending = program.pending()
-        planned = program.planned() if isinstance(program, Plans) else {}
-        for deadline, seconds in self._claimed:
-            found = pending.get(deadline.name)
-            known = self._pending[deadline.name]
+        if self._plans is None:
+            self._plans = isinstance(program, Plans)
+        pending, before = program.pending(), self._pending
+        planned = program.planned() if self._plans and isinstance(program, Plans) else {}
+        for deadline, name, seconds in self._claimed:
+            found = pending.get(name)
             if not found:
-                if known:
-                    known.clear()
+                before.pop(name, None)
+                continue
+            known, left = before.get(name), planned.get(name)
+            if not (known or left):  # it has just begun
+                before[name] = dict.fromkeys(found, 0.0)
                 continue
             more = calm if deadline.calm else ran
-            self._pending[deadline.name] = now_known = {thing: known[thing] + more if thing in known else 0.0
-                                                        for thing in found}  # fmt: skip
-            left = planned.get(deadline.name)
+            before[name] = now_known = {thing: known[thing] + more if known and thing in known else 0.0
+                                        for thing in found}  # fmt: skip
             lasts = {thing: lasted + left.get(thing, 0.0) for thing, lasted in now_known.items()} if left else now_known
             longest = max(lasts.values())
             if longest > seconds + PERIOD:

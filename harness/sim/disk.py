@@ -283,7 +283,8 @@ class Database:
         except apsw.Error as error:
             raise _translated(error) from error
         self._execute = self._connection.execute
-        self._many = self._connection.executemany
+        # Statements that are carried out many times find nothing: all of them can have one cursor.
+        self._many = self._connection.cursor().executemany
 
     @property
     def in_transaction(self) -> bool:

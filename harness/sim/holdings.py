@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from harness.sim.disk import Database
@@ -15,6 +16,8 @@ _ALL_TABLES = ("SELECT name FROM sqlite_master WHERE type='table' UNION "
                "SELECT name FROM sqlite_temp_master WHERE type='table'")
 """Temporary ones, too: they are kept until somebody drops them, or the program ends."""
 _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
+_PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
+"""Kinds of most values: there is nothing in them."""
 _MODULES = ("nodes.", "stormproof.")
 
 
@@ -34,20 +37,17 @@ def holdings(programs: Sequence[object]) -> dict[str, int]:
         elif isinstance(value, _CONTAINERS):
             found[name] = found.get(name, 0) + len(value)
             inner = f"{name}[]"
-            waiting.extend((inner, each) for each in _contents(value) if _is_new(each, seen))
+            waiting.extend([(inner, each) for each in _contents(value)
+                            if type(each) not in _PLAIN and _is_new(each, seen)])
         else:
             kind = type(value).__name__
-            waiting.extend((f"{kind}.{attribute}", each) for attribute, each in _attributes(value)
-                           if _is_new(each, seen))
+            waiting.extend([(f"{kind}.{attribute}", each) for attribute, each in _attributes(value)
+                            if type(each) not in _PLAIN and _is_new(each, seen)])
     return {name: count for name, count in sorted(found.items()) if count >= LEAST}
 
 
-def _contents(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        yield from value.keys()
-        yield from value.values()
-    else:
-        yield from value
+def _contents(value: Any) -> Iterable[Any]:
+    return chain(value.keys(), value.values()) if isinstance(value, dict) else value
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, Protocol
 
 from harness.sim.deadlines import PERIOD, Deadlines
 from harness.sim.errors import SimulationError
@@ -14,6 +15,7 @@ from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 
 _LAST_LINES = 6
 _TEXT = 400
+_IS_EAGER: Callable[[Watcher], bool] = attrgetter("eager")
 
 
 class InvariantBroken(SimulationError):
@@ -29,11 +31,19 @@ def kind_of(program: Any) -> str:
     return str(getattr(program, "kind", BROKER))
 
 
+class Clock(Protocol):
+    """Where the time is read, after each callback."""
+
+    now: float
+
+
 class Group:
     """The watchers of the nodes that belong together, and what was last observed of each."""
 
     def __init__(self, invariants: Sequence[Invariant]) -> None:
         self.watchers: list[tuple[Invariant, Watcher]] = [(each, each.watcher()) for each in invariants]
+        self.looking = [watcher for _, watcher in self.watchers if type(watcher).look is not Watcher.look]
+        """Those of them that look at what changes."""
         self.seen: dict[str, tuple[Any, ...]] = {}
         self.machines: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
@@ -49,13 +59,13 @@ class Observer:
 
     Args:
         invariants: those that are claimed of the run.
-        time: simulated seconds since its beginning.
+        clock: has the simulated seconds since its beginning.
         last_lines: the newest lines of a node's logs.
         explorer: records which states they come into, if anybody does.
         deadlines: those that are claimed of the run; ``options`` are its test's.
     """
 
-    def __init__(self, invariants: Sequence[Invariant], time: Callable[[], float],
+    def __init__(self, invariants: Sequence[Invariant], clock: Clock,
                  last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None,
                  deadlines: Sequence[Deadline] = (), options: Mapping[str, Any] | None = None) -> None:
         self._invariants = invariants
@@ -63,7 +73,7 @@ class Observer:
         self._options = options or {}
         self.calm_since: Callable[[], float | None] = lambda: None
         """Since when no fault has been in force, in simulated seconds; None: one is, or the load has not begun."""
-        self._time = time
+        self._clock = clock
         self._last_lines = last_lines
         self._explorer = explorer
         self._groups: dict[str, Group] = {}
@@ -79,21 +89,24 @@ class Observer:
         watchers = found.watchers_of(kind)
         deadlines = Deadlines(self._deadlines, self._options) if self._deadlines else None
         periodic = [(invariant, watcher) for invariant, watcher in watchers if watcher.period]
-        time, due = self._time, self._time() if self._deadlines or periodic else float("inf")
+        looking = [each for each in watchers if each[1] in found.looking]
+        clock, due = self._clock, self._clock.now if self._deadlines or periodic else float("inf")
         inspected = dict.fromkeys(range(len(periodic)), due)
+        observed: Callable[[], tuple[Any, ...]] = program.observed
+        last: tuple[Any, ...] | None = None
 
         def look() -> None:
-            nonlocal due
-            now = program.observed()
-            before = seen.get(node)
-            if now != before or found.alert:
+            nonlocal due, last
+            now = observed()
+            if found.alert or (now is not last and now != last):
+                before, last = last, now
                 seen[node] = now
-                for invariant, watcher in watchers:
+                for invariant, watcher in looking:
                     wrong = watcher.look(node, program, now, before)
                     if wrong:
                         raise self._broken(invariant, wrong, node, found)
-                found.alert = any(watcher.eager for _, watcher in found.watchers)
-            if (at := time()) < due:
+                found.alert = any(map(_IS_EAGER, found.looking))
+            if (at := clock.now) < due:
                 return
             due = at + PERIOD
             late = deadlines.look(program, at, process.ran_on, self.calm_since()) if deadlines is not None else None
@@ -133,7 +146,7 @@ class Observer:
     def _broken(self, invariant: Invariant | Deadline, wrong: str, node: str, group: Group) -> InvariantBroken:
         return InvariantBroken({
             "name": invariant.name, "rule": invariant.rule, "source": invariant.source, "node": node, "wrong": wrong,
-            "time": self._time(),
+            "time": self._clock.now,
             "states": {name: _told(seen) for name, seen in sorted(group.seen.items())},
             "events": {name: [line[:_TEXT] for line in self._last_lines(group.machines[name], _LAST_LINES)]
                        for name in sorted(group.seen)},

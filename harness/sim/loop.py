@@ -14,10 +14,11 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from harness.sim.errors import SimulationError, Struck
-from harness.sim.livelock import CHUNK_BITS, PORTION, WATCHED, Limit, Livelock, Watch, label
+from harness.sim.livelock import PORTION, WATCHED, Limit, Livelock, Watch, label
 
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
@@ -206,6 +207,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        # Asked for each Future; answered without a call of Python's.
+        self.get_debug = bool  # type: ignore[method-assign]
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self.ready: deque[Handle] = deque()
         self.living: dict[Process, None] = {}
         self.now = 0.0
@@ -221,7 +225,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """How much the run may do; without one, anything."""
         self.watch: Watch | None = None
         """What happens, once the run is beyond that."""
-        self._work = 0
+        self.work = 0
         """Callbacks, and what was sent."""
         self._look_at = PORTION
         self._watched_until = 0
@@ -230,7 +234,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._harness = Process(self, "harness", 1)
 
     # What asyncio asks of a loop. Its type stubs tie callbacks to their arguments, which overrides can't repeat
-    # without costs at run time.
+    # without costs at run time. Timers are set in three places, as there are hundreds of them for a simulated second.
 
     def time(self) -> float:
         """The clock of the process that asks."""
@@ -254,7 +258,11 @@ class SimLoop(asyncio.BaseEventLoop):
             context = contextvars.copy_context()
         owner = context.get(_OWNER)
         when = self.now + delay if owner is None else max(self.now, owner.busy_until) + delay / owner.rate
-        return self._schedule(when, Handle(callback, args, context, owner, True, when))
+        handle = Handle(callback, args, context, owner, True, when)
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any,  # type: ignore[override]
                 context: contextvars.Context | None = None) -> Handle:
@@ -263,7 +271,11 @@ class SimLoop(asyncio.BaseEventLoop):
             context = contextvars.copy_context()
         owner = context.get(_OWNER)
         moment = when if owner is None else (when - owner.offset) / owner.rate
-        return self._schedule(moment, Handle(callback, args, context, owner, True, when))
+        handle = Handle(callback, args, context, owner, True, when)
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (moment, self._sequence, handle))
+        return handle
 
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         """Refused: a simulated run has one thread."""
@@ -319,7 +331,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
         """Run something that belongs to no process at a simulated time."""
-        return self._schedule(when, Handle(callback, args, None, None, True, when))
+        handle = Handle(callback, args, None, None, True, when)
+        self._sequence += 1
+        if not self._ended:
+            heapq.heappush(self._timers, (when, self._sequence, handle))
+        return handle
 
     def reschedule(self, owner: Process, factor: float) -> None:
         """Let the timers of a process come due after ``factor`` times what is left of them."""
@@ -329,12 +345,6 @@ class SimLoop(asyncio.BaseEventLoop):
             for when, sequence, handle in self._timers
         ]
         heapq.heapify(self._timers)
-
-    def carried(self, link: tuple[str, str], chunk: bytes) -> None:
-        """A chunk of bytes departs: whoever gets it has work to do, however few callbacks that is."""
-        self._work += len(chunk) >> CHUNK_BITS
-        if self.watch is not None:
-            self.watch.sent(link, chunk)
 
     def bury(self, task: asyncio.Task[Any]) -> None:
         """Keep a dead process's task until the run is over."""
@@ -358,12 +368,6 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # Inner workings.
 
-    def _schedule(self, when: float, handle: Handle) -> Handle:
-        self._sequence += 1
-        if not self._ended:
-            heapq.heappush(self._timers, (when, self._sequence, handle))
-        return handle
-
     def _look(self) -> None:
         """After a portion of work: was it too much? Then what comes next is watched, and told.
 
@@ -372,17 +376,17 @@ class SimLoop(asyncio.BaseEventLoop):
         """
         ready = self.ready
         if self.watch is None:
-            self._look_at = self._work + PORTION
-            if self.limit is not None and self.limit.exceeded(self._work, self.now):
+            self._look_at = self.work + PORTION
+            if self.limit is not None and self.limit.exceeded(self.work, self.now):
                 self.watch = Watch()
-                self._look_at = self._watched_until = self._work
+                self._look_at = self._watched_until = self.work
                 self._watched_until += WATCHED
             return
-        self._look_at = self._work
+        self._look_at = self.work
         for handle in ready:
             if not handle._cancelled:
                 self.watch.ran(handle.owner.name if handle.owner is not None else "", label(handle.callback))
-        if self._work >= self._watched_until:
+        if self.work >= self._watched_until:
             told = f"at {self.now:.3f} s: {self.watch.told()}"
             if self.watch.by_nodes(self._harness.name):
                 raise Livelock(f"the nodes are never done, {told}")
@@ -407,8 +411,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._idle_turns = 0
             if self._idle_turns > MAX_IDLE_TURNS:
                 raise SimulationError(f"somebody spins at {self.now:.6f} s: {ready[0] if ready else 'nothing'}")
-            self._work += len(ready)
-            if self._work >= self._look_at:
+            self.work += len(ready)
+            if self.work >= self._look_at:
                 self._look()
             # Written out here, without a call for each callback: there are a thousand for a simulated second.
             for _ in range(len(ready)):

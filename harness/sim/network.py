@@ -214,7 +214,7 @@ class Network:
 
     def delay(self, link: Link) -> float:
         """How long the next packet on the link takes."""
-        usual = self._usual_delay(link)
+        usual = self.usual_delay(link)
         condition = self._conditions.get(link) if self._conditions else None
         return usual if condition is None else usual + self._extra_delay(link, condition)
 
@@ -226,7 +226,7 @@ class Network:
             self._affected[link] += 1
         if self._happens(link, condition.reorder):
             # TCP hands nothing on that came too early, so all that a reader sees is a delay.
-            seconds += self._usual_delay(link)
+            seconds += self.usual_delay(link)
         self._happens(link, condition.duplicate)  # TCP discards the second one
         return seconds
 
@@ -262,7 +262,8 @@ class Network:
 
         self.loop.after((len(queue[0][1]) + HEADERS) / rate, through)
 
-    def _usual_delay(self, link: Link) -> float:
+    def usual_delay(self, link: Link) -> float:
+        """How long the next packet on the link takes if that is under no condition."""
         rng, latency = self.rng, self.latency
         base = self._delays.get(link)
         if base is None:
@@ -314,6 +315,8 @@ class Network:
         except BaseException:
             attempt.over = True
             client.vanish()
+            # The error's traceback has this frame, and the answer has the error: a circle, which nobody would collect.
+            del answer, attempt
             raise
         protocol = factory()
         transport = SimTransport(client, protocol, mine, (host, port), contextvars.copy_context())

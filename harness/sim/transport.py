@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from harness.sim.errors import SimulationError
 from harness.sim.latency import LatencyModel
+from harness.sim.livelock import CHUNK_BITS
 from harness.sim.loop import DEAD, Handle, Process, Resource, SimLoop
 from stormproof.contracts.backend import Link
 
@@ -66,6 +67,10 @@ class Carrier(Protocol):
 
     def delay(self, link: Link) -> float:
         """How long the next packet on the link takes."""
+        ...
+
+    def usual_delay(self, link: Link) -> float:
+        """The same where the link is under no condition."""
         ...
 
     def shaped(self, pipe: Pipe, link: Link, chunk: bytes) -> bool:
@@ -124,10 +129,13 @@ class Pipe:
         """The chunk is on its way."""
         if self._sender.forgotten:
             return
-        network = self._network
+        network, link = self._network, self._link
         loop = network.loop
-        loop.carried(self._link, chunk)
-        arrival = loop.now + network.delay(self._link)
+        # Whoever gets it has work to do, however few callbacks that is.
+        loop.work += len(chunk) >> CHUNK_BITS
+        if loop.watch is not None:
+            loop.watch.sent(link, chunk)
+        arrival = loop.now + (network.usual_delay(link) if network.calm else network.delay(link))
         if arrival < self._last:
             arrival = self._last  # TCP keeps the order
         self._last = arrival
@@ -297,8 +305,9 @@ class Endpoint(Resource):
         if peer is None or peer.pipe is None:
             return
         peer.pipe.held -= count
-        if peer.transport is not None and not peer.pipe.stalled:
-            peer.drained()
+        transport = peer.transport
+        if transport is not None and transport.unsent and not peer.pipe.stalled:
+            transport.writable()
 
     def drained(self) -> None:
         """There may be room for more."""
@@ -329,7 +338,8 @@ class SimTransport(asyncio.Transport):
         self._protocol: Any = protocol
         self._context = context
         self._loop = endpoint.network.loop
-        self._unsent = bytearray()
+        self.unsent = bytearray()
+        """What waits here for room in the kernel."""
         self._high, self._low = 1 << 16, 1 << 14
         self._held_back = False
         self._closing = False
@@ -356,7 +366,7 @@ class SimTransport(asyncio.Transport):
             return
         self._closing = True
         self._reading = False
-        if not self._unsent:
+        if not self.unsent:
             self._post(self._end, None)
 
     def abort(self) -> None:
@@ -367,16 +377,17 @@ class SimTransport(asyncio.Transport):
         """Send bytes, or keep them until there is room."""
         if self._lost or self._eof_wanted or not data:
             return
-        if not self._unsent:
-            room = self._endpoint.room()
+        if not self.unsent:
+            endpoint = self._endpoint
+            room = endpoint.room()
             if room >= len(data):
-                self._endpoint.send(bytes(data))
+                endpoint.send(bytes(data))
                 return
             if room > 0:
-                self._endpoint.send(bytes(data[:room]))
+                endpoint.send(bytes(data[:room]))
                 data = data[room:]
-        self._unsent += data
-        if not self._held_back and len(self._unsent) > self._high:
+        self.unsent += data
+        if not self._held_back and len(self.unsent) > self._high:
             self._held_back = True
             self._protocol.pause_writing()
 
@@ -389,7 +400,7 @@ class SimTransport(asyncio.Transport):
         if self._closing or self._eof_wanted:
             return
         self._eof_wanted = True
-        if not self._unsent:
+        if not self.unsent:
             self._endpoint.finish()
 
     def can_write_eof(self) -> bool:
@@ -398,7 +409,7 @@ class SimTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
-        return len(self._unsent)
+        return len(self.unsent)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         """(low, high)."""
@@ -409,7 +420,7 @@ class SimTransport(asyncio.Transport):
         if high is None:
             high = 1 << 16 if low is None else 4 * low
         self._high, self._low = high, high // 4 if low is None else low
-        if not self._held_back and len(self._unsent) > self._high:
+        if not self._held_back and len(self.unsent) > self._high:
             self._held_back = True
             self._protocol.pause_writing()
 
@@ -454,7 +465,7 @@ class SimTransport(asyncio.Transport):
 
     def writable(self) -> None:
         """There may be room for what waits."""
-        if self._unsent:
+        if self.unsent:
             self._post(self._flush)
 
     def _post(self, callback: Any, *args: Any) -> None:
@@ -472,13 +483,18 @@ class SimTransport(asyncio.Transport):
             return
         if not self._reading:
             return
-        if endpoint.buffer:
-            count = min(len(endpoint.buffer), _READ_SIZE)
+        if buffer := endpoint.buffer:
+            size = len(buffer)
+            count = size if size < _READ_SIZE else _READ_SIZE
             network = endpoint.network
-            if count > 1 and network.latency.slices and network.rng.random() < network.latency.slices:
+            if count > 1 and (slices := network.latency.slices) and network.rng.random() < slices:
                 count = network.rng.randrange(1, count)
-            data = bytes(endpoint.buffer[:count])
-            del endpoint.buffer[:count]
+            if count == size:
+                data = bytes(buffer)
+                buffer.clear()
+            else:
+                data = bytes(buffer[:count])
+                del buffer[:count]
             endpoint.taken(count)
             try:
                 self._protocol.data_received(data)
@@ -497,15 +513,15 @@ class SimTransport(asyncio.Transport):
 
     def _flush(self) -> None:
         room = self._endpoint.room()
-        if self._lost or not self._unsent or room <= 0:
+        if self._lost or not self.unsent or room <= 0:
             return
-        chunk = bytes(self._unsent[:room])
-        del self._unsent[:room]
+        chunk = bytes(self.unsent[:room])
+        del self.unsent[:room]
         self._endpoint.send(chunk)
-        if self._held_back and len(self._unsent) <= self._low:
+        if self._held_back and len(self.unsent) <= self._low:
             self._held_back = False
             self._protocol.resume_writing()
-        if not self._unsent:
+        if not self.unsent:
             if self._closing:
                 self._end(None)
             elif self._eof_wanted:
@@ -516,7 +532,7 @@ class SimTransport(asyncio.Transport):
             return
         self._closing = self._lost = True
         self._reading = False
-        self._unsent.clear()
+        self.unsent.clear()
         self._post(self._tell_lost, error)
 
     def _end(self, error: Exception | None) -> None:

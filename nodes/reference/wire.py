@@ -18,7 +18,6 @@ MAX_VALUES = 1 << 20
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _DOUBLE = struct.Struct(">d")
 _INT_LIMIT = 1 << 63
-_INT_TAG, _STR_TAG = bytes([_INT]), bytes([_STR])
 _SMALL = 64  # numbers below take one byte
 _SHORT = 0x80  # lengths below take one byte
 _VARINT_BYTES = 10
@@ -67,10 +66,8 @@ def _write_varint(out: bytearray, number: int) -> None:
 def _write(out: bytearray, value: Any, depth: int) -> None:
     kind = type(value)
     if kind is str:
-        raw = _utf8(value)
         out.append(_STR)
-        _write_varint(out, len(raw))
-        out += raw
+        _write_text(out, value)
     elif kind is int:
         if not -_INT_LIMIT <= value < _INT_LIMIT:
             raise WireError("an integer has more than 64 bits")
@@ -110,25 +107,31 @@ def _write_container(out: bytearray, value: Any, depth: int) -> None:
         for key, item in value.items():
             if type(key) is not str:
                 raise WireError(f"a dict has the key {key!r}, which is no string")
-            raw = _utf8(key)
-            _write_varint(out, len(raw))
-            out += raw
-            _write(out, item, depth)
+            _write_text(out, key)
+            if type(item) is str:
+                out.append(_STR)
+                _write_text(out, item)
+            else:
+                _write(out, item, depth)
     else:
         raise WireError(f"a value of type {type(value).__name__} can't be encoded")
 
 
-def _utf8(text: str) -> bytes:
+def _write_text(out: bytearray, text: str) -> None:
     try:
-        return text.encode()
+        raw = text.encode()
     except UnicodeEncodeError as error:
         raise WireError("a string holds a lone surrogate") from error
+    if (size := len(raw)) < _SHORT:
+        out.append(size)
+    else:
+        _write_varint(out, size)
+    out += raw
 
 
 def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
+    """A number that takes more than one byte, and where it ends: whoever asks has looked for a shorter one."""
     end = len(raw)
-    if position < end and raw[position] < 0x80:
-        return raw[position], position + 1
     number = shift = 0
     for index in range(position, min(end, position + _VARINT_BYTES)):
         byte = raw[index]
@@ -172,6 +175,8 @@ def _read(raw: bytes, position: int, depth: int) -> tuple[Any, int]:
     if tag == _STR:
         return _read_text(raw, position)
     if tag == _INT:
+        if position < len(raw) and (number := raw[position]) < 0x80:
+            return (number >> 1 if not number & 1 else -(number + 1 >> 1)), position + 1
         number, position = _read_varint(raw, position)
         if number >= 1 << 64:
             raise WireError("an integer has more than 64 bits")
@@ -198,9 +203,13 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
         raise WireError(f"there is no tag {tag}")
     if depth > MAX_DEPTH:
         raise WireError(f"nested deeper than {MAX_DEPTH}")
-    count, position = _read_varint(raw, position)
+    size = len(raw)
+    if position < size and (count := raw[position]) < 0x80:
+        position += 1
+    else:
+        count, position = _read_varint(raw, position)
     # Every item takes at least one byte, so a false count can't make us build much.
-    if count > len(raw) - position:
+    if count > size - position:
         raise WireError("a list or dict is cut short")
     _room[0] -= count
     if _room[0] < 0:
@@ -208,8 +217,7 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
     if tag == _LIST:
         items: list[Any] = []
         for _ in range(count):
-            if raw[position : position + 1] == _INT_TAG and position + 1 < len(raw) and raw[position + 1] < 0x80:
-                number = raw[position + 1]
+            if position + 1 < size and raw[position] == _INT and (number := raw[position + 1]) < 0x80:
                 items.append(number >> 1 if not number & 1 else -(number + 1 >> 1))
                 position += 2
             else:
@@ -221,7 +229,7 @@ def _read_container(raw: bytes, position: int, tag: int, depth: int) -> tuple[An
         key, position = _read_text(raw, position)
         if key in mapping:
             raise WireError(f"a dict has the key {key!r} twice")
-        if raw[position : position + 1] == _STR_TAG:
+        if position < size and raw[position] == _STR:
             mapping[key], position = _read_text(raw, position + 1)
         else:
             mapping[key], position = _read(raw, position, depth)

@@ -6,7 +6,6 @@ goes wrong, long before a client may notice, if one ever does.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ class Watched(Protocol):
         ...
 
 
-class Watcher(ABC):
+class Watcher:
     """Watches one group of nodes through one run; what it has seen is its own."""
 
     eager = False
@@ -38,9 +37,8 @@ class Watcher(ABC):
     period = 0.0
     """Simulated seconds between two calls of ``inspect`` for a node; 0: it is not called."""
 
-    @abstractmethod
     def look(self, node: str, program: Any, now: Any, before: Any) -> str:
-        """A node has changed.
+        """A node has changed. Not asked of one that leaves it at this.
 
         Args:
             node: its name.
@@ -50,6 +48,7 @@ class Watcher(ABC):
         Returns:
             What is wrong, for a person; empty when nothing is.
         """
+        return ""
 
     def inspect(self, node: str, program: Any) -> str:
         """Look at a node now and then, for as long as it takes; returns as ``look`` does."""

@@ -82,6 +82,10 @@ class Context(NamedTuple):
         """The thread that plays (or played) a process: processes are renewed in steps of the concurrency."""
         return NEMESIS if process < 0 else process % len(self.processes)
 
+    def bit_of(self, process: int) -> int:
+        """The bit of the thread that plays (or played) a process."""
+        return NEMESIS_MASK if process < 0 else 2 << process % len(self.processes)
+
     def process_of(self, thread: int) -> int:
         """The process that a thread plays now."""
         return NEMESIS if thread < 0 else self.processes[thread]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import is_
 
 from stormproof.generator.basic import NOTHING, lift, sequence
 from stormproof.generator.core import (
@@ -19,7 +20,6 @@ from stormproof.generator.core import (
     Seed,
     Source,
     earliest,
-    thread_bit,
     threads_mask,
 )
 from stormproof.operation import Op
@@ -37,10 +37,10 @@ class OnThreads(Generator):
         answer = self.source.op(test, ctx.restrict(self.mask))
         if answer is None or answer[1] is None:
             return answer
-        return answer[0], OnThreads(self.mask, answer[1])
+        return answer[0], self if answer[1] is self.source else OnThreads(self.mask, answer[1])
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
-        if not self.mask & thread_bit(ctx.thread_of(event.process)):
+        if not self.mask & ctx.bit_of(event.process):
             return self
         source = self.source.update(test, ctx.restrict(self.mask), event)
         return self if source is self.source else OnThreads(self.mask, source)
@@ -82,7 +82,9 @@ class Reserve(Generator):
             if not isinstance(op, Pending):
                 return op, Reserve(self.masks, tuple(parts))
             wake, waiting = earliest(wake, op), True
-        return (wake or PENDING, Reserve(self.masks, tuple(parts))) if waiting else None
+        if not waiting:
+            return None
+        return wake or PENDING, self if all(map(is_, parts, self.parts)) else Reserve(self.masks, tuple(parts))
 
     def _order(self, ctx: Context) -> list[int]:
         # The group of the thread whose turn it is goes first: under a common rate each group then gets
@@ -91,7 +93,7 @@ class Reserve(Generator):
         return sorted(range(len(self.masks)), key=lambda i: not self.masks[i] & bit)
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
-        bit = thread_bit(ctx.thread_of(event.process))
+        bit = ctx.bit_of(event.process)
         for i, mask in enumerate(self.masks):
             part = self.parts[i]
             if mask & bit and part is not None:
@@ -197,7 +199,9 @@ class AnyOf(Generator):
             if not isinstance(op, Pending):
                 return op, self._following(parts, i + 1)
             wake = earliest(wake, op)
-        return None if wake is None else (wake, self._following(parts, self.turn))
+        if wake is None:
+            return None
+        return wake, self if all(map(is_, parts, self.parts)) else self._following(parts, self.turn)
 
     @staticmethod
     def _following(parts: list[Generator | None], turn: int) -> Generator | None:

@@ -48,7 +48,8 @@ class TimeLimit(Generator):
             return answer
         if isinstance(op, Pending):
             op = _earliest(op, Pending(deadline))
-        return op, TimeLimit(self.length, following, deadline)
+        same = following is self.source and deadline == self.deadline
+        return op, self if same else TimeLimit(self.length, following, deadline)
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
         source = self.source.update(test, ctx, event)
@@ -80,7 +81,7 @@ class Spaced(Generator):
         if following is None:
             return answer
         if isinstance(op, Pending):
-            return op, Spaced(self.gap, following, self.seed, due)
+            return op, self if following is self.source else Spaced(self.gap, following, self.seed, due)
         gap, seed = self.gap, self.seed
         if seed is not None:
             gap, seed = seed.below(2 * gap + 1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -21,7 +22,7 @@ from nodes.reference.designs.joram.decisions import (
     refusal,
     round_of,
 )
-from nodes.reference.replication.lease import kth_newest
+from nodes.reference.replication.lease import Lease, kth_newest
 from nodes.reference.replication.positions import Feed, LogId, Position, plan_feed
 from nodes.reference.replication.quorum import majority
 
@@ -233,6 +234,23 @@ def test_whom_a_voter_supports(held, epoch, first_start, primary, supported):
 ])
 def test_when_a_majority_last_heard_the_master(stamps, replicas, newest):
     assert kth_newest(stamps, 50.0, replicas) == newest
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lease_holds_as_long_as_a_majority_of_the_group_of_today_has_heard_the_master(seed):
+    rng, lease, now = random.Random(seed), Lease(), 0.0
+    group, echoes = ORDER[:3], {}
+    for _ in range(300):
+        now += rng.random()
+        if rng.random() < 0.5:
+            peer, echo = rng.choice(ORDER[1:]), now - rng.random() * 3
+            assert lease.heard(peer, echo) is (echo > echoes.get(peer, float("-inf")))
+            echoes[peer] = max(echo, echoes.get(peer, echo))
+        if rng.random() < 0.1:
+            group = ORDER[: rng.randint(1, 5)]
+        floor = rng.choice([float("-inf"), now - 1.5])
+        heard = kth_newest({name: sent for name, sent in echoes.items() if name in group}, now, len(group))
+        assert lease.holds(1.0, now, group, floor) is (max(floor, heard) + 1.0 >= now)
 
 
 def test_majorities_always_meet():

@@ -32,7 +32,10 @@ MAX_WINDOW_BYTES = 8 << 20
 
 def content_bytes(size: int, content: tuple[dict[str, str], bytes] | None) -> int:
     """Bytes, about, that memory holds of a content whose body has this size."""
-    return 0 if content is None else size + sum(len(name) + len(value) for name, value in content[0].items())
+    if content is None:
+        return 0
+    headers = content[0]
+    return size + sum(map(len, headers)) + sum(map(len, headers.values()))
 
 
 @dataclass(slots=True, eq=False)

@@ -150,6 +150,8 @@ class Table(Generic[T]):
 
     def flush(self, database: sqlite3.Connection, changes: Changes | None = None) -> list[T]:
         """Write the changes, and note them in ``changes`` if that is given; returns the objects that were written."""
+        if not (self.changed or self.removed):
+            return []
         self.write(database, changes)
         return self.saved()
 
@@ -202,7 +204,8 @@ def create_tables(database: sqlite3.Connection) -> None:
     """Make the tables that are missing, and bring those of an older version up to date."""
     for name, columns in _SCHEMA.items():
         database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)})")
-    columns_of = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")] for name in _SCHEMA}
+    columns_of = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
+                  for name in ("outgoing", "messages")}  # fmt: skip
     if "stamp" in columns_of["outgoing"]:
         database.execute("ALTER TABLE outgoing RENAME COLUMN stamp TO sequence")
     if "sequence" not in columns_of["messages"]:

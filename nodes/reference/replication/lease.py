@@ -27,12 +27,16 @@ class Lease:
 
     def __init__(self) -> None:
         self._echoes: dict[str, float] = {}
+        self._counted: Collection[str] | None = None
+        """The group of which it is known when a majority heard the leader, as long as no new echo comes."""
+        self._majority_heard = float("-inf")
 
     def heard(self, peer: str, echo: float) -> bool:
         """The peer had heard what was sent at ``echo``; True if that is newer than what was known."""
         newer = echo > self._echoes.get(peer, float("-inf"))
         if newer:
             self._echoes[peer] = echo
+            self._counted = None
         return newer
 
     def heard_within(self, peer: str, seconds: float, now: float) -> bool:
@@ -40,6 +44,14 @@ class Lease:
         return self._echoes.get(peer, float("-inf")) > now - seconds
 
     def holds(self, seconds: float, now: float, group: Collection[str], floor: float = float("-inf")) -> bool:
-        """Whether a majority of ``group`` heard this leader within so many seconds; ``floor``: as if it had then."""
-        echoes = {name: sent for name, sent in self._echoes.items() if name in group}
-        return max(floor, kth_newest(echoes, now, len(group))) + seconds >= now
+        """Whether a majority of ``group`` heard this leader within so many seconds; ``floor``: as if it had then.
+
+        Asked much more often than anything is heard. A group that has changed has to be another object.
+        """
+        if group is not self._counted:
+            # The leader hears itself at any time: that is in the future of all that peers have echoed.
+            echoes = {name: sent for name, sent in self._echoes.items() if name in group}
+            self._majority_heard = kth_newest(echoes, float("inf"), len(group))
+            self._counted = group
+        heard = self._majority_heard
+        return (heard if heard > floor else floor) + seconds >= now

@@ -381,11 +381,11 @@ class Links:
     def send(self, peer: str, frame: bytes) -> bool:
         """Queue an encoded frame; False when there is no link (or it had to be cut, being hopelessly slow)."""
         link = self._links.get(peer)
-        if link is None or link.writer.transport.is_closing():
+        if link is None or (transport := link.writer.transport).is_closing():
             return False
         self._unspoken.pop(peer, None)
-        link.writer.write(frame)
-        if link.writer.transport.get_write_buffer_size() > MAX_UNSENT:
+        transport.write(frame)
+        if transport.get_write_buffer_size() > MAX_UNSENT:
             self._runtime.log("link cut: too much unsent", level="warning", peer=peer)
             link.cut()
             return False
@@ -425,7 +425,8 @@ class Links:
         """Cut every link that has been silent for too long."""
         now = self._runtime.now()
         for peer, link in list(self._links.items()):
-            if self.silent_for(peer) > self._silence and now >= self._exempt_until.get(peer, now):
+            silent = now - self._heard.get(peer, float("-inf"))
+            if silent > self._silence and now >= self._exempt_until.get(peer, now):
                 self.cut(peer, link, "silent")
 
     def cut(self, peer: str, link: _Link | None = None, reason: str = "") -> None:

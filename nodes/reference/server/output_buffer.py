@@ -18,6 +18,10 @@ PIECE = 1 << 20
 """Bytes that are made and written at a time; what follows is made when the kernel has taken these."""
 
 
+def _tell_nobody(*reason: str) -> None:
+    """The connection is over."""
+
+
 class OutputBuffer:
     """Gathers frames, writes them together, and tells when all of them have reached the kernel.
 
@@ -29,6 +33,7 @@ class OutputBuffer:
     def __init__(self, writer: asyncio.StreamWriter, limits: Limits, emptied: Callable[[], None],
                  stuck: Callable[[str], None]) -> None:
         self._writer = writer
+        self._transport = writer.transport
         self._limits = limits
         self._emptied = emptied
         self._stuck = stuck
@@ -41,7 +46,7 @@ class OutputBuffer:
         self._watching = True
         self.last_write = self._loop.time()
         # `drain` then waits until the buffer is empty, not just shorter.
-        writer.transport.set_write_buffer_limits(high=0)
+        self._transport.set_write_buffer_limits(high=0)
 
     def add(self, frame: bytes) -> None:
         """One more frame for the next ``flush``."""
@@ -56,7 +61,7 @@ class OutputBuffer:
         """Write what was added."""
         if not self._frames:
             return
-        if self._writer.transport.is_closing():
+        if self._transport.is_closing():
             self._drop()
             return
         self._write_pieces()
@@ -88,11 +93,11 @@ class OutputBuffer:
         self._unmade = 0
 
     def _unwritten(self) -> int:
-        return self._writer.transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size()
 
     def waiting(self) -> int:
         """Bytes, about, that the kernel has not taken yet."""
-        return self._unmade + self._unwritten()
+        return self._unmade + self._transport.get_write_buffer_size()
 
     def unconfirmed(self) -> int:
         """Bytes written that the client's system has not confirmed yet, as far as ours can tell."""
@@ -109,10 +114,10 @@ class OutputBuffer:
         """Reset the connection: what the client has not got yet, it never gets."""
         self._watching = False
         connection = self._writer.get_extra_info("socket")
-        if connection is not None and not self._writer.transport.is_closing():
+        if connection is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
+        self._transport.abort()
 
     def finish(self, last: bytes) -> None:
         """Write a last frame and end our side; the connection is cut off after the ``linger`` time at most.
@@ -121,7 +126,7 @@ class OutputBuffer:
         and could destroy what we just wrote.
         """
         self._watching = False
-        transport = self._writer.transport
+        transport = self._transport
         if transport.is_closing():
             self._drop()
             return
@@ -137,7 +142,7 @@ class OutputBuffer:
         self._loop.call_later(self._limits.linger, transport.abort)
 
     def _end_output(self) -> None:
-        transport = self._writer.transport
+        transport = self._transport
         if transport.can_write_eof() and not transport.is_closing():
             # A client that reset the connection is not noticed before the loop reads; there is nothing to end then.
             with contextlib.suppress(OSError):
@@ -146,7 +151,7 @@ class OutputBuffer:
     async def _write_rest(self) -> None:
         """Write what is left, piece by piece; the connection is cut off when that takes too long."""
         with contextlib.suppress(ConnectionError):
-            while self._frames and not self._writer.transport.is_closing():
+            while self._frames and not self._transport.is_closing():
                 self._write_pieces()
                 await self._writer.drain()
             self._end_output()
@@ -158,7 +163,9 @@ class OutputBuffer:
             if task is not None:
                 task.cancel()
         self._drop()
-        self._writer.transport.abort()
+        self._transport.abort()
+        # Whoever is told has this buffer: what is in a circle would stay until a collection finds it.
+        self._emptied, self._stuck = _tell_nobody, _tell_nobody
 
     async def _drained(self) -> None:
         while self._watching:
@@ -177,7 +184,7 @@ class OutputBuffer:
             if self.waiting() == 0:
                 break
         self._drain = None
-        if self._watching and not self._writer.transport.is_closing():
+        if self._watching and not self._transport.is_closing():
             self._emptied()
 
     def _give_up(self, reason: str) -> None:

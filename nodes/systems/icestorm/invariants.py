@@ -8,16 +8,20 @@ one can confirm nothing any more.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
 
-from nodes.reference import wire
 from nodes.reference.designs.icestorm.decisions import Stamp, majority, round_of
 from nodes.reference.designs.icestorm.design import IceStorm, Observed
 from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, REORGANIZATION
+from nodes.reference.designs.icestorm.topics import Subscriber
 from nodes.systems.reference.audits import STORE_HOLDS
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _COUNTER = {"stamp": ("counter",)}
+_SUBSCRIBER = attrgetter(*(each.name for each in fields(Subscriber)))
 
 
 class OneCoordinatorAnEpoch(Watcher):
@@ -140,8 +144,10 @@ class OneDatabaseAStamp(Watcher):
         if before is not None and before.stamp == now.stamp:
             return ""
         topics = program.database.topics
-        held = wire.encode([[name, topics[name].encode()] for name in sorted(topics)])
-        digest = hashlib.blake2b(held, digest_size=16).digest()
+        # Quicker than the topics' own encoding, of which there are thousands in a run.
+        held = json.dumps([[name, list(map(_SUBSCRIBER, topics[name].subscribers.values())), topics[name].links]
+                           for name in sorted(topics)])  # fmt: skip
+        digest = hashlib.blake2b(held.encode(), digest_size=16).digest()
         if self.digests.setdefault(now.stamp, digest) == digest:
             return ""
         return f"its database of stamp {now.stamp.epoch}.{now.stamp.counter} is another than elsewhere"

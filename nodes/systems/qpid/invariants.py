@@ -213,10 +213,6 @@ class LevelsKept(Watcher):
 
     period = 2.0
 
-    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
-        """Nothing: this may be seen somewhat later."""
-        return ""
-
     def inspect(self, node: str, program: Qpid) -> str:
         """A backup that has everything has nothing that says that it is not replicated."""
         if program.observed().state != READY:

@@ -41,10 +41,6 @@ class StoreHolds(Watcher):
 
     period = 8.0
 
-    def look(self, node: str, program: Any, now: Any, before: Any) -> str:
-        """Nothing: looking takes too long for each step."""
-        return ""
-
     def inspect(self, node: str, program: Stores) -> str:
         """Compare memory and store."""
         return program.unlike_store()

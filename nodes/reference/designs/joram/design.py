@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Command, ConfigError, Image, Pending
@@ -49,20 +50,24 @@ QUIET = 1.0
 class Observed(NamedTuple):
     """What invariants look at.
 
-    ``leads`` is the epoch in which this node is master, 0 when it isn't; ``serving``: by a lease that holds; the others
-    are the log's.
+    ``leads`` is the epoch in which this node is master, 0 when it isn't; ``serving``: by a lease that holds;
+    ``committed``: what it takes for committed; the others are the log's (``Outline``).
     """
 
     leads: int
     serving: bool
+    committed: int
     promised: int
     durable_promise: int
     base: int
     last: int
-    last_epoch: int | None
+    last_epoch: int
     durable: int
-    committed: int
     group_index: int
+
+
+_OBSERVED: Callable[[tuple[Any, ...]], Observed] = partial(tuple.__new__, Observed)
+"""Makes one of its fields, in a third of the time that its constructor takes: it is asked for after each step."""
 
 
 class Joram:
@@ -203,11 +208,10 @@ class Joram:
     def observed(self) -> Observed:
         """How this node stands."""
         replica, leader = self._replica, self._leader
-        log = replica.log
-        last = log.last
-        return Observed(leader.epoch if leader is not None else 0, self.holds_lease(), log.promised,
-                        log.durable_promise, log.base, last, log.epoch_at(last), log.durable, replica.committed,
-                        log.group_index)  # fmt: skip
+        if leader is None:
+            return _OBSERVED((0, False, replica.committed, *replica.log.outline()))
+        serving = leader.serving and leader.holds_lease()
+        return _OBSERVED((leader.epoch, serving, replica.committed, *replica.log.outline()))
 
     def pending(self) -> Pending:
         """What this node has to do, or to hear, before long."""

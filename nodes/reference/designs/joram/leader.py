@@ -53,6 +53,7 @@ class Leader:
         self._replicators: dict[str, Replicator] = {}
         self._acked: dict[str, int] = {}
         self._lease = Lease()
+        self._needs_lease, self._lease_seconds = replica.options.primary, replica.options.lease
         self._patient_from = replica.now()
         self._seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
@@ -283,7 +284,8 @@ class Leader:
 
     def holds_lease(self) -> bool:
         """Whether effects may be released now."""
-        return not self._replica.options.primary or self._within(self._replica.options.lease)
+        replica = self._replica
+        return not self._needs_lease or self._lease.holds(self._lease_seconds, replica.now(), replica.order)
 
     def pending(self) -> Pending:
         """What the group has to do, as far as its master sees it."""

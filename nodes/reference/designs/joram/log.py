@@ -25,6 +25,10 @@ CACHE_BYTES = 16 << 20
 
 T = TypeVar("T")
 
+Outline = tuple[int, int, int, int, int, int, int]
+"""Of a log: what is promised, and what of that is on disk; the index of the last entry that was dropped, of the last
+one, and its epoch; the index of the last one on disk, and of the newest that changed the group."""
+
 
 def encode_command(command: Command) -> bytes:
     """The log entry of a command; raises wire.WireError if it holds what can't be encoded."""
@@ -138,8 +142,9 @@ class LogWatch(Protocol):
 class Log:
     """Entries ``base + 1 .. last``; what came before is contained in the state.
 
-    ``promised`` is the newest epoch that this replica has agreed to. ``applied`` is the index of the last
-    entry that the engine has applied. ``regrouped`` is called when ``group`` has changed.
+    ``promised`` is the newest epoch that this replica has agreed to. ``last`` is the index of the last entry, ``base``
+    if there is none, ``applied`` that of the last entry that the engine has applied. ``regrouped`` is called when
+    ``group`` has changed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -152,6 +157,7 @@ class Log:
         )
         database.execute("CREATE TABLE IF NOT EXISTS joram_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
         self.base, self.base_epoch, self.promised, self.applied, view, group = self._read_meta()
+        self.last = self.base
         self._views: list[tuple[int, list[str]]] = [(self.base, view)]
         self._groups: list[tuple[int, list[Member]]] = [(self.base, group)]
         self._epochs: deque[int] = deque()
@@ -171,20 +177,11 @@ class Log:
             self._note(index, epoch, size, entry)
         self._clean_upto = self.last
 
-    @property
-    def last(self) -> int:
-        """Index of the last entry."""
-        return self.base + len(self._epochs)
-
-    @property
-    def durable(self) -> int:
-        """Index of the last entry that is on disk."""
-        return self._clean_upto
-
-    @property
-    def durable_promise(self) -> int:
-        """What was promised, as it is on disk."""
-        return self._written[2]
+    def outline(self) -> Outline:
+        """What invariants ask for, of all there is."""
+        epochs = self._epochs
+        return (self.promised, self._written[2], self.base, self.last, epochs[-1] if epochs else self.base_epoch,
+                self._clean_upto, self._groups[-1][0])  # fmt: skip
 
     @property
     def view(self) -> list[str]:
@@ -270,6 +267,7 @@ class Log:
             self._discard(self.last)
             self._epochs.pop()
             self._bytes -= self._sizes.pop()
+            self.last -= 1
         if self._clean_upto >= index:
             self._clean_upto = index - 1
             self._drop_from = index if self._drop_from is None else min(index, self._drop_from)
@@ -335,7 +333,7 @@ class Log:
         self._bytes = 0
         self._drop_from, self._drop_upto = 0, 0
         self.base, self.base_epoch = at.idx, at.epoch
-        self._clean_upto = self.base
+        self.last = self._clean_upto = self.base
         self._views = [(self.base, list(view))]
         self._groups = [(self.base, members_of(group))]
         if self.watch is not None:
@@ -356,8 +354,8 @@ class Log:
                 [(index, self._epochs[index - self.base - 1], self._entries[index]) for index in fresh],
             )
         meta = self._meta()
-        changed = {key: value for key, value in enumerate(meta) if self._stored.get(key) != value}
         if meta != self._written:
+            changed = {key: value for key, value in enumerate(meta) if self._stored.get(key) != value}
             self._database.executemany("INSERT OR REPLACE INTO joram_meta VALUES (?, ?)", changed.items())
             self._stored |= changed
         self._written = meta
@@ -366,6 +364,7 @@ class Log:
         self._trim_cache()
 
     def _note(self, index: int, epoch: int, size: int, entry: bytes | None) -> None:
+        self.last += 1
         self._epochs.append(epoch)
         self._sizes.append(size)
         self._bytes += size
