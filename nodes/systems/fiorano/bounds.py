@@ -31,6 +31,6 @@ _PAIR = ("the active server tells its standby each change, or asks the shared da
          "life in each heartbeat, the lock in each lease; what is fixed is for takeovers and synchronisation")
 
 WORK = (
-    WorkBound(FRAMES, 1.3, {"heartbeat": 1, "lease": 0.5}, 15, _PAIR, ("clock",)),
+    WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, ("clock",)),
     WorkBound(BYTES, 5, {"heartbeat": 50}, 5000, _PAIR, ("clock",)),
 )

@@ -7,6 +7,8 @@ from nodes.systems.reference.deadlines import CONNECTIONS, DEADLINES, GREETING
 from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
+_STALL = ("packets", "partition", "points")
+"""What may have TCP wait before it tries again, for some time after the fault is over."""
 _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",), "start_alone": (False,)}
 _REPLICATED = {**_LOCKED, "mode": ("replicated",)}
 _TABLE = "Determining which HA to use: bounds.py"
@@ -23,18 +25,19 @@ FIORANO_DEADLINES = (
     ),
     Deadline(
         "hello",
-        {},
-        0.25,
-        "States and state transition: servers broadcast their state when the channel is there",
+        {"heartbeat": 4},
+        0.6,
+        "States and state transition: servers broadcast their state when the channel is there; one on which nothing "
+        "comes for four heartbeats, since TCP has not tried again yet, is given up",
         _ODD,
         what="the other server has not said how it is",
         calm=True,
     ),
     Deadline(
         "silent-peer",
-        {"heartbeat": 2},
-        0.3,
-        "servers speak in every heartbeat",
+        {"heartbeat": 4},
+        0.6,
+        "servers speak in every heartbeat; a channel on which nothing comes for four is given up",
         _ODD,
         what="nothing is heard on the HA channel",
         calm=True,
@@ -54,7 +57,7 @@ FIORANO_DEADLINES = (
         {"lease": 0.4},
         0.2,
         "a lease is renewed in every fifth of it",
-        (*_ODD, "gateway"),
+        (*_ODD, "gateway", *_STALL),
         _LOCKED,
         "a lease is not renewed",
         calm=True,

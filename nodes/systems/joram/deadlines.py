@@ -10,7 +10,7 @@ _PRIMARY = {"partitions": ("primary-partition",)}
 _ODD = ("disk", "clock", "membership")
 
 JORAM_DEADLINES = (
-    Deadline("link", {"detection_timeout": 1}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),
+    Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),
     Deadline(
         "master", {"detection_timeout": 4}, 0.5, "4.5: bounds.py", _ODD, _PRIMARY, "a replica has no master", calm=True
     ),
@@ -38,9 +38,10 @@ JORAM_DEADLINES = (
     ),
     Deadline(
         "silent-peer",
-        {"detection_timeout": 0.6},
-        0.25,
-        "others send something in every half of detection_timeout",
+        {"detection_timeout": 1},
+        0.5,
+        "others send something in every half of detection_timeout; a link on which nothing comes for all of it, since "
+        "TCP has not tried again yet, is given up",
         _ODD,
         {**_PRIMARY, "heartbeat_interval": (0.0,)},
         "nothing is heard of a peer with a link",

@@ -36,6 +36,6 @@ _COPIES = ("Cluster Resource Managers: managers send each other five heartbeats 
            "that follows")
 
 WORK = (
-    WorkBound(FRAMES, 0.3, {"manager_lease": 35}, 100, _COPIES, ("clock",), _OURS),
-    WorkBound(BYTES, 3.5, {"manager_lease": 3000}, 9000, _COPIES, ("clock",), _OURS),
+    WorkBound(FRAMES, 0.8, {"manager_lease": 35}, 100, _COPIES, ("clock",), _OURS),
+    WorkBound(BYTES, 4.5, {"manager_lease": 3000}, 14_000, _COPIES, ("clock",), _OURS),
 )

@@ -55,8 +55,17 @@ QPID_DEADLINES = (
         "nothing is heard of a broker with a link",
         calm=True,
     ),
-    Deadline("primary", FAILOVER, 4, "Failover: bounds.py", _ENDED, _OURS,
-             "a broker has no primary", calm=True),
+    Deadline(
+        "primary",
+        {**FAILOVER, "manager_lease": FAILOVER["manager_lease"] + 10},
+        10,
+        "Failover: bounds.py; managers pass over a broker that the last primary noted it would go on without: a person "
+        "waits for ten leases, or ten seconds, and takes it",
+        _ENDED,
+        _OURS,
+        "a broker that may be promoted has no primary",
+        calm=True,
+    ),
     Deadline(
         "catchup",
         {"catchup_timeout": 1, "detection_timeout": 1},

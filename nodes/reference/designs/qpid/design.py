@@ -165,7 +165,7 @@ class Qpid:
             found["greeting"] = unspoken
         if heard := self._links.last_heard():
             found["silent-peer"] = heard
-        if roles.state == CONNECTING:
+        if roles.state == CONNECTING and roles.eligible:  # where nobody is, a person has to say who is to be primary
             found["primary"] = [""]
         elif roles.state == CATCHUP:
             found["catchup"] = [roles.serves_at]
