@@ -8,7 +8,8 @@ from stormproof.contracts.keeps import Keep
 _BEFORE = "who serves no longer has in memory what it had then, until it serves again and loads its repository"
 
 KEEPS = (
-    *(Keep(name, _BEFORE, more=150) for name in ("State.contexts", "Context.", "Subscription.", "Destinations.")),
+    *(Keep(name, _BEFORE, more=150) for name in ("State.contexts", "Context.", "Subscription.", "Destinations.",
+                                                "table contexts", "table subscriptions")),
     *ENGINE,
     *REMEMBERED,
 )

@@ -6,6 +6,7 @@ from stormproof.contracts.keeps import LEFT, Keep
 
 _LEFT = "messages that nobody has taken; whether any may be left is the check of depths"
 _MADE = "queues and durable subscriptions stay until somebody deletes them: as many as clients have made"
+_ON_THEIR_WAY = "messages for a server that takes none, having lost its storage, wait; whether any is lost has a check"
 _VALUES = "the last value of each key that clients have put"
 _STRANGERS = "connections that were lost without a word, or never logged in, until their time is over"
 _PREPARED = "branches that are prepared stay until somebody ends them, whose client may be gone"
@@ -16,6 +17,7 @@ _REMEMBERED = "remembered for clients that come back, the latest ones only"
 ENGINE = (
     *(Keep(name, _LEFT, more=LEFT)
       for name in ("Message.", "Queue.", "Shared.", "State.messages", "table messages", "table bodies")),
+    *(Keep(name, _ON_THEIR_WAY, more=LEFT) for name in ("Outgoing.", "PeerServer.outgoing", "table outgoing")),
     Keep("LastValues.", _VALUES, more=60),
     *(Keep(name, _STRANGERS, more=40)
       for name in ("ReferenceBroker._logins", "ReferenceBroker._sessions", "Session.", "OutputBuffer.")),
