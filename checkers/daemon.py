@@ -6,7 +6,9 @@ Named by ``spark.python.daemon.module``. Without it every worker would import Nu
 from __future__ import annotations
 
 import importlib
+import os
 
+import pyarrow as pa
 from pyspark import daemon
 
 from checkers.catalog import CHECKS
@@ -28,6 +30,8 @@ def main() -> None:
         CHECKS.load(check.name)
     for module in _WORKER_NEEDS:
         importlib.import_module(module)
+    # Spark asks for one thread a worker (OMP_NUM_THREADS), which Arrow heeds; large histories are decoded by several.
+    pa.set_cpu_count(os.cpu_count() or 1)
     daemon.manager()
 
 

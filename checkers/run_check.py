@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,21 @@ def attempts(checks: Sequence[Check], run: Run) -> list[CheckOutcome]:
     Python; somebody else's checks are not, which need not be made for that."""
     if run.history.rows < THREADED_ROWS:
         return [attempt(check, run) for check in checks]
-    ours = [check for check in checks if type(check) is RunCheck]
+    waiting = deque(check for check in checks if type(check) is RunCheck)
+    found: dict[int, CheckOutcome] = {}
+
+    def ask(following: Callable[[], Check]) -> None:
+        while True:
+            try:
+                check = following()
+            except IndexError:
+                return
+            found[id(check)] = attempt(check, run)
+
     # From both ends: the first ones wait for the account of all messages, which the last ones do not need.
-    ours = [check for pair in zip(ours, reversed(ours), strict=True) for check in pair][: len(ours)]
     with ThreadPoolExecutor(2) as threads:
-        found = dict(zip(map(id, ours), threads.map(lambda check: attempt(check, run), ours), strict=True))
+        for asked in [threads.submit(ask, waiting.popleft), threads.submit(ask, waiting.pop)]:
+            asked.result()
     return [found[id(check)] if id(check) in found else attempt(check, run) for check in checks]
 
 

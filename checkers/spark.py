@@ -59,7 +59,10 @@ def archive_path(java: Java) -> Path | None:
     place = cache_dir()
     if place is None:
         return None
-    identity = "\n".join([java.version, str(java.home), pyspark.__version__, pyspark.__file__, *_JVM_OPTIONS])
+    # The JVM takes no archive whose jars are other files than those of which it was made.
+    jars = Path(pyspark.__file__).parent / "jars"
+    made = [f"{jar.name} {jar.stat().st_mtime_ns}" for jar in sorted(jars.glob("spark-*.jar"))]
+    identity = "\n".join([java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS])
     return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
 
 
