@@ -23,7 +23,7 @@ from harness.nights.command import run_nightly
 from harness.nights.judgement import KNOWN, NEW, OVERDUE, SEEN, judge
 from harness.nights.known import read_known
 from harness.nights.plan_file import Cell, Plan, read_plan
-from harness.nights.record import RUNNING, Night, Result, begin, find_night, open_night, unfinished
+from harness.nights.record import RUNNING, Night, Result, begin, find_night, new_id, open_night, unfinished
 from harness.nights.run import Budget, rounds
 from harness.notify import Notify
 from harness.outcomes import BROKEN, Outcomes
@@ -461,6 +461,15 @@ def test_a_bug_is_new_the_first_night_and_known_the_second(tmp_path: Path, capsy
     assert status == 1 and last["unfailing"] == ["twin: standalone queue none on sim"] and last["failures"] == []
     told_by_junit = [(4, 2, 0, 0), (4, 0, 0, 2), (3, 0, 0, 1), (3, 1, 0, 0), (2, 1, 0, 0)]
     assert junit == told_by_junit, "failures: what is new or overdue, and a twin that did not fail"
+
+
+def test_nights_of_the_same_second_are_in_order() -> None:
+    """What is known the second night is what an earlier one has seen."""
+    names = []
+    for _ in range(50):
+        names.append(new_id())
+        time.sleep(0.002)
+    assert names == sorted(names)
 
 
 @pytest.mark.soak
