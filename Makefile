@@ -38,10 +38,13 @@ bench: setup ## figures of docs/benchmarks.md, measured on this machine
 faults: setup ## table of faults and backends, by runs of each (half an hour); then make docs
 	@$(PY) -m harness.fault_table
 
-soak: ## slow tests: many seeds, many histories
+soak: ## slow tests: many seeds, many histories (hours); those that need a quiet machine come last, one by one
 	@scripts/setup test
-	@$(PY) -m pytest -m soak --timeout 3600
-	@cd checkers/porcupine-py && $(abspath $(PY)) -m pytest -m soak --timeout 3600
+	@status=0; \
+	$(PY) -m pytest -m "soak and not alone" -n auto --maxprocesses 4 --timeout 3600 --durations 30 || status=1; \
+	$(PY) -m pytest -m "soak and alone" --timeout 3600 || status=1; \
+	(cd checkers/porcupine-py && $(abspath $(PY)) -m pytest -m soak --timeout 3600) || status=1; \
+	exit $$status
 
 reproduce: setup ## published misbehaviours of real systems, five times each, and their twins
 	@$(VENV)/bin/stormproof reproduce --all --times 5

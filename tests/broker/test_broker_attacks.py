@@ -334,6 +334,7 @@ async def test_a_replica_that_none_can_be_is_refused_in_one_line(shared_broker: 
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != QUIET])
 def test_an_honest_client_is_served_in_100_ms_while_others_attack(name: str) -> None:
