@@ -132,10 +132,10 @@ def _check(store: Path) -> None:
     from checkers.job import check_runs, summarize
 
     run_dirs = sorted(path for path in store.iterdir() if (path / HISTORY).exists())
-    rows = check_runs(warm.session(), run_dirs)
+    rows = check_runs(warm.context(), run_dirs)
     summarize(None, store)
     print(" ".join(row.verdict for row in rows), flush=True)
-    warm.stop()
+    warm.abandon()
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ import os
 import pickle
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from checkers.judged import digest_of_checks, note_for, other_version
 from checkers.lake_files import AnyStore
 from checkers.large_runs import history_size, judge_units, needed_for, units_of
 from checkers.memory import Budget, TooLarge, budget_of, rows_of
+from checkers.spark import sql_session
 from checkers.spark_failures import TaskDied, failed
+from checkers.spark_tasks import Progress, Work, carry_out
 from checkers.task_log import tell
 from checkers.verdict import Verdict, write_verdict
 from stormproof.errors import SparkFailed, StormproofError
@@ -37,8 +38,6 @@ TASKS_A_CORE = 4
 MOST_GIVEN_UP = 3
 """Runs at which what judges may die, again and again, before the job counts as failed."""
 
-Progress = Callable[[int, int], None]
-"""Called with the runs checked so far and the runs in all."""
 Prepare = Callable[[], None]
 
 VERDICT_ROWS = pa.schema(
@@ -56,8 +55,6 @@ VERDICT_ROWS = pa.schema(
 )
 """One row per run, as it comes back from a task: ``anomalies`` and ``checks`` (name -> verdict) are JSON, ``trouble``
 is why the verdict could not be stored, ``damage`` why the run could not be judged, ``lake`` its row of the lake."""
-
-VERDICT_DDL = ", ".join(f"`{field.name}` string" for field in VERDICT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ def check_runs(
     spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None, *, prepare: Prepare | None = None,
     refused: list[str] | None = None,
 ) -> list[VerdictRow]:  # fmt: skip
-    """Check runs, store each verdict in its run's folder, and add it to the store's lake.
+    """Check runs, store each verdict in its run's folder, and add it to the store's lake. ``spark`` is a context.
 
     Returns one row per run, in the order given. Each process that checks calls ``prepare`` first: it loads plug-ins,
     and a verdict that was made with any does not say what it rests on. ``refused`` takes in what could not be stored,
@@ -148,23 +145,21 @@ def warm_up(spark: Any) -> None:
     Raises:
         SparkFailed: it failed.
     """
-    try:
-        _frame(spark, [_NOWHERE], 1).toArrow()
-    except Exception as error:
-        raise failed(error) from error
+    carry_out(spark, _judging([_NOWHERE]), 1, 1, VERDICT_ROWS)
 
 
 def _run_job(
     spark: Any, run_dirs: Sequence[Path], progress: Progress | None, prepare: Prepare | None
 ) -> pa.Table:
     budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
-    try:
-        cores = int(spark.sparkContext.defaultParallelism)
-    except Exception as error:  # its JVM is gone
-        raise failed(error) from error
+    cores = cores_of(spark)
     units = units_of(run_dirs, cores, budget)
+
+    def judge_all(work: Work, count: int, schema: pa.Schema) -> pa.Table:
+        return carry_out(spark, _begun(_beginning(prepare), work), count, count, schema)
+
     try:
-        found = judge_units(_carried_out(spark, prepare), units, budget) if units else {}
+        found = judge_units(judge_all, units, budget) if units else {}
     except TaskDied:
         found = {}  # each run is judged as a whole: one at which that dies as well is told below
     left, gathered, alone = list(run_dirs), [], False
@@ -172,11 +167,8 @@ def _run_job(
         tasks = len(left) if alone else min(len(left), cores * TASKS_A_CORE)
         dealt = _dealt(left, tasks)
         try:
-            frame = _frame(spark, dealt, tasks, prepare, budget, found)
-        except Exception as error:
-            raise failed(error) from error
-        try:
-            gathered.append(collect_frame(spark, frame, len(left), progress))
+            work = _judging(dealt, prepare, budget, found)
+            gathered.append(carry_out(spark, work, len(dealt), tasks, VERDICT_ROWS, progress))
             break
         except TaskDied as error:
             if len(gathered) >= MOST_GIVEN_UP:
@@ -202,63 +194,46 @@ def _given_up(run_dir: Path, error: TaskDied) -> pa.Table:
     return pa.Table.from_batches([verdict_row(run_dir, verdict, trouble)])
 
 
-def _carried_out(
-    spark: Any, prepare: Prepare | None
-) -> Callable[[Callable[..., Iterator[pa.RecordBatch]], int, str], pa.Table]:
-    """What gives each of so many numbers to a task of its own, and collects what the tasks yield."""
-
-    def carry_out(function: Callable[..., Iterator[pa.RecordBatch]], count: int, ddl: str) -> pa.Table:
-        begin = _beginning(prepare)
-
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            begin()
-            yield from function(batches)
-
-        return collect_frame(spark, spark.range(0, count, 1, count).mapInArrow(task, ddl), count, None)
-
-    return carry_out
-
-
-def collect_frame(spark: Any, frame: Any, runs: int, progress: Progress | None) -> pa.Table:
-    """Carry out the job of a frame that stands for so many runs.
-
-    Raises:
-        SparkFailed: the job failed.
-    """
-    try:
-        if progress is None:
-            return frame.toArrow()
-        return _watched(spark, frame, runs, progress)
-    except Exception as error:
-        raise failed(error) from error
-
-
-def _frame(spark: Any, run_dirs: Sequence[Path], tasks: int, prepare: Prepare | None = None,
-           budget: Budget | None = None, found: Mapping[str, Sequence[bytes]] | None = None) -> Any:  # fmt: skip
-    """The data frame of verdict rows; nothing is computed yet. ``found`` is what ``judge_units`` gave."""
+def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: Budget | None = None,
+             found: Mapping[str, Sequence[bytes]] | None = None) -> Work:  # fmt: skip
+    """What a task does with numbers of runs. ``found`` is what ``judge_units`` gave."""
     paths = [str(path) for path in run_dirs]
     begin = _beginning(prepare)
     known = found or {}
 
-    def check_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def judge(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
         begin()
         stores: set[Path] = set()
-        for batch in batches:
-            rows: list[pa.RecordBatch] = []
-            for position in batch.column(0).to_pylist():
-                path = paths[position]
-                if Path(path).parent not in stores:
-                    demand_mounted(Path(path).parent)
-                    stores.add(Path(path).parent)
-                rows.append(check_and_store(Path(path), noted=prepare is None, budget=budget,
-                                            found=known.get(path, ())))  # fmt: skip
-                if len(rows) == _ROWS_AT_ONCE:
-                    yield pa.concat_batches(rows)
-                    rows.clear()
-            if rows:
+        rows: list[pa.RecordBatch] = []
+        for position in positions:
+            path = paths[position]
+            if Path(path).parent not in stores:
+                demand_mounted(Path(path).parent)
+                stores.add(Path(path).parent)
+            rows.append(check_and_store(Path(path), noted=prepare is None, budget=budget, found=known.get(path, ())))
+            if len(rows) == _ROWS_AT_ONCE:
                 yield pa.concat_batches(rows)
+                rows.clear()
+        if rows:
+            yield pa.concat_batches(rows)
 
-    return spark.range(0, len(paths), 1, tasks).mapInArrow(check_batches, VERDICT_DDL)
+    return judge
+
+
+def cores_of(spark: Any) -> int:
+    """How many tasks may run at once; raises SparkFailed when the JVM is gone."""
+    try:
+        return int(spark.defaultParallelism)
+    except Exception as error:
+        raise failed(error) from error
+
+
+def _begun(begin: Prepare, work: Work) -> Work:
+    def begun(numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        begin()
+        yield from work(numbers)
+
+    return begun
 
 
 def _beginning(prepare: Prepare | None) -> Prepare:
@@ -392,51 +367,9 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
     return lambda part, _: progress(done + part, total)
 
 
-def _watched(spark: Any, frame: Any, runs: int, progress: Progress) -> pa.Table:
-    """Collect a frame while telling how many of its tasks are done."""
-    from pyspark import InheritableThread
-
-    context = spark.sparkContext
-    group = f"check-{os.getpid()}-{id(frame)}"
-    result: list[pa.Table] = []
-    failure: list[Exception] = []
-
-    def collect() -> None:
-        try:
-            context.setJobGroup(group, "check")
-            result.append(frame.toArrow())
-        except Exception as error:
-            failure.append(error)
-
-    worker = InheritableThread(target=collect, name="check-job")
-    worker.start()
-    tracker = context.statusTracker()
-    waiter = threading.Event()
-    while worker.is_alive():
-        waiter.wait(0.1)
-        progress(_runs_done(tracker, group, runs), runs)
-    worker.join()
-    if failure:
-        raise failure[0]
-    progress(runs, runs)
-    return result[0]
-
-
-def _runs_done(tracker: Any, group: str, runs: int) -> int:
-    done = total = 0
-    for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in info.stageIds if info else ():
-            stage_info = tracker.getStageInfo(stage)
-            if stage_info:
-                done += stage_info.numCompletedTasks
-                total += stage_info.numTasks
-    return runs * done // total if total else 0
-
-
 def summarize(spark: Any, store: AnyStore) -> list[SummaryRow]:
     """How each check came out over the runs of a store, by system and nemesis: the query ``SUMMARY`` over the lake, by
-    Spark, or by DuckDB where there is no session (``spark`` is None).
+    Spark, or by DuckDB where there is none (``spark`` is None).
 
     Raises:
         StormproofError: no run of the store has been checked.
@@ -450,8 +383,9 @@ def summarize(spark: Any, store: AnyStore) -> list[SummaryRow]:
     def ask() -> pa.Table:
         if spark is None:
             return duckdb_views(store, SMALL).execute(SUMMARY).to_arrow_table()
-        spark_views(spark, store, SMALL)
-        return spark.sql(SUMMARY).toArrow()
+        session = sql_session(spark)
+        spark_views(session, store, SMALL)
+        return session.sql(SUMMARY).toArrow()
 
     table = lake.mended(store, ask)
     return [SummaryRow(**row) for row in table.to_pylist()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.memory import BASE, PART_ROW, REST_ROW, WHOLE_ROW, Budget, TooLarge, rows_of
+from checkers.spark_tasks import Work
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, read_run
 from stormproof.vocabulary import MESSAGES, TRANSFERS
@@ -31,7 +32,6 @@ since each has to read all rows."""
 REST = -1
 """The number of the unit that looks at the whole run."""
 
-UNIT_DDL = "run_dir string, number int, result binary"
 _UNIT_ROWS = pa.schema([("run_dir", pa.string()), ("number", pa.int32()), ("result", pa.binary())])
 
 
@@ -88,19 +88,18 @@ def _decomposes(run_dir: Path) -> bool:
         return False
 
 
-def judge_units(frame_of: Callable[[Callable[..., Iterator[pa.RecordBatch]], int, str], pa.Table],
+def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
                 units: Sequence[Unit], budget: Budget) -> Mapping[str, list[bytes]]:  # fmt: skip
-    """What was found of each run, by its path: the rest first, then each part. ``frame_of`` carries out a function on
-    numbers below a bound."""
+    """What was found of each run, by its path: the rest first, then each part. ``carry_out`` gives each number
+    below a bound to a task."""
 
-    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for position in batch.column(0).to_pylist():
-                unit = units[position]
-                row = {"run_dir": unit.run_dir, "number": unit.number, "result": pickle.dumps(judged(unit, budget))}
-                yield pa.RecordBatch.from_pylist([row], schema=_UNIT_ROWS)
+    def judge(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        for position in positions:
+            unit = units[position]
+            row = {"run_dir": unit.run_dir, "number": unit.number, "result": pickle.dumps(judged(unit, budget))}
+            yield pa.RecordBatch.from_pylist([row], schema=_UNIT_ROWS)
 
-    table = frame_of(judge, len(units), UNIT_DDL)
+    table = carry_out(judge, len(units), _UNIT_ROWS)
     found: dict[str, dict[int, bytes]] = {}
     for row in table.to_pylist():
         found.setdefault(row["run_dir"], {})[row["number"]] = row["result"]

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,16 @@ from checkers import lake, memory
 from checkers.job import (
     RUNS_A_JOB,
     TASKS_A_CORE,
-    VERDICT_DDL,
     VERDICT_ROWS,
     Prepare,
-    Progress,
-    collect_frame,
+    cores_of,
     judged,
     verdict_row,
 )
 from checkers.judged import digest_of_checks, judged_already, other_version
 from checkers.memory import Budget, budget_of
 from checkers.object_store import Item, ObjectStore
+from checkers.spark_tasks import Progress, Work, carry_out
 from checkers.task_log import tell
 from checkers.verdict import Verdict, write_verdict
 from stormproof.errors import HistoryError, SparkFailed, StormproofError
@@ -41,7 +40,6 @@ from stormproof.run_folder import HISTORY, NIGHT_FILE, RUN_FILE, VERDICT_FILE, p
 
 _TAKEN = pa.field("taken", pa.string())
 _ROWS = pa.schema([*VERDICT_ROWS, _TAKEN])
-_DDL = f"{VERDICT_DDL}, `{_TAKEN.name}` string"
 
 Files = Mapping[str, Item]
 
@@ -78,11 +76,11 @@ def check_objects(
     names = list(runs)
     for start in range(0, len(names), RUNS_A_JOB):
         part = names[start : start + RUNS_A_JOB]
-        tasks = max(1, min(len(part), int(spark.sparkContext.defaultParallelism) * TASKS_A_CORE))
+        tasks = max(1, min(len(part), cores_of(spark) * TASKS_A_CORE))
         by_size = sorted(part, key=lambda run: _size(runs[run]), reverse=True)
         dealt = [(run, runs[run]) for task in range(tasks) for run in by_size[task::tasks]]
-        table = collect_frame(spark, _frame(spark, store, dealt, tasks, prepare, again), len(part),
-                              None if progress is None else _shifted(progress, start, len(names)))  # fmt: skip
+        table = carry_out(spark, _judging(store, dealt, prepare, again), len(dealt), tasks, _ROWS,
+                          None if progress is None else _shifted(progress, start, len(names)))  # fmt: skip
         for row in table.to_pylist():
             if row["run"] in found:
                 raise SparkFailed(f"{store}/{row['run']}: its verdict came back twice")
@@ -104,25 +102,23 @@ def _size(files: Files) -> int:
     return files[HISTORY].size if HISTORY in files else 0
 
 
-def _frame(spark: Any, store: ObjectStore, dealt: Sequence[tuple[str, Files]], tasks: int, prepare: Prepare | None,
-           again: bool) -> Any:
-    """The data frame of verdict rows; nothing is computed yet."""
+def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Prepare | None, again: bool) -> Work:
+    """What a task does with numbers of runs."""
     bound = os.environ.get(bounds.VARIABLE)
     budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
     ours = digest_of_checks()
 
-    def check_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def judge(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
         bounds.set_max_history(bound)
         if digest_of_checks() != ours:
             raise other_version()
         if prepare is not None:
             prepare()
-        for batch in batches:
-            for position in batch.column(0).to_pylist():
-                run, files = dealt[position]
-                yield check_object(store, run, files, noted=prepare is None, again=again, budget=budget)
+        for position in positions:
+            run, files = dealt[position]
+            yield check_object(store, run, files, noted=prepare is None, again=again, budget=budget)
 
-    return spark.range(0, len(dealt), 1, tasks).mapInArrow(check_batches, _DDL)
+    return judge
 
 
 def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = True, again: bool = False,

@@ -42,6 +42,9 @@ _LOG_TAIL = 2000
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
+_RECORDED = "jobs of RDDs, a session"
+"""What ``checkers.prepare`` has Spark do while the archive is recorded: that of another set would lack classes."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
 _PLAIN_PLACE = Path("/tmp")
 _SETTING = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
@@ -62,7 +65,8 @@ def archive_path(java: Java) -> Path | None:
     # The JVM takes no archive whose jars are other files than those of which it was made.
     jars = Path(pyspark.__file__).parent / "jars"
     made = [f"{jar.name} {jar.stat().st_mtime_ns}" for jar in sorted(jars.glob("spark-*.jar"))]
-    identity = "\n".join([java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS])
+    told = [java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS, _RECORDED]
+    identity = "\n".join(told)
     return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -97,7 +101,7 @@ atexit.register(_remove_folder)
 
 
 def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = None) -> Any:
-    """A Spark session, the running one if there is one.
+    """A Spark context, the running one if there is one.
 
     ``master`` is ``local[*]``, ``local[N]`` or ``spark://host:port``. ``record_archive`` makes the JVM write a
     class-data archive there when it ends.
@@ -108,11 +112,10 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
     with _start_lock:
-        running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-        if running is not None and running._sc._jsc is not None:
+        running = SparkContext._active_spark_context
+        if running is not None and running._jsc is not None:
             return running
         java = find_java()
         demand_master(master)
@@ -123,9 +126,23 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
                 gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})
                 context = SparkContext(gateway=gateway, conf=conf)
                 context.setLogLevel("OFF")
-                return SparkSession(context)
+                return context
             except Exception as error:
                 raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
+
+
+def sql_session(spark: Any) -> Any:
+    """The session for SQL in a context; it takes the JVM a second to load what that needs.
+
+    Raises:
+        SparkFailed: the JVM is gone.
+    """
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession._instantiatedSession or SparkSession(spark)
+    except Exception as error:
+        raise SparkFailed(f"Spark gives no session for SQL: {error}") from error
 
 
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
@@ -210,7 +227,7 @@ def demand_master(master: str) -> None:
 
 
 def ship_environment(archive: Path | None) -> None:
-    """Ship an archive of ``checkers.shipping`` to the workers of the sessions that start from now on.
+    """Ship an archive of ``checkers.shipping`` to the workers of the contexts that start from now on.
 
     Raises:
         UsageError: there is no such file.
@@ -304,7 +321,7 @@ def _reason(error: Exception, log: IO[bytes]) -> str:
 
 
 def stop_spark() -> None:
-    """End the session and its JVM, and wait until it is gone; nothing if there is none."""
+    """End the context and its JVM, and wait until it is gone; nothing if there is none."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -314,6 +331,8 @@ def stop_spark() -> None:
         try:
             if session is not None:
                 session.stop()
+            elif SparkContext._active_spark_context is not None:
+                SparkContext._active_spark_context.stop()
             if gateway is not None:
                 gateway.shutdown()
         except Exception:
@@ -389,19 +408,19 @@ def _patience(master: str) -> Iterator[None]:
 
 
 class SparkWarmup:
-    """A session that starts in the background, so that it is there when a run has been recorded.
+    """A context that starts in the background, so that it is there when a run has been recorded.
 
     Raises JavaMissing, or SparkFailed where no master answers, when it is made: before the run, not after it.
     """
 
     def __init__(self, master: str = LOCAL_MASTER) -> None:
         self._master = master
-        self._session: Any = None
+        self._context: Any = None
         self._error: Exception | None = None
         demand_files("Spark")
         find_java()
         demand_master(master)
-        # A session that was there before belongs to somebody else in this process, who will stop it.
+        # A context that was there before belongs to somebody else in this process, who will stop it.
         self._owner = not _is_running()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
@@ -411,15 +430,15 @@ class SparkWarmup:
             # The import is half a second of work that recording a run must not wait for either.
             from checkers.job import warm_up
 
-            session = start_spark(self._master)
+            context = start_spark(self._master)
             with _patience(self._master):
-                warm_up(session)
-            self._session = session
+                warm_up(context)
+            self._context = context
         except Exception as error:
             self._error = error
 
-    def session(self) -> Any:
-        """The session, once it has started.
+    def context(self) -> Any:
+        """The context, once it has started.
 
         Raises:
             SparkFailed: it did not start.
@@ -429,10 +448,10 @@ class SparkWarmup:
             if isinstance(self._error, StormproofError):
                 raise self._error
             raise SparkFailed(f"Spark did not start on {self._master}: {self._error}") from self._error
-        return self._session
+        return self._context
 
     def stop(self) -> None:
-        """End the session and its JVM, if this object started them."""
+        """End the context and its JVM, if this object started them."""
         self._thread.join()
         if self._owner:
             stop_spark()

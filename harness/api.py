@@ -92,7 +92,7 @@ def run(
         checks: further checks to judge by.
         store: the folder in which the run's own folder is made.
         quiet: progress goes to standard error.
-        spark: a session that is (being) started, which stays; by default one is started for this run.
+        spark: a Spark context that is (being) started, which stays; by default one is started for this run.
 
     Raises:
         UsageError: a name, a number or a combination makes no sense.
@@ -109,7 +109,7 @@ def run(
 
 
 def warm_up() -> SparkWarmup:
-    """A session of Spark that several calls of ``run`` may share; it starts meanwhile."""
+    """A context of Spark that several calls of ``run`` may share; it starts meanwhile."""
     return SparkWarmup()
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from checkers.lake import mended, refresh
 from checkers.lake_files import AnyStore
 from checkers.object_store import ObjectStore
-from checkers.spark import LOCAL_MASTER, SparkWarmup
+from checkers.spark import LOCAL_MASTER, SparkWarmup, sql_session
 from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, unreadable_histories, views_sql
 from harness.output import print_json
 from harness.progress import console
@@ -105,9 +105,9 @@ def _by_spark(store: AnyStore, sql: str, views: tuple[str, ...], *, master: str,
 
     warm = SparkWarmup(master)
     try:
-        spark = warm.session()
-        spark_views(spark, store, views, without)
-        return spark.sql(sql).toArrow()
+        session = sql_session(warm.context())
+        spark_views(session, store, views, without)
+        return session.sql(sql).toArrow()
     except (AnalysisException, ParseException) as error:
         raise UsageError(f"the query: {_one_line(error)}") from error
     except PySparkException as error:

@@ -107,7 +107,7 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, t
             if warm is not None:
                 status.update(f"checking {len(left)} runs")
                 fresh = check_runs(
-                    warm.session(), left, lambda done, total: status.update(f"checked {done} of {total} runs"),
+                    warm.context(), left, lambda done, total: status.update(f"checked {done} of {total} runs"),
                     prepare=plugins.preparation(), refused=refused,
                 )
                 known |= dict(zip(left, fresh, strict=True))

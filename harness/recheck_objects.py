@@ -49,7 +49,7 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str, a
         warm = SparkWarmup(master)
         try:
             status.update(f"checking {len(runs)} runs")
-            rows = check_objects(warm.session(), store, runs,
+            rows = check_objects(warm.context(), store, runs,
                                  lambda done, total: status.update(f"checked {done} of {total} runs"),
                                  prepare=plugins.preparation(), again=again)  # fmt: skip
             refused += [row.trouble for row in rows if row.trouble is not None]

@@ -95,7 +95,7 @@ def run_test(
     """Run a test to its stored verdict and report.
 
     ``why`` says why this backend was chosen; ``quiet`` keeps standard output free (progress goes to standard
-    error); ``spark`` reuses a session that is (being) started, else there is one of ``master``; ``place`` says which
+    error); ``spark`` reuses a context that is (being) started, else there is one of ``master``; ``place`` says which
     of several runs it is; ``keep`` after which runs the nodes stay (``harness.kept``).
 
     Raises:
@@ -151,7 +151,7 @@ def _record_and_check(
             print("\ninterrupted: the history is kept", file=sys.stderr)
             raise
         show({"event": "phase", "name": "check"})
-        check_runs(warm.session(), [run_dir], prepare=plugins.preparation())
+        check_runs(warm.context(), [run_dir], prepare=plugins.preparation())
         return
     runner, broken = RunnerProcess(test, run_dir, lock), ""
     try:
@@ -160,7 +160,7 @@ def _record_and_check(
                 raise StormproofError(event["message"])
             if event["event"] == "sealed":
                 show({"event": "phase", "name": "check"})
-                check_runs(warm.session(), [run_dir], prepare=plugins.preparation())
+                check_runs(warm.context(), [run_dir], prepare=plugins.preparation())
                 runner.finish(keep=wanted(keep, str(read_verdict(run_dir)["verdict"])))
             elif event["event"] == "broken":
                 broken = event["message"]

@@ -10,26 +10,24 @@ import json
 import pickle
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from checkers.job import (
     TASKS_A_CORE,
-    VERDICT_DDL,
     VERDICT_ROWS,
-    Progress,
-    collect_frame,
+    cores_of,
     demand_mounted,
     verdict_row,
 )
 from checkers.judged import digest_of_all, other_version
 from checkers.lake import append
 from checkers.spark import SparkWarmup
+from checkers.spark_tasks import Progress, Work, carry_out
 from harness import plugins
 from harness.sim.campaign import ALL, Seeded, SeedResult, run_and_judge
 from stormproof.errors import StormproofError
@@ -68,7 +66,7 @@ def spark_campaign(
 
 
 class SparkSimulation:
-    """Simulates runs as tasks of a session that is (being) started, and puts those that are kept into a store.
+    """Simulates runs as tasks of a context that is (being) started, and puts those that are kept into a store.
 
     ``keep`` is as for ``run_and_judge``. Until a run's result is there it lies in a hidden folder of the store, which
     is gone when the simulation ends.
@@ -94,7 +92,7 @@ class SparkSimulation:
     @property
     def runs_a_job(self) -> int:
         """Runs to give to ``results`` at a time; raises SparkFailed when Spark did not start."""
-        return int(self._warm.session().sparkContext.defaultParallelism) * RUNS_A_CORE
+        return cores_of(self._warm.context()) * RUNS_A_CORE
 
     def results(self, tasks: Sequence[tuple[Seeded, int]], progress: Progress | None = None) -> list[SeedResult]:
         """What became of cases with their seeds, in this order, by one Spark job.
@@ -102,33 +100,30 @@ class SparkSimulation:
         Raises:
             SparkFailed: the job failed. StormproofError: the store can't be written.
         """
-        spark = self._warm.session()
-        parts = int(spark.sparkContext.defaultParallelism) * TASKS_A_CORE
-        frame = _frame(spark, tasks, self._store, self._staging, parts, self._keep)
-        table = collect_frame(spark, frame, len(tasks), progress)
+        spark = self._warm.context()
+        parts = min(cores_of(spark) * TASKS_A_CORE, len(tasks))
+        work = _simulating(tasks, self._store, self._staging, self._keep)
+        table = carry_out(spark, work, len(tasks), parts, _ROWS, progress)
         results = [_settled(result, self._store) for result in _results(table, len(tasks))]
         append(self._store, [json.loads(row) for row in table.column("lake").drop_null().to_pylist()])
         return results
 
 
-def _frame(spark: Any, tasks: Sequence[tuple[Seeded, int]], store: Path, staging: Path, parts: int, keep: str) -> Any:
-    """The data frame of results; nothing is computed yet."""
-
+def _simulating(tasks: Sequence[tuple[Seeded, int]], store: Path, staging: Path, keep: str) -> Work:
+    """What a task does with numbers of cases and their seeds."""
     prepare = plugins.preparation()
     ours = digest_of_all()
 
-    def simulate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def simulate(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
         if digest_of_all() != ours:
             raise other_version()
         if prepare is not None:
             prepare()
-        for batch in batches:
-            for position in batch.column(0).to_pylist():
-                case, seed = tasks[position]
-                yield _simulated(case, seed, store, staging, keep)
+        for position in positions:
+            case, seed = tasks[position]
+            yield _simulated(case, seed, store, staging, keep)
 
-    ddl = f"{VERDICT_DDL}, `{_RESULT.name}` binary"
-    return spark.range(0, len(tasks), 1, min(parts, len(tasks))).mapInArrow(simulate_batches, ddl)
+    return simulate
 
 
 def _simulated(case: Seeded, seed: int, store: Path, staging: Path, keep: str) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the checkers."""
+"""One Spark context for all tests of the checkers."""
 
 from __future__ import annotations
 

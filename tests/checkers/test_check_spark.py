@@ -98,35 +98,24 @@ def test_a_summary_of_nothing(spark: Any, tmp_path: Path) -> None:
         summarize(spark, tmp_path)
 
 
-class _Frame:
-    """A job whose answer has been tampered with."""
-
-    def __init__(self, table: Any) -> None:
-        self._table = table
-
-    def toArrow(self) -> Any:
-        return self._table
-
-
 def test_a_verdict_that_does_not_come_back_is_an_error(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dirs = [run_dir for run_dir, _ in write_store(tmp_path, 3, 400)]
-    whole = job._frame(spark, run_dirs, 2).toArrow()
-    monkeypatch.setattr(job, "_frame", lambda *_: _Frame(whole.slice(1)))
+    whole = job.carry_out(spark, job._judging(run_dirs), 3, 2, job.VERDICT_ROWS)
+    monkeypatch.setattr(job, "carry_out", lambda *_: whole.slice(1))
     with pytest.raises(SparkFailed, match="1 of 3 verdicts did not come back"):
         check_runs(spark, run_dirs)
-    monkeypatch.setattr(job, "_frame", lambda *_: _Frame(job.pa.concat_tables([whole, whole])))
+    monkeypatch.setattr(job, "carry_out", lambda *_: job.pa.concat_tables([whole, whole]))
     with pytest.raises(SparkFailed, match="came back twice"):
         check_runs(spark, run_dirs)
 
 
 def test_a_job_that_fails_is_one_line(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def toArrow(self) -> Any:
-            raise RuntimeError("\nexecutor lost\nat x\nat y")
+    def broken(_: Any) -> Any:
+        raise RuntimeError("\nexecutor lost\nat x\nat y")
 
-    monkeypatch.setattr(job, "_frame", lambda *_: Broken())
+    monkeypatch.setattr("pyspark.RDD.collect", broken)
     with pytest.raises(SparkFailed, match=r"^the Spark job failed: executor lost$"):
         check_runs(spark, [tmp_path])
 
@@ -212,8 +201,8 @@ def test_a_damaged_run_is_named_and_the_others_are_checked(
     assert checked()[0] == 1, "a violation is worse than a damaged run"
 
 
-def test_warm_up_gives_the_running_session(spark: Any) -> None:
+def test_warm_up_gives_the_running_context(spark: Any) -> None:
     environment = dict(os.environ)
     warm = SparkWarmup("local[2]")
-    assert warm.session() is spark
+    assert warm.context() is spark
     assert dict(os.environ) == environment

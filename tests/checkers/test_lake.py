@@ -20,6 +20,7 @@ from checkers.lake import append, compact, read_lake, refresh, row_of
 from checkers.lake_files import LAKE, PART
 from checkers.messages import add_messages
 from checkers.run_check import check_run
+from checkers.spark import sql_session
 from checkers.synthetic import write_store
 from checkers.views import duckdb_views, spark_views
 from harness.query import query as ask
@@ -189,7 +190,8 @@ def test_spark_and_duckdb_see_the_same(spark: object, tmp_path: Path) -> None:
     refresh(tmp_path)
     add_messages(tmp_path)
     connection = duckdb_views(tmp_path)
-    spark_views(spark, tmp_path)
+    session = sql_session(spark)
+    spark_views(session, tmp_path)
     for query in (
         "SELECT run, verdict, lost, p99_ms FROM runs ORDER BY run",
         "SELECT run, check_name, verdict, count FROM verdicts ORDER BY run, check_name",
@@ -201,7 +203,7 @@ def test_spark_and_duckdb_see_the_same(spark: object, tmp_path: Path) -> None:
         "ORDER BY run, queue, producer, sequence",
     ):
         ours = connection.execute(query).fetchall()
-        assert ours and ours == [tuple(row) for row in spark.sql(query).collect()], query  # type: ignore[attr-defined]
+        assert ours and ours == [tuple(row) for row in session.sql(query).collect()], query
 
 
 def test_parts_are_parquet_that_anybody_reads(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from checkers.job import check_runs
 from checkers.spark import start_spark, stop_spark
 from stormproof.errors import SparkFailed
 spark = start_spark()
-process = spark.sparkContext._gateway.proc
+process = spark._gateway.proc
 process.kill(); process.wait()
 try:
     check_runs(spark, [__import__("pathlib").Path("/nowhere")])
@@ -35,7 +35,7 @@ stop_spark()
 _DEAD_HARNESS = """
 from checkers.spark import start_spark
 spark = start_spark()
-print(spark.sparkContext._gateway.proc.pid, flush=True)
+print(spark._gateway.proc.pid, flush=True)
 __import__("time").sleep(600)
 """
 
