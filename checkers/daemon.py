@@ -8,11 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 
-import pyarrow as pa
-from pyspark import daemon
-
-from checkers.catalog import CHECKS
-from checkers.memory import keep_memory
+from checkers import fork_server
 
 _WORKER_NEEDS = (
     "checkers.job",
@@ -23,16 +19,34 @@ _WORKER_NEEDS = (
 """What workers import anyway, sooner or later: loaded once instead of once in each."""
 
 
-def main() -> None:
-    """Import what workers need, then serve as Spark's own daemon does."""
+def load() -> None:
+    """Import what workers need."""
+    from checkers.catalog import CHECKS
+    from checkers.memory import keep_memory
+
     keep_memory()
     for check in CHECKS:
         CHECKS.load(check.name)
     for module in _WORKER_NEEDS:
         importlib.import_module(module)
+
+
+def serve() -> None:
+    """Fork workers as Spark's own daemon does; ends with the process."""
+    import pyarrow as pa
+    from pyspark import daemon
+
     # Spark asks for one thread a worker (OMP_NUM_THREADS), which Arrow heeds; large histories are decoded by several.
     pa.set_cpu_count(os.cpu_count() or 1)
     daemon.manager()
+
+
+def main() -> None:
+    """Leave it to a fork of the server that has imported everything already, else import it now."""
+    server = os.environ.pop(fork_server.VARIABLE, "")
+    if not server or not fork_server.hand_over(server):
+        load()
+        serve()
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-from checkers import shipping
+from checkers import fork_server, shipping
 from checkers.caches import cache_dir
+from checkers.fork_server import ForkServer
 from checkers.java import Java, find_java
 from stormproof.errors import SparkFailed, StormproofError, UsageError
 from stormproof.limits import demand_files
@@ -53,6 +54,7 @@ _MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|spark://.*|yarn|k8s://.*")
 _start_lock = threading.Lock()
 _folder_lock = threading.Lock()
 _folder: OwnFolder | None = None
+_server: ForkServer | None = None
 
 
 def archive_path(java: Java) -> Path | None:
@@ -89,15 +91,18 @@ def spark_folder() -> Path:
         return _folder.path
 
 
-def _remove_folder() -> None:
-    global _folder
+def _clean_up() -> None:
+    global _folder, _server
     with _folder_lock:
+        if _server is not None:
+            _server.stop()
+        _server = None
         if _folder is not None:
             _folder.remove()
         _folder = None
 
 
-atexit.register(_remove_folder)
+atexit.register(_clean_up)
 
 
 def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = None) -> Any:
@@ -120,6 +125,8 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         java = find_java()
         demand_master(master)
         logging.getLogger().addFilter(_is_of_others)
+        if master.startswith("local"):
+            _start_fork_server()
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
         with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
             try:
@@ -129,6 +136,22 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
                 return context
             except Exception as error:
                 raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
+
+
+def _start_fork_server() -> None:
+    """Import what workers need while the JVM starts; with the variables that Spark would give them."""
+    global _server
+    folder = spark_folder()
+    with _folder_lock:
+        if _server is None:
+            _server = ForkServer(folder, {**_worker_variables(), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
+
+
+def _worker_variables() -> dict[str, str]:
+    here = Path(__file__).resolve().parent
+    # A process that judges fills large arrays once: finding huge pages for them takes longer than they save.
+    path = os.pathsep.join((str(here.parent), str(here / "porcupine-py")))
+    return {"PYTHONPATH": path, "NUMPY_MADVISE_HUGEPAGE": "0"}
 
 
 def sql_session(spark: Any) -> Any:
@@ -147,7 +170,6 @@ def sql_session(spark: Any) -> Any:
 
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
     local = master.startswith("local")
-    here = Path(__file__).resolve().parent
     folder = spark_folder()
     options = [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
                *_archive_options(java, record_archive)]
@@ -162,9 +184,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "checkers.daemon",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join((str(here.parent), str(here / "porcupine-py"))),
-        # A process that judges fills large arrays once: finding huge pages for them takes longer than they save.
-        "spark.executorEnv.NUMPY_MADVISE_HUGEPAGE": "0",
+        **{f"spark.executorEnv.{name}": value for name, value in _worker_variables().items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
         # The queries run over small tables: compiling and adapting them costs more than it brings.
         "spark.sql.codegen.wholeStage": "false",
@@ -270,6 +290,8 @@ def _environment(java: Java, master: str) -> Iterator[None]:
     }
     if master.startswith("local"):
         wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        if _server is not None:
+            wanted[fork_server.VARIABLE] = str(_server.place)
     else:
         there = shipping.interpreter() if os.environ.get(SHIPPED) else sys.executable
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", there)
@@ -348,7 +370,7 @@ def stop_spark() -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        _remove_folder()
+        _clean_up()
 
 
 def _terminate(spark_context: Any) -> None:
@@ -365,7 +387,7 @@ def _forget_spark(spark_context: Any) -> None:
     """Wait for the end of a JVM that was terminated, and let the next start in this process begin anew."""
     if spark_context._gateway is not None:
         spark_context._gateway.proc.wait(_EXIT_TIMEOUT)
-    _remove_folder()
+    _clean_up()
     _forget_session(spark_context)
     spark_context._gateway = spark_context._jvm = None
 

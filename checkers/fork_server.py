@@ -1,0 +1,123 @@
+"""A process that imports what Spark's Python workers need while the JVM starts, and forks Spark's daemon when asked.
+
+The JVM starts its daemon of Python workers at the first task, and that imports NumPy, Arrow, Numba and the kernels: a
+second, in which nothing else happens. A fork server (the term is that of Python's ``multiprocessing``) has done so by
+then, beside the JVM, on another core. The daemon that the JVM starts (``checkers.daemon``) hands its place over to a
+fork: its standard streams, its variables. Without a server it does all itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "STORMPROOF_FORK_SERVER"
+"""The environment variable that tells the daemon where the server listens."""
+_LONGEST_PATH = 100
+"""Bytes of a Unix socket's path, about."""
+_LENGTH = struct.Struct("!I")
+_STREAMS = (0, 1, 2)
+
+
+class ForkServer:
+    """A server that was started, until it is stopped or this process ends; ``place`` is where it listens."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.place = folder / "fork-server"
+        self._process: subprocess.Popen[bytes] | None = None
+        if len(os.fsencode(self.place)) > _LONGEST_PATH:
+            return
+        # A daemon that does without is as good, and says itself what is wrong.
+        with contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(self.place)], stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **variables},
+            )
+
+    def stop(self) -> None:
+        """End the server; daemons that it has forked end with their JVM."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def hand_over(place: str) -> bool:
+    """Let a fork of the server be the daemon in this process's stead, and wait for its end; whether it was."""
+    with socket.socket(socket.AF_UNIX) as server:
+        try:
+            server.connect(place)
+            told = json.dumps({"environ": dict(os.environ), "argv": sys.argv, "cwd": str(Path.cwd())}).encode()
+            socket.send_fds(server, [_LENGTH.pack(len(told))], _STREAMS)
+            server.sendall(told)
+            if not server.recv(1):
+                return False
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):
+            server.recv(1)  # nothing comes, until the end
+    return True
+
+
+def _serve(place: str) -> None:
+    """Import everything, then fork for each that asks, until standard input ends."""
+    from checkers.daemon import load
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place)
+        listener.listen()
+        load()
+        while True:
+            ready, _, _ = select.select([listener, sys.stdin], [], [])
+            if sys.stdin in ready:
+                return
+            asking, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                _become_daemon(asking)
+            asking.close()
+
+
+def _become_daemon(asking: socket.socket) -> None:
+    """Take over the streams and variables of whoever asks, and be Spark's daemon; does not return."""
+    try:
+        head, streams, _, _ = socket.recv_fds(asking, _LENGTH.size, len(_STREAMS))
+        for stream, theirs in zip(_STREAMS, streams, strict=True):
+            os.dup2(theirs, stream)
+            os.close(theirs)
+        told: dict[str, Any] = json.loads(_read(asking, *_LENGTH.unpack(head)))
+        os.environ.clear()
+        os.environ.update(told["environ"])
+        os.chdir(told["cwd"])
+        sys.argv = told["argv"]
+        asking.sendall(b"x")
+        from checkers.daemon import serve
+
+        serve()
+    finally:
+        os._exit(1)
+
+
+def _read(asking: socket.socket, length: int) -> bytes:
+    told = b""
+    while len(told) < length and (more := asking.recv(length - len(told))):
+        told += more
+    return told
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
