@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -359,11 +360,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self.ready.clear()
         self._timers.clear()
         asyncio._set_running_loop(self)
+        disabled = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # whoever is not let go on has nothing to complain of
         try:
             while self._graves:
                 _put_away(self._graves.pop())
         finally:
             asyncio._set_running_loop(None)
+            logging.disable(disabled)
         self.close()
 
     # Inner workings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 import pytest
@@ -117,7 +118,8 @@ def test_threads_are_refused() -> None:
         in_world(work)
 
 
-def test_a_loop_that_ends_lets_go_of_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_that_ends_lets_go_of_what_waits(capsys: pytest.CaptureFixture[str],
+                                                caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     loop = SimLoop()
 
     async def stubborn() -> None:
@@ -126,15 +128,22 @@ def test_a_loop_that_ends_lets_go_of_what_waits(capsys: pytest.CaptureFixture[st
         finally:
             await asyncio.sleep(100)
 
+    async def plaintive() -> None:
+        try:
+            await stubborn()
+        except RuntimeError as error:
+            logging.getLogger(__name__).warning("ends: %s", error)
+
     async def work() -> None:
-        waiting = asyncio.create_task(stubborn())
+        waiting = asyncio.create_task(plaintive())
         await asyncio.sleep(1)
         assert not waiting.done()
 
     loop.run_until_complete(work())
     loop.end()
     assert loop.is_closed()
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "" and not caplog.records
+    assert logging.getLogger(__name__).isEnabledFor(logging.WARNING)
 
 
 def test_a_clock_that_changes_its_rate_neither_jumps_nor_betrays_its_timers() -> None:
