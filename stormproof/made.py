@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -101,6 +102,11 @@ class OwnFolder:
     def remove(self) -> None:
         """Remove it, if that has not been done, and let go of it."""
         unmount_below(self.path)
+        with contextlib.suppress(OSError):
+            for each in self.path.iterdir():
+                if each.name not in (_LOCK, _NOTE):
+                    _remove(each)
+            (self.path / _NOTE).unlink()  # before the lock: without that it would look like one that nobody can judge
         shutil.rmtree(self.path, ignore_errors=True)
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -123,7 +129,8 @@ def folders(places: Iterable[Path] = ()) -> Iterator[Leftover]:
             # In a user namespace everybody is root.
             owner = replace(owner, uid=path.stat().st_uid) if owner else None
             run = run_dir.name if run_dir else ""
-            yield Leftover(f"{FOLDER} {path}", run, run_dir, owner, path / _LOCK, partial(_removed, path))
+            yield Leftover(f"{FOLDER} {path}", run, run_dir, owner, path / _LOCK, partial(_removed, path),
+                           partial(_is_gone, path))  # fmt: skip
 
 
 def unfinished(run_dir: Path) -> list[Path]:
@@ -140,6 +147,17 @@ def unfinished(run_dir: Path) -> list[Path]:
         except OSError:
             continue
     return found
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_gone(path: Path) -> bool:
+    return not (path / _NOTE).exists()
 
 
 def _removed(path: Path) -> bool:

@@ -93,7 +93,8 @@ class Leftover:
     """Something on this machine that a run made, or a process for several runs (then ``run`` is empty).
 
     ``what`` names it in full; ``run_dir`` is where the run's folder was; ``lock`` is where its owner's lock file should
-    be; ``remove`` removes it and tells whether it was still there.
+    be; ``remove`` removes it and tells whether it was still there; ``is_gone`` asks whether its owner has removed it
+    meanwhile, or is about to.
     """
 
     what: str
@@ -102,6 +103,7 @@ class Leftover:
     owner: Owner | None
     lock: Path | None
     remove: Callable[[], bool]
+    is_gone: Callable[[], bool] = bool
 
 
 def this_process(lock: Path | None = None) -> Owner:

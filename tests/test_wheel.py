@@ -104,7 +104,7 @@ def test_it_runs(installed: Installed, tmp_path: Path, folders: tuple[str, ...],
 def check_campaign(installed: Installed, folder: Path) -> None:
     """Its processes find what they need."""
     seeds = installed.run(installed.command, "simulate", *QUICK[:4], "--nemesis", "kill", "--seeds", "3",
-                          "--time-limit", "10", "--store", "store", cwd=folder)  # fmt: skip
+                          "--time-limit", "15", "--store", "store", cwd=folder)  # fmt: skip
     assert seeds.returncode == 0, seeds.stdout + seeds.stderr
     assert "3 runs:" in seeds.stdout
 

@@ -36,7 +36,7 @@ def cleanup(run_ids: Collection[str] | None = None, own: bool = False, places: C
                 lines.append(f"removed {thing.what}")
         except OSError as error:
             fate = Fate(False, f"it can't be removed: {error.strerror or error}")
-        if fate.why:
+        if fate.why and not thing.is_gone():
             left.setdefault((thing.run, fate.why), []).append(thing.what)
     return lines + [f"left {', '.join(things)}{f' of run {run}' if run else ''}: {why}; if nobody uses it any more, "
                     "remove it by hand" for (run, why), things in left.items()]

@@ -383,6 +383,27 @@ def test_scratch_is_private_and_never_taken_over(store: Path, monkeypatch: pytes
     assert not folder.path.exists()
 
 
+def test_a_folder_that_its_owner_removes_meanwhile_is_not_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harness that ends while another heals: its folder was seen, and is gone or half removed when it is judged."""
+    folder = made.OwnFolder.make(store.parent / "tmp" / "stormproof-spark-1")
+    (folder.path / "deep" / "er").mkdir(parents=True)
+    (thing,) = made.folders()
+    assert not thing.is_gone() and cleanup() == []
+    steps: list[bool] = []
+    monkeypatch.setattr("harness.backends.cleanup.folders", lambda _: [thing])
+    rmtree = shutil.rmtree
+
+    def slowly(path: Path, ignore_errors: bool = False) -> None:
+        steps.append((folder.path / ".lock").exists())
+        assert cleanup() == []
+        rmtree(path, ignore_errors=ignore_errors)
+        assert cleanup() == []
+
+    monkeypatch.setattr(made.shutil, "rmtree", slowly)
+    folder.remove()
+    assert steps == [True, True] and thing.is_gone() and not folder.path.exists()
+
+
 def test_all_programs_of_a_folder_end_and_the_one_that_others_start_is_the_last(tmp_path: Path) -> None:
     """As a host is cleaned that outlives its run; a file that names nobody is passed over."""
     folder = tmp_path / "a folder"

@@ -144,7 +144,7 @@ def test_a_killed_harness_leaves_none_of_them_behind(tmp_path: Path, backend: st
                               text=True, timeout=120, check=True, env=environment)  # fmt: skip
         return done.stdout
 
-    with subprocess.Popen(command(store, backend, 120, "gateway,lockfile,channel", *settings), env=environment,
+    with subprocess.Popen(command(store, backend, 200, "gateway,lockfile,channel", *settings), env=environment,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as harness:
         deadline = time.monotonic() + 90
         while len(pending(store)) < 3:

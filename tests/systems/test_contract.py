@@ -60,7 +60,7 @@ def test_an_adapter_that_keeps_it() -> None:
     assert not [each for each in items.values() if each.status == FAILED]
     assert items["redelivery"].told.startswith("comes again after an operator has released")
     assert {name for name, each in items.items() if each.status == SKIPPED} == {
-        "give-back", "read-write", "cas", "lock", "log", "events", "time_of"}
+        "give-back", "read-write", "cas", "lock", "log", "events", "watch", "time_of"}
 
 
 @real
