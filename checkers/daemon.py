@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 
 from checkers import fork_server
 
@@ -44,9 +45,11 @@ def serve() -> None:
 def main() -> None:
     """Leave it to a fork of the server that has imported everything already, else import it now."""
     server = os.environ.pop(fork_server.VARIABLE, "")
-    if not server or not fork_server.hand_over(server):
+    status = fork_server.hand_over(server) if server else None
+    if status is None:
         load()
         serve()
+    sys.exit(status)
 
 
 if __name__ == "__main__":

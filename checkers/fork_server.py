@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ _LONGEST_PATH = 100
 """Bytes of a Unix socket's path, about."""
 _LENGTH = struct.Struct("!I")
 _STREAMS = (0, 1, 2)
+_BEGUN, _FAILED = b"b", b"f"
 
 
 class ForkServer:
@@ -54,21 +57,25 @@ class ForkServer:
         self._process.wait()
 
 
-def hand_over(place: str) -> bool:
-    """Let a fork of the server be the daemon in this process's stead, and wait for its end; whether it was."""
+def hand_over(place: str) -> int | None:
+    """Let a fork of the server be the daemon in this process's stead, and wait for its end; its exit status, or None
+    if there is no server."""
     with socket.socket(socket.AF_UNIX) as server:
         try:
             server.connect(place)
-            told = json.dumps({"environ": dict(os.environ), "argv": sys.argv, "cwd": str(Path.cwd())}).encode()
+            told = json.dumps({
+                "environ": dict(os.environ), "argv": sys.argv, "path": sys.path, "cwd": str(Path.cwd()),
+                "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            }).encode()  # fmt: skip
             socket.send_fds(server, [_LENGTH.pack(len(told))], _STREAMS)
             server.sendall(told)
             if not server.recv(1):
-                return False
+                return None
         except OSError:
-            return False
+            return None
         with contextlib.suppress(OSError):
-            server.recv(1)  # nothing comes, until the end
-    return True
+            return int(server.recv(1) == _FAILED)  # or nothing, at its end
+    return 1
 
 
 def _serve(place: str) -> None:
@@ -93,7 +100,8 @@ def _serve(place: str) -> None:
 
 
 def _become_daemon(asking: socket.socket) -> None:
-    """Take over the streams and variables of whoever asks, and be Spark's daemon; does not return."""
+    """Take over the streams, variables and limits of whoever asks, and be Spark's daemon; does not return."""
+    status = 1
     try:
         head, streams, _, _ = socket.recv_fds(asking, _LENGTH.size, len(_STREAMS))
         for stream, theirs in zip(_STREAMS, streams, strict=True):
@@ -103,13 +111,21 @@ def _become_daemon(asking: socket.socket) -> None:
         os.environ.clear()
         os.environ.update(told["environ"])
         os.chdir(told["cwd"])
-        sys.argv = told["argv"]
-        asking.sendall(b"x")
+        sys.argv, sys.path[:] = told["argv"], told["path"]
+        resource.setrlimit(resource.RLIMIT_NOFILE, told["files"])
+        asking.sendall(_BEGUN)
         from checkers.daemon import serve
 
         serve()
+    except SystemExit as error:  # as Spark's daemon ends
+        status = error.code if isinstance(error.code, int) else 1
+    except Exception:
+        traceback.print_exc()
     finally:
-        os._exit(1)
+        if status:
+            with contextlib.suppress(OSError):
+                asking.sendall(_FAILED)
+        os._exit(status)
 
 
 def _read(asking: socket.socket, length: int) -> bytes:

@@ -25,7 +25,7 @@ from checkers.lake_files import AnyStore
 from checkers.large_runs import history_size, judge_units, needed_for, units_of
 from checkers.memory import Budget, TooLarge, budget_of, rows_of
 from checkers.spark import sql_session
-from checkers.spark_failures import TaskDied, failed
+from checkers.spark_failures import TaskDied, failure_of
 from checkers.spark_tasks import Progress, Work, carry_out
 from checkers.task_log import tell
 from checkers.verdict import Verdict, write_verdict
@@ -225,7 +225,7 @@ def cores_of(spark: Any) -> int:
     try:
         return int(spark.defaultParallelism)
     except Exception as error:
-        raise failed(error) from error
+        raise failure_of(spark, error) from error
 
 
 def _begun(begin: Prepare, work: Work) -> Work:

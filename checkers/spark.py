@@ -27,6 +27,7 @@ from checkers import fork_server, shipping
 from checkers.caches import cache_dir
 from checkers.fork_server import ForkServer
 from checkers.java import Java, find_java
+from checkers.spark_failures import failure_of, words_of
 from stormproof.errors import SparkFailed, StormproofError, UsageError
 from stormproof.limits import demand_files
 from stormproof.made import PREFIX, OwnFolder
@@ -133,8 +134,12 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
                 gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})
                 context = SparkContext(gateway=gateway, conf=conf)
                 context.setLogLevel("OFF")
+                # Its thread would print a traceback when the JVM hangs up.
+                context._accumulatorServer.handle_error = lambda request, address: None
                 return context
             except Exception as error:
+                if SparkContext._gateway is None:
+                    _clean_up()
                 raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
 
 
@@ -144,7 +149,8 @@ def _start_fork_server() -> None:
     folder = spark_folder()
     with _folder_lock:
         if _server is None:
-            _server = ForkServer(folder, {**_worker_variables(), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
+            _server = ForkServer(folder, {**_worker_variables(), "OMP_NUM_THREADS": "1",
+                                          "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})  # fmt: skip
 
 
 def _worker_variables() -> dict[str, str]:
@@ -163,9 +169,11 @@ def sql_session(spark: Any) -> Any:
     from pyspark.sql import SparkSession
 
     try:
-        return SparkSession._instantiatedSession or SparkSession(spark)
+        session = SparkSession._instantiatedSession
+        is_its = session is not None and session._sc is spark and spark._jsc is not None
+        return session if is_its else SparkSession(spark)
     except Exception as error:
-        raise SparkFailed(f"Spark gives no session for SQL: {error}") from error
+        raise failure_of(spark, error) from error
 
 
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
@@ -331,7 +339,7 @@ def _reason(error: Exception, log: IO[bytes]) -> str:
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LOG_TAIL))
     said = ""
-    for text in (log.read().decode("utf-8", "replace"), str(error)):
+    for text in (log.read().decode("utf-8", "replace"), words_of(error)):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("at ", "... "))]  # the stack below a complaint
         telling = [line for line in lines if "Error" in line or "Exception" in line or "ERROR" in line]
@@ -353,13 +361,14 @@ def stop_spark() -> None:
         try:
             if session is not None:
                 session.stop()
-            elif SparkContext._active_spark_context is not None:
+            if SparkContext._active_spark_context is not None:
                 SparkContext._active_spark_context.stop()
             if gateway is not None:
                 gateway.shutdown()
         except Exception:
             _forget_session(SparkContext)  # the JVM has died meanwhile; what it was asked for is known by now
         if gateway is None:
+            _clean_up()
             return
         SparkContext._gateway = None
         SparkContext._jvm = None
@@ -374,11 +383,7 @@ def stop_spark() -> None:
 
 
 def _terminate(spark_context: Any) -> None:
-    context, gateway = spark_context._active_spark_context, spark_context._gateway
-    server = getattr(context, "_accumulatorServer", None)
-    if server is not None:
-        # Its thread would print a traceback when the JVM hangs up.
-        server.handle_error = lambda request, address: None
+    gateway = spark_context._gateway
     if gateway is not None:
         gateway.proc.terminate()
 
@@ -393,6 +398,7 @@ def _forget_spark(spark_context: Any) -> None:
 
 
 def _forget_session(spark_context: Any) -> None:
+    """Of this process's context, as well."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -469,7 +475,7 @@ class SparkWarmup:
         if self._error is not None:
             if isinstance(self._error, StormproofError):
                 raise self._error
-            raise SparkFailed(f"Spark did not start on {self._master}: {self._error}") from self._error
+            raise SparkFailed(f"Spark did not start on {self._master}: {words_of(self._error)}") from self._error
         return self._context
 
     def stop(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import subprocess
+from typing import Any
 
 from stormproof.errors import SparkFailed
 
@@ -24,6 +27,10 @@ _KNOWN = (
     (re.compile(r"No space left on device"), "a worker's disk is full (No space left on device)"),
 )  # fmt: skip
 _DEAD = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker failed to connect back")
+_CUT = re.compile(r"Py4JNetworkError|Connection(Refused|Reset)Error|BrokenPipeError|Connection refused|"
+                  r"An error occurred while calling \S+\Z")
+"""How a call ends that the JVM does not answer."""
+_END_SECONDS = 3.0
 _TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
 
 
@@ -39,7 +46,7 @@ class TaskDied(SparkFailed):
 
 def failed(error: Exception) -> SparkFailed:
     """The failure of a job as an error of ours."""
-    text = str(error)
+    text = words_of(error)
     if (ours := _OURS.search(text)) is not None:
         return SparkFailed(ours[1])
     if (dead := _DEAD.search(text)) is not None and (task := _TASK.search(text)) is not None:
@@ -48,6 +55,26 @@ def failed(error: Exception) -> SparkFailed:
         if (found := pattern.search(text)) is not None:
             return SparkFailed("the Spark job failed: " + told.format(*(part.rstrip(".") for part in found.groups())))
     return SparkFailed(f"the Spark job failed: {_reason(text) or type(error).__name__}")
+
+
+def failure_of(spark: Any, error: Exception) -> SparkFailed:
+    """The failure of a job in a context; where its JVM has ended, that is why."""
+    process = getattr(getattr(spark, "_gateway", None), "proc", None)
+    if process is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # A call that found nobody came before the end of the process could be seen.
+            status = process.wait(_END_SECONDS if _CUT.search(f"{type(error).__name__}: {words_of(error)}") else 0)
+            how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+            return SparkFailed(f"the Spark job failed: Spark's JVM has ended ({how}), most often for want of memory")
+    return failed(error)
+
+
+def words_of(error: Exception) -> str:
+    """What an error says; one of Java's asks the JVM for its words, which may be gone."""
+    try:
+        return str(error)
+    except Exception:
+        return str(getattr(error, "errmsg", "") or type(error).__name__)
 
 
 def _reason(text: str) -> str:

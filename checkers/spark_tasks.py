@@ -13,20 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.spark_failures import failed
+from checkers.spark_failures import failure_of
 
 Progress = Callable[[int, int], None]
-"""Called with the runs done so far and the runs in all."""
+"""Called with the numbers done so far and all of them: runs, say."""
 Work = Callable[[Iterable[int]], Iterator[pa.RecordBatch]]
 """What a task does with its share of the numbers."""
 
 
 def carry_out(
-    spark: Any, work: Work, count: int, tasks: int, schema: pa.Schema, progress: Progress | None = None,
-    runs: int | None = None,
-) -> pa.Table:  # fmt: skip
+    spark: Any, work: Work, count: int, tasks: int, schema: pa.Schema, progress: Progress | None = None
+) -> pa.Table:
     """Deal the numbers below ``count`` to ``tasks`` tasks, in contiguous shares, and collect what ``work`` makes of
-    each share: batches of ``schema``. ``spark`` is a context. ``progress`` is told of so many ``runs`` (``count``).
+    each share: batches of ``schema``. ``spark`` is a context. ``progress`` is told how many numbers are
+    done.
 
     Raises:
         SparkFailed: the job failed.
@@ -37,13 +37,13 @@ def carry_out(
 
     try:
         data = spark.parallelize(range(count), tasks).mapPartitions(packed)
-        found = data.collect() if progress is None else _watched(spark, data, count if runs is None else runs, progress)
+        found = data.collect() if progress is None else _watched(spark, data, count, progress)
     except Exception as error:
-        raise failed(error) from error
+        raise failure_of(spark, error) from error
     return pa.Table.from_batches([pa.ipc.read_record_batch(batch, schema) for batch in found], schema)
 
 
-def _watched(spark: Any, data: Any, runs: int, progress: Progress) -> list[bytes]:
+def _watched(spark: Any, data: Any, count: int, progress: Progress) -> list[bytes]:
     """Collect data while telling how many of its tasks are done."""
     from pyspark import InheritableThread
 
@@ -64,15 +64,15 @@ def _watched(spark: Any, data: Any, runs: int, progress: Progress) -> list[bytes
     waiter = threading.Event()
     while worker.is_alive():
         waiter.wait(0.1)
-        progress(_runs_done(tracker, group, runs), runs)
+        progress(_done(tracker, group, count), count)
     worker.join()
     if failure:
         raise failure[0]
-    progress(runs, runs)
+    progress(count, count)
     return result[0]
 
 
-def _runs_done(tracker: Any, group: str, runs: int) -> int:
+def _done(tracker: Any, group: str, count: int) -> int:
     done = total = 0
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
@@ -81,4 +81,4 @@ def _runs_done(tracker: Any, group: str, runs: int) -> int:
             if stage_info:
                 done += stage_info.numCompletedTasks
                 total += stage_info.numTasks
-    return runs * done // total if total else 0
+    return count * done // total if total else 0

@@ -278,6 +278,9 @@ class SimLoop(asyncio.BaseEventLoop):
             heapq.heappush(self._timers, (moment, self._sequence, handle))
         return handle
 
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """Leave an asynchronous generator that nobody holds any more as it is: its process may have been killed."""
+
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         """Refused: a simulated run has one thread."""
         raise SimulationError("a simulated run can't use threads")

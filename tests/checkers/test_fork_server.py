@@ -32,11 +32,11 @@ def until(what: object) -> None:
         time.sleep(0.02)
 
 
-def daemon(place: Path) -> subprocess.Popen[bytes]:
+def daemon(place: Path, **variables: str) -> subprocess.Popen[bytes]:
     """As the JVM starts it."""
     return subprocess.Popen([sys.executable, "-m", "checkers.daemon", "pyspark.worker"], stdin=subprocess.PIPE,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, VARIABLE: str(place), "TOLD": "by the JVM"})  # fmt: skip
+                            env={**os.environ, VARIABLE: str(place), **variables})  # fmt: skip
 
 
 def children(pid: int) -> list[int]:
@@ -64,7 +64,7 @@ def test_a_daemon_is_a_fork_that_serves_on_the_streams_of_whoever_asked(server: 
     process = daemon(server.place)
     port = port_of(process)
     (fork,) = forks(server)
-    assert b"TOLD=by the JVM" not in Path(f"/proc/{fork}/environ").read_bytes(), "it was begun before"
+    assert fork != process.pid
     with socket.create_connection(("127.0.0.1", port)) as asked:
         worker = struct.unpack("!i", asked.recv(4))[0]
         assert children(fork) == [worker] and children(process.pid) == []
@@ -78,6 +78,12 @@ def test_each_daemon_is_another_fork(server: ForkServer) -> None:
     ended(first)
     until(lambda: len(forks(server)) == 1)
     ended(second)
+
+
+def test_a_fork_that_fails_says_why_where_the_daemon_would(server: ForkServer) -> None:
+    process = daemon(server.place, PYTHON_UNIX_DOMAIN_ENABLED="true")  # without the folder that goes with it
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and b"AssertionError" in errors
 
 
 def test_a_daemon_without_a_server_does_it_all_itself(server: ForkServer, tmp_path: Path) -> None:

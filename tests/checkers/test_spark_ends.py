@@ -39,6 +39,43 @@ print(spark._gateway.proc.pid, flush=True)
 __import__("time").sleep(600)
 """
 
+_ONE_AFTER_THE_OTHER = """
+import os, signal, sys, threading, time
+import pyarrow as pa
+from checkers.spark import sql_session, start_spark, stop_spark
+from checkers.spark_tasks import carry_out
+from stormproof.errors import SparkFailed
+
+SCHEMA = pa.schema([("told", pa.string())])
+
+def told(words):
+    def work(numbers):
+        import users_helper
+        yield pa.RecordBatch.from_pylist([{"told": f"{users_helper.WORD} {list(numbers)}"}], schema=SCHEMA)
+    return work
+
+spark = start_spark("local[1]")
+print(carry_out(spark, told(1), 3, 1, SCHEMA).to_pylist())
+print(sql_session(spark).sql("select 1 as one").collect())
+spark.stop()
+spark = start_spark("local[1]")
+print(carry_out(spark, told(1), 2, 2, SCHEMA).column("told").to_pylist())
+print(sql_session(spark).sql("select 2 as two").collect())
+
+def slow(numbers):
+    time.sleep(60)
+    yield pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+for progress in (None, lambda done, count: None):
+    spark = start_spark("local[1]")
+    threading.Timer(3.0, spark._gateway.proc.kill).start()
+    try:
+        carry_out(spark, slow, 1, 1, SCHEMA, progress)
+    except SparkFailed as error:
+        print(error)
+    stop_spark()
+"""
+
 
 def start(code: str, place: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *words], text=True, env={**os.environ, "TMPDIR": str(place)},
@@ -69,6 +106,22 @@ def test_what_spark_leaves_lies_in_one_folder_that_tells_whose_it_is(
     (left,) = folders()
     assert left.owner is not None and left.owner.fate(left.lock).dead and left.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_spark_after_the_other_in_one_process(tmp_path: Path) -> None:
+    """Workers find what is on the path of whoever started Spark; a context that was stopped takes its session along; a
+    JVM that is killed in the middle of a job is told as that."""
+    (tmp_path / "users_helper.py").write_text("WORD = 'found'\n")
+    place = tmp_path / "tmp"
+    place.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        output, errors = start(_ONE_AFTER_THE_OTHER, place).communicate(timeout=150)
+    ended = "the Spark job failed: Spark's JVM has ended (by signal 9), most often for want of memory"
+    assert output.splitlines() == [
+        "[{'told': 'found [0, 1, 2]'}]", "[Row(one=1)]", "['found [0]', 'found [1]']", "[Row(two=2)]", ended, ended,
+    ], errors  # fmt: skip
+    assert "Traceback" not in errors and list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(("log", "error", "told"), [

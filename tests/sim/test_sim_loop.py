@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from simulated import World, in_world
@@ -116,6 +117,23 @@ def test_threads_are_refused() -> None:
 
     with pytest.raises(SimulationError, match="threads"):
         in_world(work)
+
+
+def test_a_generator_that_nobody_holds_is_let_go_of(capsys: pytest.CaptureFixture[str]) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+            await asyncio.sleep(1)
+
+    async def work(world: World) -> int:
+        async for number in numbers():
+            if number == 1:
+                break
+        await asyncio.sleep(1)
+        return number
+
+    assert in_world(work) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_a_loop_that_ends_lets_go_of_what_waits(capsys: pytest.CaptureFixture[str],
