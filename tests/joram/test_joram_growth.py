@@ -578,7 +578,9 @@ def grow_in_simulation(seed: int, form: str, spares: int, folder: Path) -> None:
                    settings={**BASE.settings, "spares": f"{spares}", "transfer": form, "log_keep": "20",
                              "fault_gap": "1"})
     result = run_seed(case, seed, folder, folder)
-    assert result.verdict == "valid", result.sentence
+    # Among partitions and kills a change of membership may find no majority in its time.
+    assert result.verdict == "valid" or result.sentence == (
+        "Unknown: no proof that these faults took effect: membership."), result.sentence
 
 
 @pytest.mark.parametrize(("seed", "form", "spares"), [
