@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MARK = "storm"
 _EXPECTED = ("valid", "invalid", "unknown")
-_SESSIONS: pytest.StashKey[list[Any]] = pytest.StashKey()
-"""The Spark session of this process, if one was started."""
+_SPARKS: pytest.StashKey[list[Any]] = pytest.StashKey()
+"""The Spark of this process, if one was started."""
 
 
 @dataclass
@@ -81,13 +81,13 @@ class Storm:
         return result
 
     def _spark(self) -> Any:
-        """The one session of this process: a start takes seconds."""
+        """The one Spark of this process: a start takes seconds."""
         from harness.api import warm_up
 
-        sessions = self.item.config.stash[_SESSIONS]
-        if not sessions:
-            sessions.append(warm_up())
-        return sessions[0]
+        started = self.item.config.stash[_SPARKS]
+        if not started:
+            started.append(warm_up())
+        return started[0]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,13 +101,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
     config.addinivalue_line("markers", f"{MARK}(system, workload, nemesis, seeds='1-5', expected='valid', ...): a "
                             "chaos test, run before the body; options are those of stormproof.run")
-    config.stash[_SESSIONS] = []
+    config.stash[_SPARKS] = []
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End Spark."""
-    for session in config.stash.get(_SESSIONS, []):
-        session.abandon()
+    for spark in config.stash.get(_SPARKS, []):
+        spark.abandon()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
