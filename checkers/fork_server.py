@@ -9,6 +9,7 @@ fork: its standard streams, its variables. Without a server it does all itself.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -30,6 +31,13 @@ _LONGEST_PATH = 100
 _LENGTH = struct.Struct("!I")
 _STREAMS = (0, 1, 2)
 _BEGUN, _FAILED = b"b", b"f"
+_WORKER_NEEDS = (
+    "checkers.job",
+    "checkers.run_check",
+    "pyarrow.parquet",
+    "pyspark.worker",
+)
+"""What workers import anyway, sooner or later: loaded once instead of once in each."""
 
 
 class ForkServer:
@@ -78,10 +86,30 @@ def hand_over(place: str) -> int | None:
     return 1
 
 
-def _serve(place: str) -> None:
-    """Import everything, then fork for each that asks, until standard input ends."""
-    from checkers.daemon import load
+def load() -> None:
+    """Import what workers need."""
+    from checkers.catalog import CHECKS
+    from checkers.memory import keep_memory
 
+    keep_memory()
+    for check in CHECKS:
+        CHECKS.load(check.name)
+    for module in _WORKER_NEEDS:
+        importlib.import_module(module)
+
+
+def serve() -> None:
+    """Fork workers as Spark's own daemon does; ends with the process."""
+    import pyarrow as pa
+    from pyspark import daemon
+
+    # Spark asks for one thread a worker (OMP_NUM_THREADS), which Arrow heeds; large histories are decoded by several.
+    pa.set_cpu_count(os.cpu_count() or 1)
+    daemon.manager()
+
+
+def _listen(place: str) -> None:
+    """Import everything, then fork for each that asks, until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -114,8 +142,6 @@ def _become_daemon(asking: socket.socket) -> None:
         sys.argv, sys.path[:] = told["argv"], told["path"]
         resource.setrlimit(resource.RLIMIT_NOFILE, told["files"])
         asking.sendall(_BEGUN)
-        from checkers.daemon import serve
-
         serve()
     except SystemExit as error:  # as Spark's daemon ends
         status = error.code if isinstance(error.code, int) else 1
@@ -136,4 +162,4 @@ def _read(asking: socket.socket, length: int) -> bytes:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _listen(sys.argv[1])

@@ -24,9 +24,8 @@ from checkers.judged import digest_of_checks, note_for, other_version
 from checkers.lake_files import AnyStore
 from checkers.large_runs import history_size, judge_units, needed_for, units_of
 from checkers.memory import Budget, TooLarge, budget_of, rows_of
-from checkers.spark import sql_session
 from checkers.spark_failures import TaskDied, failure_of
-from checkers.spark_tasks import Progress, Work, carry_out
+from checkers.spark_tasks import Progress, Work, carry_out, sql_session
 from checkers.task_log import tell
 from checkers.verdict import Verdict, write_verdict
 from stormproof.errors import SparkFailed, StormproofError

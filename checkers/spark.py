@@ -27,7 +27,7 @@ from checkers import fork_server, shipping
 from checkers.caches import cache_dir
 from checkers.fork_server import ForkServer
 from checkers.java import Java, find_java
-from checkers.spark_failures import failure_of, words_of
+from checkers.spark_failures import words_of
 from stormproof.errors import SparkFailed, StormproofError, UsageError
 from stormproof.limits import demand_files
 from stormproof.made import PREFIX, OwnFolder
@@ -158,22 +158,6 @@ def _worker_variables() -> dict[str, str]:
     # A process that judges fills large arrays once: finding huge pages for them takes longer than they save.
     path = os.pathsep.join((str(here.parent), str(here / "porcupine-py")))
     return {"PYTHONPATH": path, "NUMPY_MADVISE_HUGEPAGE": "0"}
-
-
-def sql_session(spark: Any) -> Any:
-    """The session for SQL in a context; it takes the JVM a second to load what that needs.
-
-    Raises:
-        SparkFailed: the JVM is gone.
-    """
-    from pyspark.sql import SparkSession
-
-    try:
-        session = SparkSession._instantiatedSession
-        is_its = session is not None and session._sc is spark and spark._jsc is not None
-        return session if is_its else SparkSession(spark)
-    except Exception as error:
-        raise failure_of(spark, error) from error
 
 
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:

@@ -82,3 +82,19 @@ def _done(tracker: Any, group: str, count: int) -> int:
                 done += stage_info.numCompletedTasks
                 total += stage_info.numTasks
     return count * done // total if total else 0
+
+
+def sql_session(spark: Any) -> Any:
+    """The session for SQL in a context; it takes the JVM a second to load what that needs.
+
+    Raises:
+        SparkFailed: the JVM is gone.
+    """
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession._instantiatedSession
+        is_its = session is not None and session._sc is spark and spark._jsc is not None
+        return session if is_its else SparkSession(spark)
+    except Exception as error:
+        raise failure_of(spark, error) from error

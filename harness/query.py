@@ -17,7 +17,8 @@ from rich.table import Table
 from checkers.lake import mended, refresh
 from checkers.lake_files import AnyStore
 from checkers.object_store import ObjectStore
-from checkers.spark import LOCAL_MASTER, SparkWarmup, sql_session
+from checkers.spark import LOCAL_MASTER, SparkWarmup
+from checkers.spark_tasks import sql_session
 from checkers.views import DUCKDB, SPARK, VIEWS, duckdb_views, spark_views, unreadable_histories, views_sql
 from harness.output import print_json
 from harness.progress import console

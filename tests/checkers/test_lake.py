@@ -20,7 +20,7 @@ from checkers.lake import append, compact, read_lake, refresh, row_of
 from checkers.lake_files import LAKE, PART
 from checkers.messages import add_messages
 from checkers.run_check import check_run
-from checkers.spark import sql_session
+from checkers.spark_tasks import sql_session
 from checkers.synthetic import write_store
 from checkers.views import duckdb_views, spark_views
 from harness.query import query as ask

@@ -42,8 +42,8 @@ __import__("time").sleep(600)
 _ONE_AFTER_THE_OTHER = """
 import os, signal, sys, threading, time
 import pyarrow as pa
-from checkers.spark import sql_session, start_spark, stop_spark
-from checkers.spark_tasks import carry_out
+from checkers.spark import start_spark, stop_spark
+from checkers.spark_tasks import carry_out, sql_session
 from stormproof.errors import SparkFailed
 
 SCHEMA = pa.schema([("told", pa.string())])
