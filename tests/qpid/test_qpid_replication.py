@@ -272,6 +272,32 @@ def test_backups_end_with_what_the_primary_has(plan: list[tuple[str, str]], bits
 
 
 @pytest.mark.requirement("Q2", part=True)
+async def test_two_that_cannot_hear_each_other_are_primaries_of_the_same_generation() -> None:
+    """One has a backup, and waits for the other, so that nothing is confirmed; this is promoted when the first has ended,
+    gives the same numbers to its own messages, makes a queue of the same name, and gets that backup."""
+    world = World()
+    world.promote("a")
+    world.send("qa")
+    await world.settle()
+    contents = []
+    for name in ("b", "c"):
+        world.generation = 1
+        world.promote(name)
+        for queue in ("qa", "qa", "qb"):
+            world.send(queue)
+        await world.turn()
+        contents.append(world.nodes[name].content())
+        world.attach("a")
+        for _ in range(20):
+            await world.turn()
+            world.deliver("a")
+        assert world.nodes["a"].content() == contents[-1], name
+    first, second = ([body for _, body in content["qa"]] for content in contents)
+    assert len(first) == len(second) == 3 and first[0] == second[0] and first[1:] != second[1:]
+    world.nodes["c"].demote()
+
+
+@pytest.mark.requirement("Q2", part=True)
 @given(plan=steps)
 @settings(max_examples=40, deadline=None)
 def test_what_was_confirmed_is_on_every_backup_that_counts(plan: list[tuple[str, str]]) -> None:

@@ -9,13 +9,20 @@ where these lists part.
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nodes.reference.designs.qpid.records import KeyedRows, rows_of
 
 Generation = tuple[int, int]
-"""(generation, position of the first message that it numbered)."""
+"""(generation, as ``marked``; position of the first message that it numbered)."""
+
+
+def marked(generation: int, broker: str) -> int:
+    """A generation of primaries with the broker that was its primary. Two that cannot hear each other may both become
+    primary of the same next generation, one after the other, and number different messages alike."""
+    return generation << 32 | zlib.crc32(broker.encode())
 
 
 class Generations:

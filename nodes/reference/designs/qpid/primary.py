@@ -34,7 +34,7 @@ from nodes.reference.designs.qpid.messages import (
     size_of,
 )
 from nodes.reference.designs.qpid.options import LC2A, LC2C, LM4, LM5, MESSAGES, NONE, Options
-from nodes.reference.designs.qpid.positions import Generations
+from nodes.reference.designs.qpid.positions import Generations, marked
 from nodes.reference.designs.qpid.states import CATCHUP
 from nodes.reference.engine.destinations import CommandError
 from nodes.reference.engine.engine import StoreEngine
@@ -77,6 +77,7 @@ class Primary:
                  permission: Permission | None) -> None:
         self._broker, self._engine, self._options = broker, engine, options
         self._configuration, self._generations, self.generation = configuration, generations, generation
+        self._mark = marked(generation, broker.config.node)
         self._permission = permission
         self._browsing = Browsing(broker, engine, options, configuration, generations, generation, send, cut)
         self._bugs = switched_on(broker.config.options)
@@ -282,11 +283,11 @@ class Primary:
             return
         if (QUEUE, queue.name) not in self._configuration:
             self._make_on_demand(queue.name, {})
-        self._generations.note(queue.name, self.generation, message.sequence)
+        self._generations.note(queue.name, self._mark, message.sequence)
         if self._level(queue.name) == MESSAGES:
             headers, body = self._engine.content(message)
             position = self._browsing.wire(message.sequence)
-            self._events.append([ENQUEUE, queue.name, self.generation, position, dict(headers), body])
+            self._events.append([ENQUEUE, queue.name, self._mark, position, dict(headers), body])
 
     def dequeued(self, message: Held) -> None:
         """A message left its queue."""
@@ -303,7 +304,7 @@ class Primary:
         told = self._options.level(name, arguments) != NONE
         self._configuration.number += told
         if kind == QUEUE:
-            arguments = {**arguments, CREATED: f"{self.generation}.{self._configuration.number}"}
+            arguments = {**arguments, CREATED: f"{self._mark}.{self._configuration.number}"}
         self._configuration.put(kind, name, arguments)
         if told:
             events.append([CREATE, kind, name, arguments, self._configuration.number])

@@ -120,9 +120,9 @@ class Roles:
     def replicated(self) -> tuple[Hashable, Image] | None:
         """How far this broker is, and what then is to be the same at backups: queues whose messages are replicated."""
         if self.primary is not None:
-            at = self.generation, self.primary.number
+            at: tuple[int, str | None, int] = (self.generation, self.name, self.primary.number)
         elif self.state == READY and not self.backup.begun:
-            at = self.generation, self.backup.completed
+            at = self.generation, self.serves_at, self.backup.completed
         else:
             return None
         level = {name: self._options.level(name, arguments) for (kind, name), arguments in self.configuration.items()
