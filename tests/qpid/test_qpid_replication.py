@@ -273,8 +273,8 @@ def test_backups_end_with_what_the_primary_has(plan: list[tuple[str, str]], bits
 
 @pytest.mark.requirement("Q2", part=True)
 async def test_two_that_cannot_hear_each_other_are_primaries_of_the_same_generation() -> None:
-    """One has a backup, and waits for the other, so that nothing is confirmed; this is promoted when the first has ended,
-    gives the same numbers to its own messages, makes a queue of the same name, and gets that backup."""
+    """One has a backup, and waits for the other, so that nothing is confirmed; this one is promoted when the first has
+    ended, gives the same numbers to its own messages, makes a queue of the same name, and gets that backup."""
     world = World()
     world.promote("a")
     world.send("qa")
