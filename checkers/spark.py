@@ -382,7 +382,7 @@ def _forget_spark(spark_context: Any) -> None:
 
 
 def _forget_session(spark_context: Any) -> None:
-    """Of this process's context, as well."""
+    """Let go of this process's session and of its context."""
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = SparkSession._activeSession = None

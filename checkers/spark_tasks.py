@@ -25,8 +25,7 @@ def carry_out(
     spark: Any, work: Work, count: int, tasks: int, schema: pa.Schema, progress: Progress | None = None
 ) -> pa.Table:
     """Deal the numbers below ``count`` to ``tasks`` tasks, in contiguous shares, and collect what ``work`` makes of
-    each share: batches of ``schema``. ``spark`` is a context. ``progress`` is told how many numbers are
-    done.
+    each share: batches of ``schema``. ``spark`` is a context. ``progress`` is told how many numbers are done.
 
     Raises:
         SparkFailed: the job failed.

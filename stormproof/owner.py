@@ -103,7 +103,7 @@ class Leftover:
     owner: Owner | None
     lock: Path | None
     remove: Callable[[], bool]
-    is_gone: Callable[[], bool] = bool
+    is_gone: Callable[[], bool] = lambda: False
 
 
 def this_process(lock: Path | None = None) -> Owner:

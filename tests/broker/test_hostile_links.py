@@ -30,7 +30,7 @@ from nodes.reference.storage.service import StorageService
 FUZZ_SECONDS = float(os.environ.get("STORMPROOF_FUZZ_SECONDS", "120"))
 SEED = int(os.environ.get("STORMPROOF_FUZZ_SEED", "1"))
 SECRET = "between us"
-MOST_MIB = 1024
+MOST_MIB = 256
 
 
 class Watched(RealRuntime):

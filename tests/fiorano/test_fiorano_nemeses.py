@@ -127,13 +127,14 @@ def test_on_real_nodes(tmp_path: Path, backend: str, mode: str, nemesis: str, ki
 @pytest.mark.soak
 @pytest.mark.requirement("H16", part=True)
 @pytest.mark.parametrize("backend", ["local", "docker"])
-def test_a_killed_harness_leaves_none_of_them_behind(tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize(("lock", "undo"), [("lockfile:delete", "file"), ("gateway:cut-one", "network")])
+def test_a_killed_harness_leaves_none_of_them_behind(tmp_path: Path, backend: str, lock: str, undo: str) -> None:
     """``stormproof heal`` ends each: machines, their networks and files are gone, and the journal is closed."""
     try:
         choose_backend(backend)
     except StormproofError as error:
         pytest.skip(str(error))
-    together = "schedule=lockfile:delete:2-90:1 channel:cut:4-90:2"
+    together = f"schedule={lock}:2-90:1 channel:cut:4-90:2"
     store, place = tmp_path / "store", tmp_path / "tmp"
     place.mkdir()
     environment = {**os.environ, "TMPDIR": str(place)}
@@ -143,7 +144,7 @@ def test_a_killed_harness_leaves_none_of_them_behind(tmp_path: Path, backend: st
                               text=True, timeout=120, check=True, env=environment)  # fmt: skip
         return done.stdout
 
-    with subprocess.Popen(command(store, backend, 120, "lockfile,channel", together), env=environment,
+    with subprocess.Popen(command(store, backend, 120, f"{lock.partition(':')[0]},channel", together), env=environment,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as harness:
         deadline = time.monotonic() + 90
         while len(pending(store)) < 2:
@@ -152,7 +153,7 @@ def test_a_killed_harness_leaves_none_of_them_behind(tmp_path: Path, backend: st
         for pid in [harness.pid, *descendants(harness.pid)]:  # a child that is alone would heal by itself
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    assert sorted(pending(store)) == ["file", "network"]
+    assert sorted(pending(store)) == [undo, "network"]
     said = heal()
     assert pending(store) == [] and said.count("fault undone") == 2, said
     assert "removed" not in heal()

@@ -31,7 +31,8 @@ class Attach(NamedTuple):
 
     ``uuid`` is that of the clean store that it was started from, empty for none. For each queue that it holds
     messages of, or has had: name, when it was created, the generations (``[generation, position of its first
-    message]``, oldest first), position of the last message, and the positions that are held, as ``[first, count]``.
+    message]``, oldest first; as ``positions.marked``), position of the last message, and the positions that are held,
+    as ``[first, count]``.
     """
 
     generation: int
@@ -54,8 +55,8 @@ class Events(NamedTuple):
     groups on this link from 1.
 
     Each event is a list: ``enqueue`` queue generation position headers body; ``dequeue`` queue position; ``reset``
-    queue position generations; ``create`` kind name arguments number; ``delete`` kind name number; ``snapshot`` number
-    objects; ``caught-up``.
+    queue position generations (both as ``positions.marked``); ``create`` kind name arguments number; ``delete`` kind name
+    number; ``snapshot`` number objects; ``caught-up``.
     """
 
     number: int
