@@ -55,8 +55,8 @@ class Events(NamedTuple):
     groups on this link from 1.
 
     Each event is a list: ``enqueue`` queue generation position headers body; ``dequeue`` queue position; ``reset``
-    queue position generations (both as ``positions.marked``); ``create`` kind name arguments number; ``delete`` kind name
-    number; ``snapshot`` number objects; ``caught-up``.
+    queue position generations (both as ``positions.marked``); ``create`` kind name arguments number;
+    ``delete`` kind name number; ``snapshot`` number objects; ``caught-up``.
     """
 
     number: int
