@@ -63,6 +63,10 @@ class SimRuntime(LoopRuntime):
         if self._watch is not None and hasattr(program, "observed"):
             self._watch(group, name, cast("Watched", program))
 
+    def withdraw(self) -> None:
+        """The program has ended, and its database is closed."""
+        self._process.look = None
+
     def clocks(self) -> tuple[float, datetime]:
         """The node's clocks."""
         return self._process.local() - self._began, datetime.fromtimestamp(self._time_of_day(), UTC)

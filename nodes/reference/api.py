@@ -104,6 +104,9 @@ class Runtime(Protocol):
         """What invariants may look at, where nodes are simulated; ``group`` names the nodes that belong together, and
         ``name`` is this one's among them."""
 
+    def withdraw(self) -> None:
+        """The program has ended: from now on nothing of this process may be looked at."""
+
     def point(self, name: str) -> None:
         """The program is at a named place where a fault hurts (``nodes.reference.points``); only the simulator, if it
         was asked to strike there, does something."""

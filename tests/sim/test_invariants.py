@@ -30,6 +30,7 @@ from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, Stor
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.systems.catalog import SYSTEMS
+from nodes.systems.reference.audits import SameState, StoreHolds
 from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
 
@@ -345,3 +346,15 @@ def test_where_an_invariant_is_claimed() -> None:
     assert rule.claimed(fitting)
     assert not rule.claimed(replace(fitting, nemesis=("clock",)))
     assert not rule.claimed(replace(fitting, options={**made.options, "mode": "c"}))
+
+
+@pytest.mark.parametrize("system", ["joram", "fiorano", "qpid", "icestorm"])
+def test_a_broker_that_has_closed_its_database_is_not_looked_at(system: str, tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.sim.invariants.PERIOD", 0.0)
+    monkeypatch.setattr(SameState, "period", 1e-9)
+    monkeypatch.setattr(StoreHolds, "period", 1e-9)
+    case = Case(system, "subscriptions" if system == "icestorm" else "queue", "stop", None, 15.0, 20.0,
+                {INVARIANTS: "true", "min_ok": "1"})
+    result, _ = run_and_judge(case, 1, tmp_path, tmp_path, ALL)
+    assert result.verdict != "broken", result.sentence

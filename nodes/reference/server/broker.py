@@ -163,6 +163,7 @@ class ReferenceBroker:
         except TimeoutError:
             self.runtime.log("clients did not leave", count=len(self._sessions))
         if not self._store_failed:
+            self.runtime.withdraw()
             self.database.close()
         self.runtime.log("stopped", node=self.config.node)
 

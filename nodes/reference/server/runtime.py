@@ -89,6 +89,9 @@ class LoopRuntime(ABC):
     def expose(self, group: str, name: str, program: object) -> None:
         """Nobody looks."""
 
+    def withdraw(self) -> None:
+        """Nobody has looked."""
+
     def point(self, name: str) -> None:
         """Nothing strikes."""
 
