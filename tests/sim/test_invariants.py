@@ -269,6 +269,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "disowned-stays": (FIORANO, all_disowned),
     "confirms-in-its-epoch": (FIORANO, never_adopted),
     "eligible-has-all": (bug("promoted-in-catchup"), nothing),
+    "catch-up-window-used": (replace(QPID, nemesis="kill", settings={
+        "min_ok": "5", "catchup_chunk": "100", "bug": "window-of-one"}), nothing),
     "copies-match": (QPID, other_messages),
     "one-coordinator-a-ballot": (QPID, same_ballots),
     "records-grow": (replace(QPID, nemesis="kill", settings={"min_ok": "5"}), forgotten_record),

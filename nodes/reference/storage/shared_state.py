@@ -89,8 +89,10 @@ class SharedState:
         self._sequence += 1
         changes = [Change(*each) for each in self._changes.drain()]
         told(changes)
-        return asyncio.get_running_loop().create_task(
+        task = asyncio.get_running_loop().create_task(
             self._commit(self.epoch, self._sequence, changes), name=f"commit {self._sequence}")
+        task.add_done_callback(_note_failure)
+        return task
 
     async def _commit(self, epoch: int, sequence: int, changes: list[Change]) -> None:
         if self.epoch != epoch:  # lost since the call: nothing may follow a commit that failed
@@ -118,6 +120,12 @@ class SharedState:
             if self.epoch == epoch:
                 self.let_go()
             raise
+
+
+def _note_failure(task: asyncio.Task[None]) -> None:
+    """That the store was let go is enough where whoever would have waited has ended: it is no mishap of the task's."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _check(rows: list[list[Any]]) -> None:

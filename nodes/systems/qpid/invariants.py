@@ -208,6 +208,14 @@ class CopiesMatch(Watcher):
         self._programs.pop(node, None)
 
 
+class WindowUsed(Watcher):
+    """Nothing of its own: a primary is looked at after each of its steps."""
+
+    def look(self, node: str, program: Qpid, now: Observed, before: Observed | None) -> str:
+        """What waits for room waits only where there is none."""
+        return f"{now.held_back} waits for more, though its window has room" if now.held_back else ""
+
+
 class LevelsKept(Watcher):
     """Nothing of its own: a backup is looked at as it is."""
 
@@ -248,6 +256,8 @@ INVARIANTS = (
     Invariant("levels-kept", "what says of itself that it is not replicated is at no backup",
               "the document: Replicating configuration, qpid.replicate", LevelsKept,
               where={**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
+    Invariant("catch-up-window-used", "what a backup lacks is held back only while its window is full",
+              "browsing.py: eight groups may be under way while a backup catches up", WindowUsed, where=_MANAGED),
     STORE_HOLDS,
     same_state("of the same generation and group", {**_MANAGED, "as_documented": ("",), "standby": ("hot",)}),
 )  # fmt: skip

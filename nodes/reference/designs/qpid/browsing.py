@@ -54,8 +54,8 @@ class Browser:
 
     ``number`` is the last group that it has completed. Until ``live`` groups wait in ``held``, of ``held_bytes`` in
     all, behind what was there when it attached. ``counts``: completions wait for it; ``until``: for so long, unless it
-    is caught up; never where it is ``optional``. ``queues`` is there where each queue has a browser of its own (LM3 as
-    documented).
+    is caught up; never where it is ``optional``. ``waits``: what it lacks waits for room in its window. ``queues`` is
+    there where each queue has a browser of its own (LM3 as documented).
     """
 
     name: str
@@ -66,6 +66,7 @@ class Browser:
     live: bool = False
     counts: bool = True
     under_way: int = 0
+    waits: bool = False
     sent: int = 0
     caught_up_at: int = -1
     held: deque[tuple[int, list[Event]]] = field(default_factory=deque)
@@ -142,6 +143,11 @@ class Browsing:
         """The backups that catch up and could be sent more, each with how many groups it was sent."""
         return [(browser.name, browser.sent) for browser in self.browsers.values()
                 if not browser.live and browser.under_way < _WINDOW]
+
+    def held_back(self) -> str:
+        """A backup that catches up and is sent no more until it has answered, though its window has room; or none."""
+        return next((browser.name for browser in self.browsers.values()
+                     if browser.waits and browser.under_way < _WINDOW and not browser.moved.is_set()), "")
 
     # What they are told.
 
@@ -289,4 +295,6 @@ async def _window(browser: Browser) -> None:
     """Wait until there is room for one more group under way."""
     while browser.under_way >= _WINDOW:
         browser.moved.clear()
+        browser.waits = True
         await browser.moved.wait()
+        browser.waits = False

@@ -37,7 +37,8 @@ class NoQuorum(Exception):
 class Observed(NamedTuple):
     """What invariants look at: the broker's state, the term in which its manager made it primary (0: it did not),
     whether it may confirm and deliver, what its store says of itself; how often it has become ready, whether it may be
-    promoted, and may by a person's word; and the last group that it has told of, or completed."""
+    promoted, and may by a person's word; the last group that it has told of, or completed; and whom it sends nothing
+    of what it lacks though there is room in the window."""
 
     state: str
     term: int
@@ -48,6 +49,7 @@ class Observed(NamedTuple):
     eligible: bool
     vouched: bool
     number: int
+    held_back: str
 
 
 class Qpid:
@@ -144,10 +146,12 @@ class Qpid:
     def observed(self) -> Observed:
         """How this broker stands."""
         roles, status = self._roles, self._roles.store.now
-        leads = roles.primary is not None
+        primary = roles.primary
+        leads = primary is not None
         term = self._permission.term if leads and self._permission is not None else 0
         return Observed(roles.state, term, leads and self.confirms(), status.state, status.generation,
-                        roles.times_ready, roles.eligible, roles.forced, roles.number)  # fmt: skip
+                        roles.times_ready, roles.eligible, roles.forced, roles.number,
+                        primary.held_back() if primary is not None else "")  # fmt: skip
 
     def confirms(self) -> bool:
         """Whether this broker is primary, and may confirm and deliver now."""

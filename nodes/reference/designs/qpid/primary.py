@@ -349,6 +349,10 @@ class Primary:
         """The last group that backups were told of."""
         return self._browsing.number
 
+    def held_back(self) -> str:
+        """A backup that is sent nothing of what it lacks though its window has room, if there is one."""
+        return self._browsing.held_back()
+
     def pending(self) -> Pending:
         """What completions wait for, and which backups are not there."""
         found: dict[str, Collection[Hashable]] = {}
