@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from stormproof.contracts.deadline import Deadline, Plans, Waits
 
 PERIOD = 0.1
 """Simulated seconds between two looks at a node."""
+
+
+class _Standing:
+    """What has been pending under one name: the things themselves, since when each, and since when the oldest, as
+    seconds that counted in the run so far."""
+
+    __slots__ = ("oldest", "since", "things")
+
+    def __init__(self, things: list[Hashable], since: dict[Hashable, float]) -> None:
+        self.things = things
+        self.since = since
+        self.oldest = min(since.values())
 
 
 class Deadlines:
@@ -20,12 +33,12 @@ class Deadlines:
     """
 
     def __init__(self, claimed: Sequence[Deadline], options: Mapping[str, Any]) -> None:
-        self._claimed = [(each, each.name, each.seconds(options)) for each in claimed]
-        self._pending: dict[str, dict[Hashable, float]] = {}
-        """Name of a deadline -> how long each thing has been pending, in seconds that count."""
+        self._claimed = [(each, each.name, each.calm, each.seconds(options)) for each in claimed]
+        self._standing: dict[str, _Standing] = {}
         self._last: float | None = None
-        self._plans: bool | None = None
-        """Whether the program tells its plans, once it was asked."""
+        self._ran = self._calm = 0.0
+        """Seconds that it has run since the first look; those of them in which no fault was in force."""
+        self._planned: Callable[[], Mapping[str, Mapping[Hashable, float]]] | None = None
 
     def look(self, program: Waits, now: float, ran_on: float, calm_since: float | None) -> tuple[Deadline, str] | None:
         """Look at the program; what has been pending for too long, with what is wrong.
@@ -37,28 +50,36 @@ class Deadlines:
         """
         last = self._last
         self._last = now
-        ran = 0.0 if last is None else now - max(last, ran_on)
-        calm = 0.0 if last is None or calm_since is None else max(0.0, now - max(last, ran_on, calm_since))
-        if self._plans is None:
-            self._plans = isinstance(program, Plans)
-        pending, before = program.pending(), self._pending
-        planned = program.planned() if self._plans and isinstance(program, Plans) else {}
-        for deadline, name, seconds in self._claimed:
+        if last is None:
+            self._planned = program.planned if isinstance(program, Plans) else None
+        else:
+            self._ran += now - max(last, ran_on)
+            if calm_since is not None:
+                self._calm += max(0.0, now - max(last, ran_on, calm_since))
+        pending, standing = program.pending(), self._standing
+        planned = self._planned() if self._planned is not None else {}
+        for deadline, name, calm, seconds in self._claimed:
             found = pending.get(name)
             if not found:
-                before.pop(name, None)
+                standing.pop(name, None)
                 continue
-            known, left = before.get(name), planned.get(name)
-            if not (known or left):  # it has just begun
-                before[name] = dict.fromkeys(found, 0.0)
+            total = self._calm if calm else self._ran
+            known, things = standing.get(name), list(found)
+            if known is None or known.things != things:
+                before = known.since if known is not None else {}
+                known = standing[name] = _Standing(things, {thing: before.get(thing, total) for thing in things})
+            left = planned.get(name)
+            if not left:
+                if total - known.oldest > seconds + PERIOD:
+                    thing = next(each for each, since in known.since.items() if since == known.oldest)
+                    return deadline, _told(deadline, total - known.oldest, seconds, thing)
                 continue
-            more = calm if deadline.calm else ran
-            before[name] = now_known = {thing: known[thing] + more if known and thing in known else 0.0
-                                        for thing in found}  # fmt: skip
-            lasts = {thing: lasted + left.get(thing, 0.0) for thing, lasted in now_known.items()} if left else now_known
-            longest = max(lasts.values())
+            lasts = {thing: total - since + left.get(thing, 0.0) for thing, since in known.since.items()}
+            thing, longest = max(lasts.items(), key=itemgetter(1))
             if longest > seconds + PERIOD:
-                thing = next(each for each, lasted in lasts.items() if lasted == longest)
-                plan = " by its own plan" if longest > now_known[thing] else ""
-                return deadline, f"{deadline.what} for {longest:.3g} s{plan}, and may be for {seconds:.3g} s ({thing})"
+                return deadline, _told(deadline, longest, seconds, thing, " by its own plan" * (thing in left))
         return None
+
+
+def _told(deadline: Deadline, lasted: float, seconds: float, thing: Hashable, plan: str = "") -> str:
+    return f"{deadline.what} for {lasted:.3g} s{plan}, and may be for {seconds:.3g} s ({thing})"
