@@ -132,7 +132,9 @@ def _check(store: Path) -> None:
     from checkers.job import check_runs, summarize
 
     run_dirs = sorted(path for path in store.iterdir() if (path / HISTORY).exists())
-    rows = check_runs(warm.context(), run_dirs)
+    ahead = warm.judge_ahead(run_dirs)
+    spark = warm.context()
+    rows = check_runs(spark, run_dirs, ahead=ahead.stop() if ahead is not None else None)
     summarize(None, store)
     print(" ".join(row.verdict for row in rows), flush=True)
     warm.abandon()

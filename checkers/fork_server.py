@@ -1,9 +1,10 @@
-"""A process that imports what Spark's Python workers need while the JVM starts, and forks Spark's daemon when asked.
+"""A process that imports what Spark's Python workers need while the JVM starts, and forks who needs it when asked.
 
 The JVM starts its daemon of Python workers at the first task, and that imports NumPy, Arrow, Numba and the kernels: a
 second, in which nothing else happens. A fork server (the term is that of Python's ``multiprocessing``) has done so by
 then, beside the JVM, on another core. The daemon that the JVM starts (``checkers.daemon``) hands its place over to a
-fork: its standard streams, its variables. Without a server it does all itself.
+fork: its standard streams, its variables. Without a server it does all itself. Another fork judges runs until Spark is
+there (``checkers.head_start``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ _LENGTH = struct.Struct("!I")
 _STREAMS = (0, 1, 2)
 _BEGUN, _FAILED = b"b", b"f"
 _WORKER_NEEDS = (
+    "checkers.head_start",
     "checkers.job",
     "checkers.run_check",
     "pyarrow.parquet",
@@ -49,11 +51,15 @@ class ForkServer:
         if len(os.fsencode(self.place)) > _LONGEST_PATH:
             return
         # A daemon that does without is as good, and says itself what is wrong.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
+            # Whoever asks from now on waits until everything is imported.
+            listener.bind(str(self.place))
+            listener.listen()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(self.place)], stdin=subprocess.PIPE,
+                [sys.executable, "-m", __name__, str(listener.fileno())], stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **variables},
-            )
+                pass_fds=(listener.fileno(),),
+            )  # fmt: skip
 
     def stop(self) -> None:
         """End the server; daemons that it has forked end with their JVM."""
@@ -68,22 +74,43 @@ class ForkServer:
 def hand_over(place: str) -> int | None:
     """Let a fork of the server be the daemon in this process's stead, and wait for its end; its exit status, or None
     if there is no server."""
-    with socket.socket(socket.AF_UNIX) as server:
-        try:
-            server.connect(place)
-            told = json.dumps({
-                "environ": dict(os.environ), "argv": sys.argv, "path": sys.path, "cwd": str(Path.cwd()),
-                "files": resource.getrlimit(resource.RLIMIT_NOFILE),
-            }).encode()  # fmt: skip
-            socket.send_fds(server, [_LENGTH.pack(len(told))], _STREAMS)
-            server.sendall(told)
-            if not server.recv(1):
-                return None
-        except OSError:
+    try:
+        server = ask(place, {"argv": sys.argv}, _STREAMS)
+        if not has_begun(server):
+            server.close()
             return None
-        with contextlib.suppress(OSError):
-            return int(server.recv(1) == _FAILED)  # or nothing, at its end
+    except OSError:
+        return None
+    with server, contextlib.suppress(OSError):
+        return int(server.recv(1) == _FAILED)  # or nothing, at its end
     return 1
+
+
+def ask(place: str, told: Mapping[str, Any], streams: Sequence[int]) -> socket.socket:
+    """A connection with what will be a new fork of the server, once that has imported everything: with these standard
+    ``streams``, this process's variables, path and limits. ``told`` says what it is for.
+
+    Raises:
+        OSError: there is no server.
+    """
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.connect(place)
+        whole = json.dumps({
+            "environ": dict(os.environ), "path": sys.path, "cwd": str(Path.cwd()),
+            "files": resource.getrlimit(resource.RLIMIT_NOFILE), **told,
+        }).encode()  # fmt: skip
+        socket.send_fds(server, [_LENGTH.pack(len(whole))], streams)
+        server.sendall(whole)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def has_begun(server: socket.socket) -> bool:
+    """Wait until the fork has begun; False if it has not come to that. Raises OSError likewise."""
+    return server.recv(1) == _BEGUN
 
 
 def load() -> None:
@@ -108,13 +135,11 @@ def serve() -> None:
     daemon.manager()
 
 
-def _listen(place: str) -> None:
+def _listen(listening: int) -> None:
     """Import everything, then fork for each that asks, until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(place)
-        listener.listen()
+    with socket.socket(fileno=listening) as listener:
         load()
         while True:
             ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -123,12 +148,13 @@ def _listen(place: str) -> None:
             asking, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _become_daemon(asking)
+                _become(asking)
             asking.close()
 
 
-def _become_daemon(asking: socket.socket) -> None:
-    """Take over the streams, variables and limits of whoever asks, and be Spark's daemon; does not return."""
+def _become(asking: socket.socket) -> None:
+    """Take over the streams, variables and limits of whoever asks, and be Spark's daemon, or judge the runs that are
+    named; does not return."""
     status = 1
     try:
         head, streams, _, _ = socket.recv_fds(asking, _LENGTH.size, len(_STREAMS))
@@ -139,10 +165,16 @@ def _become_daemon(asking: socket.socket) -> None:
         os.environ.clear()
         os.environ.update(told["environ"])
         os.chdir(told["cwd"])
-        sys.argv, sys.path[:] = told["argv"], told["path"]
+        sys.argv, sys.path[:] = told.get("argv", sys.argv), told["path"]
         resource.setrlimit(resource.RLIMIT_NOFILE, told["files"])
         asking.sendall(_BEGUN)
-        serve()
+        if "judge" in told:
+            from checkers.head_start import judge
+
+            judge([Path(run) for run in told["judge"]], asking)
+            status = 0
+        else:
+            serve()
     except SystemExit as error:  # as Spark's daemon ends
         status = error.code if isinstance(error.code, int) else 1
     except Exception:
@@ -162,4 +194,4 @@ def _read(asking: socket.socket, length: int) -> bytes:
 
 
 if __name__ == "__main__":
-    _listen(sys.argv[1])
+    _listen(int(sys.argv[1]))

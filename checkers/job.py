@@ -88,23 +88,25 @@ class SummaryRow:
 
 def check_runs(
     spark: Any, run_dirs: Iterable[Path], progress: Progress | None = None, *, prepare: Prepare | None = None,
-    refused: list[str] | None = None,
+    refused: list[str] | None = None, ahead: pa.Table | None = None,
 ) -> list[VerdictRow]:  # fmt: skip
     """Check runs, store each verdict in its run's folder, and add it to the store's lake. ``spark`` is a context.
 
     Returns one row per run, in the order given. Each process that checks calls ``prepare`` first: it loads plug-ins,
     and a verdict that was made with any does not say what it rests on. ``refused`` takes in what could not be stored,
-    and why; without it that is an error.
+    and why; without it that is an error. ``ahead`` are rows of runs that were judged already (``head_start``).
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.
         StormproofError: a verdict or the table can't be stored.
     """
     wanted = [path.resolve() for path in run_dirs]
-    tables = []
-    for start in range(0, len(wanted), RUNS_A_JOB):
-        part = wanted[start : start + RUNS_A_JOB]
-        report = None if progress is None else _shifted(progress, start, len(wanted))
+    tables = [] if ahead is None or not ahead.num_rows else [ahead]
+    judged_ahead = set(ahead.column("run_dir").to_pylist()) if ahead is not None else set()
+    left = [path for path in wanted if str(path) not in judged_ahead]
+    for start in range(0, len(left), RUNS_A_JOB):
+        part = left[start : start + RUNS_A_JOB]
+        report = None if progress is None else _shifted(progress, len(wanted) - len(left) + start, len(wanted))
         tables.append(_run_job(spark, part, report, prepare))
     if not tables:
         return []
@@ -190,7 +192,7 @@ def _given_up(run_dir: Path, error: TaskDied) -> pa.Table:
         write_verdict(run_dir, verdict)
     except OSError as refused:
         trouble = f"{run_dir}: {refused.strerror or refused}"
-    return pa.Table.from_batches([verdict_row(run_dir, verdict, trouble)])
+    return pa.Table.from_pylist([verdict_row(run_dir, verdict, trouble)], VERDICT_ROWS)
 
 
 def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: Budget | None = None,
@@ -203,7 +205,7 @@ def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: B
     def judge(positions: Iterable[int]) -> Iterator[pa.RecordBatch]:
         begin()
         stores: set[Path] = set()
-        rows: list[pa.RecordBatch] = []
+        rows: list[dict[str, Any]] = []
         for position in positions:
             path = paths[position]
             if Path(path).parent not in stores:
@@ -211,10 +213,10 @@ def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: B
                 stores.add(Path(path).parent)
             rows.append(check_and_store(Path(path), noted=prepare is None, budget=budget, found=known.get(path, ())))
             if len(rows) == _ROWS_AT_ONCE:
-                yield pa.concat_batches(rows)
+                yield pa.RecordBatch.from_pylist(rows, VERDICT_ROWS)
                 rows.clear()
         if rows:
-            yield pa.concat_batches(rows)
+            yield pa.RecordBatch.from_pylist(rows, VERDICT_ROWS)
 
     return judge
 
@@ -270,7 +272,7 @@ def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
 
 def check_and_store(
     run_dir: Path, *, noted: bool = True, budget: Budget | None = None, found: Sequence[bytes] = ()
-) -> pa.RecordBatch:
+) -> dict[str, Any]:
     """Check one run, store its verdict beside it, and return its row.
 
     ``noted``: the verdict says what it rests on, so that the run need not be judged again. ``budget`` bounds the memory
@@ -314,15 +316,14 @@ def judged(run_dir: Path, budget: Budget | None, found: Sequence[bytes] = ()
         return None, unjudged(run_dir.name, str(error), str(error))
 
 
-def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> pa.RecordBatch:
-    """A run's row; ``trouble`` says why its verdict could not be stored."""
-    row = {
+def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> dict[str, Any]:
+    """A run's row of ``VERDICT_ROWS``; ``trouble`` says why its verdict could not be stored."""
+    return {
         "run_dir": str(run_dir), "run": verdict.run, "verdict": verdict.verdict, "sentence": verdict.sentence,
         "anomalies": json.dumps(verdict.anomalies),
         "checks": json.dumps([[check.check, check.outcome.verdict] for check in verdict.checks]),
         "trouble": trouble, "damage": verdict.damage, "lake": lake.packed(lake.row_of(run_dir, verdict)),
     }  # fmt: skip
-    return pa.RecordBatch.from_pylist([row], schema=VERDICT_ROWS)
 
 
 def row_of_verdict(run_dir: Path, verdict: Verdict) -> VerdictRow:

@@ -196,7 +196,7 @@ def _put(store: ObjectStore, run_dir: Path, before: set[str]) -> None:
 def _row(store: ObjectStore, run: str, verdict: Verdict, trouble: str | None, taken: int | None, run_dir: Path
          ) -> pa.RecordBatch:  # fmt: skip
     """A run's row; ``taken`` is when the verdict was written that is taken over."""
-    (row,) = verdict_row(run_dir, verdict, trouble).to_pylist()
+    row = verdict_row(run_dir, verdict, trouble)
     when = taken
     if when is None:
         when = _written({name: item for name in (VERDICT_FILE, NIGHT_FILE)

@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from checkers import fork_server, shipping
+from checkers import fork_server, gateway, shipping
 from checkers.caches import cache_dir
 from checkers.fork_server import ForkServer
 from checkers.java import Java, find_java
@@ -31,6 +31,9 @@ from checkers.spark_failures import words_of
 from stormproof.errors import SparkFailed, StormproofError, UsageError
 from stormproof.limits import demand_files
 from stormproof.made import PREFIX, OwnFolder
+
+if TYPE_CHECKING:
+    from checkers.head_start import HeadStart
 
 LOCAL_MASTER = "local[*]"
 SHIPPED = "STORMPROOF_SPARK_ENV"
@@ -44,7 +47,7 @@ _LOG_TAIL = 2000
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
-_RECORDED = "jobs of RDDs, a session"
+_RECORDED = "jobs of RDDs, a session, the command noted"
 """What ``checkers.prepare`` has Spark do while the archive is recorded: that of another set would lack classes."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
@@ -117,7 +120,6 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         SparkFailed: Spark did not start; the message says why.
     """
     from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
 
     with _start_lock:
         running = SparkContext._active_spark_context
@@ -131,8 +133,8 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
         with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
             try:
-                gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})
-                context = SparkContext(gateway=gateway, conf=conf)
+                jvm = SparkContext._gateway or _start_jvm(conf, java, master, record_archive, log)
+                context = SparkContext(gateway=jvm, conf=conf)
                 context.setLogLevel("OFF")
                 # Its thread would print a traceback when the JVM hangs up.
                 context._accumulatorServer.handle_error = lambda request, address: None
@@ -141,6 +143,22 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
                 if SparkContext._gateway is None:
                     _clean_up()
                 raise SparkFailed(f"Spark did not start on {master}: {_reason(error, log)}") from error
+
+
+def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, log: IO[bytes]) -> Any:
+    """The gateway to a new JVM: by the command that was noted, on this machine, else as PySpark starts one."""
+    from pyspark.java_gateway import launch_gateway
+
+    options, archive = _driver_options(java, record_archive), archive_path(java)
+    note = archive.with_suffix(".json") if archive is not None else None
+    if note is not None and record_archive is None and master.startswith("local"):
+        command = gateway.noted_command(note)
+        if command and (started := gateway.start_jvm(command, options, spark_folder(), log)) is not None:
+            return started
+    started = launch_gateway(conf, {"stdout": log, "stderr": log})
+    if note is not None and record_archive is not None:
+        gateway.note_command(started.proc.pid, options, note)
+    return started
 
 
 def _start_fork_server() -> None:
@@ -163,8 +181,6 @@ def _worker_variables() -> dict[str, str]:
 def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str, str]:
     local = master.startswith("local")
     folder = spark_folder()
-    options = [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
-               *_archive_options(java, record_archive)]
     settings = {
         "spark.master": _with_retries(master),
         "spark.app.name": "stormproof check",
@@ -173,7 +189,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.jars.ivy": str(folder / "ivy"),  # else in the home of the user, who may have none
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.driver.extraJavaOptions": " ".join(_driver_options(java, record_archive)),
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "checkers.daemon",
         **{f"spark.executorEnv.{name}": value for name, value in _worker_variables().items()},
@@ -192,6 +208,12 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         settings |= {"spark.archives": f"{archive}#{shipping.UNPACKED}",
                      "spark.executorEnv.PYTHONPATH": shipping.python_path()}  # fmt: skip
     return settings if local else {**_of_the_cluster(), **settings}
+
+
+def _driver_options(java: Java, record_archive: Path | None) -> list[str]:
+    folder = spark_folder()
+    return [*_JVM_OPTIONS, f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
+            *_archive_options(java, record_archive)]
 
 
 def _of_the_cluster() -> dict[str, str]:
@@ -366,10 +388,11 @@ def stop_spark() -> None:
         _clean_up()
 
 
-def _terminate(spark_context: Any) -> None:
+def _terminate(spark_context: Any, local: bool) -> None:
+    """End the JVM: at once where nobody else knows of it, in order where it has to take leave of a cluster."""
     gateway = spark_context._gateway
     if gateway is not None:
-        gateway.proc.terminate()
+        (gateway.proc.kill if local else gateway.proc.terminate)()
 
 
 def _forget_spark(spark_context: Any) -> None:
@@ -434,6 +457,8 @@ class SparkWarmup:
         demand_master(master)
         # A context that was there before belongs to somebody else in this process, who will stop it.
         self._owner = not _is_running()
+        if self._owner and master.startswith("local"):
+            _start_fork_server()
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
@@ -462,6 +487,12 @@ class SparkWarmup:
             raise SparkFailed(f"Spark did not start on {self._master}: {words_of(self._error)}") from self._error
         return self._context
 
+    def judge_ahead(self, run_dirs: Sequence[Path]) -> HeadStart | None:
+        """Have runs judged until the context has started; None where there is nobody who could."""
+        from checkers.head_start import HeadStart
+
+        return HeadStart([run.resolve() for run in run_dirs], _server.place) if _server is not None else None
+
     def stop(self) -> None:
         """End the context and its JVM, if this object started them."""
         self._thread.join()
@@ -477,11 +508,11 @@ class SparkWarmup:
 
         while True:
             if self._owner:
-                _terminate(SparkContext)
+                _terminate(SparkContext, self._master.startswith("local"))
             # A thread that is still at it when the interpreter ends would abort the process.
             self._thread.join(_ABANDON_SECONDS)
             if not self._thread.is_alive():
                 break
         if self._owner:
-            _terminate(SparkContext)
+            _terminate(SparkContext, self._master.startswith("local"))
             _forget_spark(SparkContext)

@@ -106,9 +106,11 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str, again: bool, t
                 warm = warm or SparkWarmup(master)
             if warm is not None:
                 status.update(f"checking {len(left)} runs")
+                ahead = warm.judge_ahead(left) if plugins.preparation() is None else None
+                spark = warm.context()
                 fresh = check_runs(
-                    warm.context(), left, lambda done, total: status.update(f"checked {done} of {total} runs"),
-                    prepare=plugins.preparation(), refused=refused,
+                    spark, left, lambda done, total: status.update(f"checked {done} of {total} runs"),
+                    prepare=plugins.preparation(), refused=refused, ahead=ahead.stop() if ahead is not None else None,
                 )
                 known |= dict(zip(left, fresh, strict=True))
             try:

@@ -136,7 +136,7 @@ def _simulated(case: Seeded, seed: int, store: Path, staging: Path, keep: str) -
     if verdict is None or result.run_dir is None:
         return pa.RecordBatch.from_pylist([{"result": packed}], schema=_ROWS)
     row = verdict_row(result.run_dir, verdict, None)
-    return pa.RecordBatch.from_arrays([*row.columns, pa.array([packed], _RESULT.type)], schema=_ROWS)
+    return pa.RecordBatch.from_pylist([{**row, _RESULT.name: packed}], schema=_ROWS)
 
 
 def _results(table: pa.Table, wanted: int) -> list[SeedResult]:

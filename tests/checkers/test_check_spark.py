@@ -152,7 +152,7 @@ def test_a_verdict_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     (run_dir / "verdict.json").mkdir()
     with pytest.raises(StormproofError, match=f"could not be stored: {run_dir}"):
         check_runs(spark, [run_dir])
-    assert check_and_store(run_dir).column("verdict").to_pylist()[0] == "invalid"
+    assert check_and_store(run_dir)["verdict"] == "invalid"
 
 
 def test_a_verdict_that_cannot_be_stored_is_told_beside_the_others(

@@ -144,7 +144,7 @@ def test_what_takes_more_than_it_was_thought_to_is_told(tmp_path: Path, monkeypa
     monkeypatch.setattr(memory, "_LOOK_AT", 1)
     write_run(tmp_path / "r", 500, 1)
     monkeypatch.setattr("checkers.run_check.check_in_memory", lambda run_dir: np.ones(1 << 31))
-    row = check_and_store(tmp_path / "r", budget=Budget(1 << 30, f"{OURS}-more")).to_pylist()[0]
+    row = check_and_store(tmp_path / "r", budget=Budget(1 << 30, f"{OURS}-more"))
     assert row["verdict"] == "unknown" and "judging it took more than" in row["damage"]
     assert "judged" not in read_verdict(tmp_path / "r")
     assert np.ones(1 << 28, dtype=np.int8).sum() == 1 << 28, "the limit is gone"

@@ -305,7 +305,7 @@ def test_a_page_that_cannot_be_made_is_told_and_costs_no_verdict(
 
     monkeypatch.setattr(linearizable, "_page", broken)
     run_dir = store_run(tmp_path / "r", [*TWICE, *drained()])
-    (trouble, *_) = check_and_store(run_dir).column("trouble").to_pylist()
+    trouble = check_and_store(run_dir)["trouble"]
     assert trouble.endswith("a page of its verdict can't be made (RuntimeError: no ink)")
     assert read_verdict(run_dir)["verdict"] == INVALID
 

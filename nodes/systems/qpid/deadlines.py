@@ -87,9 +87,9 @@ QPID_DEADLINES = (
     ),
     Deadline(
         "slow-backup",
-        {"catchup_timeout": 1, "detection_timeout": 0.5},
-        0.3,
-        "completions wait catchup_timeout for who is not caught up",
+        {"catchup_timeout": 1, "detection_timeout": 0.25},
+        0.1,
+        "completions wait catchup_timeout for who is not caught up; primary.py looks in each quarter of detection_timeout",
         ("clock",),
         _OURS,
         "completions wait for a backup that does not catch up",
