@@ -17,7 +17,7 @@ from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
-_KEPT, _SLACK = 9, 150
+_KEPT, _SLACK = 9, 30
 """Entries that the log may hold: so many times those that are kept for others, and what one batch may bring."""
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 
