@@ -50,13 +50,15 @@ from stormproof.history.undo import CONDITIONS, POWER, RESUME, START
 from stormproof.history.undo import NETWORK as UNDO_NETWORK
 from stormproof.test import Test
 
-KILLS, LOSES_POWER, STANDS_STILL, IS_CUT_OFF, IS_DELAYED = POINT_ACTS
+KILLS, LOSES_POWER, STANDS_STILL, IS_CUT_OFF, IS_DELAYED, IS_HEARD_BY_SOME = POINT_ACTS
 ENDS, LINKS = (KILLS, LOSES_POWER), (IS_CUT_OFF, IS_DELAYED)
 AT = Option("points_at", ANY_KIND, "named points (`stormproof list points`) joined by commas, or any in turn")
 HITS = (1, 1, 1, 1, 2, 3, 5, 10, 30)
 """For the how many-th time a program must come there."""
 SECONDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)
 """How long one stands still, where the lengths of faults are not given."""
+LAST_SECONDS = (0.0, 0.02, 0.1, 0.3, 1.0)
+"""For how long one is heard by some only, before it loses its power."""
 AFTER_SHARE = 0.4
 """Share of those that are to end which do and say first what they were about to: what was promised is told."""
 SEEN_SHARE = 0.5
@@ -75,12 +77,14 @@ class Points(Fault):
     needs = (POINTS,)
     kind_undo: ClassVar[Mapping[str, str]] = {
         LOSES_POWER: POWER, STANDS_STILL: RESUME, IS_CUT_OFF: UNDO_NETWORK, IS_DELAYED: CONDITIONS,
+        IS_HEARD_BY_SOME: POWER,
     }  # fmt: skip
     kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {
         KILLS: frozenset({ENDS_PROCESS, STRIKES_LATER}), LOSES_POWER: frozenset({ENDS_PROCESS, STRIKES_LATER}),
         STANDS_STILL: frozenset({STOPS_TIME, STRIKES_LATER}),
         IS_CUT_OFF: frozenset({DELAYS_MESSAGES, STRIKES_LATER}),
         IS_DELAYED: frozenset({DELAYS_MESSAGES, STRIKES_LATER}),
+        IS_HEARD_BY_SOME: frozenset({ENDS_PROCESS, DELAYS_MESSAGES, STRIKES_LATER}),
     }  # fmt: skip
     kinds = POINT_ACTS
     drawn = 4
@@ -114,20 +118,27 @@ class Points(Fault):
         running, note = facts.eligible(), ""
         if not running:
             raise Infeasible("no node is running")
-        if kind in LINKS and len(facts.topology.machines or facts.nodes) < 2 and _in_turn(facts.options):
+        machines = facts.topology.machines or facts.nodes
+        if kind in LINKS and len(machines) < 2 and _in_turn(facts.options):
             kind, note = KILLS, f"; nothing to {kind} here"
+        if kind == IS_HEARD_BY_SOME and len(machines) < 3 and _in_turn(facts.options):
+            kind, note = LOSES_POWER, "; too few hear it for some only to do so"
         if kind not in LINKS and facts.may_go_down() < 1:
             raise Infeasible(f"{len(facts.nodes) - len(running)} of {len(facts.nodes)} nodes are down already")
         point, hit = self._point(facts, rng), rng.choice(HITS)
         links: Mapping[str, frozenset[Link]] = {}
-        if kind in LINKS:
+        if kind == IS_HEARD_BY_SOME:
+            links = _deaf_links(facts, rng)
+        elif kind in LINKS:
             links = _links(facts, rng)
+        if kind in (*LINKS, IS_HEARD_BY_SOME):
             running = [node for node in running if links[node]]
             if not running:
                 raise Infeasible("there is no link to another machine")
         conditions = LinkConditions(delay=round(rng.choice((0.02, 0.1, 0.3, 1.0)), 3)) if kind == IS_DELAYED else None
+        seconds = rng.choice(LAST_SECONDS if kind == IS_HEARD_BY_SOME else _lengths(facts.options))
         strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
-                             facts.max_down, rng.choice(_lengths(facts.options)), links, conditions,
+                             facts.max_down, seconds, links, conditions,
                              kind in ENDS and rng.random() < AFTER_SHARE)
         return FaultPlan(kind, tuple(running), note=f"at {point}{note}", strike=strike)
 
@@ -187,8 +198,14 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
         if left > 0:
             await asyncio.sleep(left)
         return {"seconds": strike.seconds}, True
+    shown: dict[str, Any] = {}
+    if strike.act == IS_HEARD_BY_SOME:
+        left = struck.time + strike.seconds - asyncio.get_running_loop().time()
+        if left >= 0:
+            await asyncio.sleep(left + _STEP)
+        shown["packets"] = {arrow(link): count for link, count in _points(cluster).lift().items()}
     before = await backend.process(*place)
-    if strike.act == LOSES_POWER:
+    if strike.act in (LOSES_POWER, IS_HEARD_BY_SOME):
         assert isinstance(backend, PowerControl)
         await backend.power_on([struck.machine])
         await cluster.start_node(struck.machine)
@@ -196,7 +213,7 @@ async def _set_right(cluster: Cluster, strike: PointStrike, struck: StruckPoint)
         await cluster.start_program(*place)
     after = await await_state(backend, *place, RUNNING)
     ended = before.state == DEAD or before.pid != struck.pid  # it may have been started again meanwhile
-    return {"pid": struck.pid, "before": told(before), "later": told(after)}, ended
+    return {**shown, "pid": struck.pid, "before": told(before), "later": told(after)}, ended
 
 
 def _in_turn(options: Mapping[str, Any]) -> bool:
@@ -230,6 +247,18 @@ def _links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]
         sent = across(facts, networks, near, far, hosts if beside else ())
         got = across(facts, networks, far, near, hosts if beside else ())
         found[node] = {"both": sent | got, "from": sent, "to": got}[ways]
+    return found
+
+
+def _deaf_links(facts: ClusterFacts, rng: random.Random) -> dict[str, frozenset[Link]]:
+    """By node, the links from it to some of the others, but not to all."""
+    machines = list(facts.topology.machines or facts.nodes)
+    networks = networks_hit(facts, rng)
+    found: dict[str, frozenset[Link]] = {}
+    for node in facts.nodes:
+        others = [name for name in machines if name != node]
+        deaf = rng.sample(others, rng.randint(1, len(others) - 1)) if len(others) > 1 else []
+        found[node] = across(facts, networks, [node], deaf, ())
     return found
 
 

@@ -9,7 +9,7 @@ from harness.sim.loop import Process
 from harness.sim.network import Network
 from stormproof.contracts.backend import DEAD, Link, LinkConditions, PointStrike, StruckPoint
 
-ENDS, PAUSES = ("kill", "power"), "pause"
+ENDS, PAUSES, PARTIAL = ("kill", "power"), "pause", "partial"
 
 
 class SimPoints:
@@ -86,7 +86,7 @@ class SimPoints:
         if process.state == DEAD or process.busy or program not in strike.programs.get(machine, ()):
             return
         self._left -= 1
-        harms = strike.act in ENDS or strike.act == PAUSES
+        harms = strike.act in (*ENDS, PAUSES, PARTIAL)
         if self._left > 0 or (harms and machine in strike.nodes and self._down(strike.nodes) >= strike.most_down):
             return
         self._armed = None
@@ -104,6 +104,8 @@ class SimPoints:
         if strike.conditions is None:
             self._cut = links
             self.set_cut(self._wanted_cut)
+            if strike.act == PARTIAL:
+                self._network.loop.after(strike.seconds, self._end, machine, program, True)
         else:
             self._suffering = dict.fromkeys(sorted(links), strike.conditions)
             self.set_conditions(self._wanted_conditions)

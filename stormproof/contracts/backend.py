@@ -464,7 +464,9 @@ class PointStrike:
 
     ``act`` is one of ``POINT_ACTS``: ``kill`` ends it there; ``power`` takes its machine's power, with what was not
     synced; ``pause`` lets it stand still there for ``seconds``, with what arrives meanwhile unread; ``cut`` loses every
-    packet on the ``links`` of its machine from then on, ``delay`` lets them suffer by ``conditions``. ``programs`` are
+    packet on the ``links`` of its machine from then on, ``delay`` lets them suffer by ``conditions``; ``partial`` loses
+    every packet on the ``links``, and the machine's power after ``seconds``, so that some only have heard what it said
+    last (a broadcast that the sender's crash leaves incomplete). ``programs`` are
     those that may be struck, by machine. ``after``: one that is to end first does and says what it was about to, and
     nothing more. Nobody is ended or paused there while ``most_down`` of ``nodes`` are down.
     """
@@ -481,7 +483,7 @@ class PointStrike:
     after: bool = False
 
 
-POINT_ACTS = ("kill", "power", "pause", "cut", "delay")
+POINT_ACTS = ("kill", "power", "pause", "cut", "delay", "partial")
 
 
 @dataclass(frozen=True)

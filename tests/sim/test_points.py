@@ -105,6 +105,34 @@ def test_links_suffer_from_the_strike_on_beside_what_others_do_to_them(condition
     assert network.passes(ours) and not network.passes(theirs)
 
 
+def test_who_is_heard_by_some_only_goes_on_for_a_moment_and_loses_its_power() -> None:
+    at = Points()
+    network, lost = at.world.network, ("n1", "n2")
+    at.arm("partial", links={"n1": frozenset({lost})}, seconds=0.1)
+    at.come("here")
+    assert not at.ended and not network.passes(lost) and network.passes(("n2", "n1"))
+    at.world.loop.after(0.2, at.world.loop.stop)
+    at.world.loop.run_forever()
+    assert at.ended == [("n1", True)]
+    assert at.points.lift() == {lost: 1} and network.passes(lost)
+
+
+def test_somebody_always_hears_who_is_heard_by_some_only(tmp_path: Path) -> None:
+    hits = struck(simulated(stormy("qpid", points_kind="partial", points_at="qpid.stored"), tmp_path))
+    assert hits
+    for row in hits:
+        links = row["evidence"]["packets"]
+        assert len(links) == 1, "of two others one is deaf"
+        assert all(link.startswith(row["targets"][0]) for link in links)
+        assert row["evidence"]["before"]["state"] == "dead"
+
+
+def test_where_nobody_hears_it_none_is_heard_by_some_only(tmp_path: Path) -> None:
+    assert struck(simulated(stormy("standalone", points_kind="partial"), tmp_path / "asked")) == []
+    hits = struck(simulated(stormy("standalone"), tmp_path / "in turn"))
+    assert hits and "partial" not in {row["kind"] for row in hits}
+
+
 STORMY: Mapping[str, Mapping[str, Any]] = {
     "joram": {"log_keep": 5, "transfer_chunk": 24, "detection_timeout": 0.5, "idle_timeout": 2.0},
     "icestorm": {}, "qpid": {"catchup_chunk": 100}, "fiorano": {"lease": 0.5}, "standalone": {},

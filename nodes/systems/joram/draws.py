@@ -12,7 +12,7 @@ DRAWING = Drawing(
         Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         *REMEMBERED,
-        Draw("log_keep", (5, 20, 100), 0.4),
+        Draw("log_keep", (5, 5, 20, 100), 0.5),
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),
         Draw("send_window", (200, 2000), 0.5),
