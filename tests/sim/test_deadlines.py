@@ -94,7 +94,7 @@ def test_names_are_told_apart_and_settings_are_there() -> None:
     ("merges-lowest-first", "merge", "kill", 1), ("turns-of-twenty", "turn-1", "kill", 1),
     ("hello-late", "greeting", "kill,partition", 12), ("ballots-rarely", "candidacy", "kill", 1),
     ("idle-timer-goes-on", "idle-client", "points", 3),
-    ("election-without-end", "election", "points,kill", 1),
+    ("election-without-end", "election", "points,kill", 4),
     pytest.param("heartbeats-late", "silent-master", "kill", 1, marks=pytest.mark.soak),
     pytest.param("expected-for-long", "expected", "kill", 3, marks=pytest.mark.soak),
 ])  # fmt: skip
