@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 from harness.sim.errors import SimulationError, Struck
 from harness.sim.livelock import PORTION, WATCHED, Limit, Livelock, Watch, label
 
+_LOG = logging.getLogger("stormproof.simulation")
+
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
 TURN = 1e-6
@@ -309,6 +311,15 @@ class SimLoop(asyncio.BaseEventLoop):
                             **_: Any) -> Any:
         """Listen on the simulated network."""
         return self.network.listen(protocol_factory, str(host), int(port), _OWNER.get())
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Note in the run's log a failure that nobody waits for: a real node would write it on its standard error."""
+        of = context.get("future")
+        if of is None:
+            super().default_exception_handler(context)
+        else:
+            name = of.get_name() if isinstance(of, asyncio.Task) else "a future"
+            _LOG.info("%s: %s, %r", context["message"], name, context.get("exception"))
 
     # What the simulated system asks.
 

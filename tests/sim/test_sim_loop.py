@@ -182,3 +182,21 @@ def test_a_clock_that_changes_its_rate_neither_jumps_nor_betrays_its_timers() ->
     assert jump == pytest.approx(0.0, abs=1e-6)
     assert waited == pytest.approx(10.0, abs=1e-3)
     assert took == pytest.approx(15.0, abs=1e-2)
+
+
+def test_a_failure_that_nobody_waits_for_is_logged_and_not_printed(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fails() -> None:
+        raise OSError("no room")
+
+    async def scenario(world: World) -> None:
+        world.n1.spawn(fails(), "one")
+        await asyncio.sleep(0.1)
+        world.n1._tasks.clear()
+
+    with caplog.at_level("INFO", "stormproof.simulation"):
+        in_world(scenario)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Task exception was never retrieved: one, OSError('no room')"]
+    assert capsys.readouterr().err == ""
