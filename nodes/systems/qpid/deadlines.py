@@ -89,7 +89,7 @@ QPID_DEADLINES = (
         "slow-backup",
         {"catchup_timeout": 1, "detection_timeout": 0.25},
         0.1,
-        "completions wait catchup_timeout for who is not caught up; primary.py looks in each quarter of detection_timeout",
+        "completions wait catchup_timeout for who is not caught up; looked at in each quarter of detection_timeout",
         ("clock",),
         _OURS,
         "completions wait for a backup that does not catch up",
