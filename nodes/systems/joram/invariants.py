@@ -17,8 +17,10 @@ from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
-_KEPT, _SLACK = 9, 30
+_KEPT, _SLACK = 9, 150
 """Entries that the log may hold: so many times those that are kept for others, and what one batch may bring."""
+_FOR_THE_SLOW = 8
+"""So many times those that are kept for others does a master keep for one that lags."""
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
 
 
@@ -113,14 +115,27 @@ class RestsAfterStart(Watcher):
 
 
 class LogIsShort(Watcher):
-    """Nothing of its own: a replica is looked at as it is."""
+    """Who was sending somebody the whole state when it was last looked at."""
+
+    def __init__(self) -> None:
+        self._sending: set[str] = set()
 
     def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
-        """Where nobody is sent the whole state, the log holds no more of what is committed than is kept for others."""
-        held, most = now.committed - now.base, _KEPT * program.log_keep + _SLACK
-        if held <= most or program.transfers:
+        """Where nobody is sent the whole state, the log holds no more of what is committed than is kept for others.
+
+        A master has dropped what is too much when it writes to its disk: but for what was committed in that step.
+        """
+        keep, sent = program.log_keep, node in self._sending
+        if program.transfers:
+            self._sending.add(node)
             return ""
-        return f"its log holds {held} entries that are committed, and {most} are enough"
+        self._sending.discard(node)
+        held, most = now.committed - now.base, _KEPT * keep + _SLACK
+        wrote = (before is not None and before.leads == now.leads > 0 and before.promised == now.promised
+                 and now.durable > before.durable)  # fmt: skip
+        if before is not None and wrote and not sent:
+            held, most = before.committed - now.base, _FOR_THE_SLOW * keep
+        return f"its log holds {held} entries that are committed, and {most} are enough" if held > most else ""
 
 
 class LeaseProtects(Watcher):
