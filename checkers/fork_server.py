@@ -75,7 +75,7 @@ def hand_over(place: str) -> int | None:
     """Let a fork of the server be the daemon in this process's stead, and wait for its end; its exit status, or None
     if there is no server."""
     try:
-        server = ask(place, {"argv": sys.argv}, _STREAMS)
+        server = ask(place, {"argv": sys.argv}, _STREAMS, os.environ)
         if not has_begun(server):
             server.close()
             return None
@@ -86,9 +86,9 @@ def hand_over(place: str) -> int | None:
     return 1
 
 
-def ask(place: str, told: Mapping[str, Any], streams: Sequence[int]) -> socket.socket:
+def ask(place: str, told: Mapping[str, Any], streams: Sequence[int], environ: Mapping[str, str]) -> socket.socket:
     """A connection with what will be a new fork of the server, once that has imported everything: with these standard
-    ``streams``, this process's variables, path and limits. ``told`` says what it is for.
+    ``streams`` and variables, this process's path and limits. ``told`` says what it is for.
 
     Raises:
         OSError: there is no server.
@@ -97,7 +97,7 @@ def ask(place: str, told: Mapping[str, Any], streams: Sequence[int]) -> socket.s
     try:
         server.connect(place)
         whole = json.dumps({
-            "environ": dict(os.environ), "path": sys.path, "cwd": str(Path.cwd()),
+            "environ": dict(environ), "path": sys.path, "cwd": str(Path.cwd()),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE), **told,
         }).encode()  # fmt: skip
         socket.send_fds(server, [_LENGTH.pack(len(whole))], streams)
@@ -171,7 +171,7 @@ def _become(asking: socket.socket) -> None:
         if "judge" in told:
             from checkers.head_start import judge
 
-            judge([Path(run) for run in told["judge"]], asking)
+            judge([Path(run) for run in told["judge"]], told["digest"], asking)
             status = 0
         else:
             serve()

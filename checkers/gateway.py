@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -24,19 +25,33 @@ _GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 _TOLD_IN = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """The variable that tells the gateway in which file to say where it listens."""
 _LOOK_SECONDS = 0.01
+_HEEDED = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_DRIVER_MEMORY",
+           "SPARK_MEM", "SPARK_SUBMIT_OPTS", "SPARK_JAVA_OPTS", "SPARK_PREPEND_CLASSES", "SPARK_CLASSPATH",
+           "SPARK_ENV_LOADED", "SPARK_TESTING")  # fmt: skip
+"""Variables of which Spark's scripts make a class path or options."""
+
+
+def is_plain() -> bool:
+    """Whether nobody has set a variable by which Spark's scripts would make another command."""
+    return not any(name in os.environ for name in _HEEDED)
 
 
 def note_command(pid: int, options: Sequence[str], place: Path) -> None:
     """Note how ``spark-submit`` has started a JVM, without the ``options`` that it was asked to give it, if the system
-    tells; whoever can't read the note does without."""
+    tells, and variables have not told it more; whoever can't read the note does without."""
+    partial = place.with_name(f".{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError, ValueError):
         words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
         command = [word for word in words[: words.index(_SUBMIT)] if word not in options]
-        place.write_text(json.dumps(command), encoding="utf-8")
+        if is_plain():
+            partial.write_text(json.dumps(command), encoding="utf-8")
+            partial.replace(place)
 
 
 def noted_command(place: Path) -> list[str]:
-    """What was noted; empty if nothing was."""
+    """What was noted; empty if nothing was, or variables would change it."""
+    if not is_plain():
+        return []
     try:
         command = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -45,30 +60,41 @@ def noted_command(place: Path) -> list[str]:
 
 
 def start_jvm(command: Sequence[str], options: Sequence[str], folder: Path, log: IO[bytes]) -> Any:
-    """Start a gateway by a noted command with these ``options``; None if it ends at once. ``log`` takes what it says,
-    ``folder`` a file."""
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.serializers import UTF8Deserializer, read_int
-
-    told = Path(tempfile.mkdtemp(dir=folder)) / "gateway"
-    process = subprocess.Popen(
-        [*command, *options, _GATEWAY], stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=_ignore_interrupts,
-        env={**os.environ, "SPARK_CONNECT_MODE": "0", _TOLD_IN: str(told)},
-    )  # it ends when its standard input does
-    while not told.exists():
-        if process.poll() is not None:
+    """Start a gateway by a noted command with these ``options``; None if it can't be started, or ends at once. ``log``
+    takes what it says, ``folder`` a file for a moment."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        told = Path(place) / "gateway"
+        try:
+            process = subprocess.Popen(
+                [*command, *options, _GATEWAY], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                preexec_fn=_ignore_interrupts,
+                env={**os.environ, "SPARK_CONNECT_MODE": "0", _TOLD_IN: str(told)},
+            )  # fmt: skip  # it ends when its standard input does
+        except OSError:
             return None
-        time.sleep(_LOOK_SECONDS)
-    with told.open("rb") as info:
-        place = {"PYSPARK_GATEWAY_PORT": str(read_int(info)), "PYSPARK_GATEWAY_SECRET": UTF8Deserializer().loads(info)}
-    os.environ.update(place)
-    try:
-        gateway = launch_gateway()
-    finally:
-        for name in place:
-            del os.environ[name]
+        while not told.exists():
+            if process.poll() is not None:
+                return None
+            time.sleep(_LOOK_SECONDS)
+        gateway = _gateway_told(told)
     gateway.proc = process
     return gateway
+
+
+def _gateway_told(told: Path) -> Any:
+    """PySpark's gateway to a JVM that has said where it listens. PySpark reads that from variables, which nobody else
+    may see: whoever has the secret may do in the JVM what he likes."""
+    from pyspark import java_gateway
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    with told.open("rb") as info:
+        place = {"PYSPARK_GATEWAY_PORT": str(read_int(info)), "PYSPARK_GATEWAY_SECRET": UTF8Deserializer().loads(info)}
+    before = java_gateway.os
+    java_gateway.os = SimpleNamespace(environ={**os.environ, **place})
+    try:
+        return java_gateway.launch_gateway()
+    finally:
+        java_gateway.os = before
 
 
 def _ignore_interrupts() -> None:

@@ -103,10 +103,11 @@ def check_runs(
     wanted = [path.resolve() for path in run_dirs]
     tables = [] if ahead is None or not ahead.num_rows else [ahead]
     judged_ahead = set(ahead.column("run_dir").to_pylist()) if ahead is not None else set()
-    left = [path for path in wanted if str(path) not in judged_ahead]
+    left = [path for path in dict.fromkeys(wanted) if str(path) not in judged_ahead]
     for start in range(0, len(left), RUNS_A_JOB):
         part = left[start : start + RUNS_A_JOB]
-        report = None if progress is None else _shifted(progress, len(wanted) - len(left) + start, len(wanted))
+        report = None if progress is None else _shifted(progress, len(judged_ahead) + start,
+                                                        len(judged_ahead) + len(left))  # fmt: skip
         tables.append(_run_job(spark, part, report, prepare))
     if not tables:
         return []

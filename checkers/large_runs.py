@@ -53,7 +53,7 @@ def units_of(run_dirs: Sequence[Path], cores: int, budget: Budget) -> list[Unit]
     for run_dir, count in rows.items():
         rest = BASE + REST_ROW * count
         worth_it = needed_for(count) > budget.total or (cores > THREADS and count > share)
-        if count < least or rest > budget.total or not worth_it or not _decomposes(run_dir):
+        if count < least or rest > budget.total or not worth_it or not decomposes(run_dir):
             continue
         parts = max(1, cores - 1)
         while parts < MOST_PARTS and BASE + PART_ROW * ceil(count / parts) > budget.total:
@@ -80,7 +80,7 @@ def split_rows() -> int:
     return int(text)
 
 
-def _decomposes(run_dir: Path) -> bool:
+def decomposes(run_dir: Path) -> bool:
     """Whether a run is (or may be) about messages of queues; what a task finds out itself does no harm."""
     try:
         return read_run(run_dir).get("subject") in (None, "", MESSAGES, TRANSFERS)

@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 
 from checkers.catalog import CHECKS
+from checkers.gateway import is_plain
 from checkers.java import find_java
 from checkers.job import check_runs, summarize, warm_up
-from checkers.spark import archive_path, start_spark, stop_spark
+from checkers.spark import archive_path, note_of, start_spark, stop_spark
 from stormproof.errors import StormproofError
 
 
@@ -26,7 +27,7 @@ def prepare() -> Path | None:
     for check in CHECKS:
         CHECKS.load(check.name)
     archive = archive_path(find_java())
-    if archive is None or archive.exists():
+    if archive is None or (archive.exists() and (note_of(archive).exists() or not is_plain())):
         return archive
     partial = archive.with_name(f".{archive.name}.{os.getpid()}")
     try:

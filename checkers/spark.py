@@ -45,7 +45,8 @@ _PATIENCE = 30.0
 _ABANDON_SECONDS = 0.1
 _LOG_TAIL = 2000
 
-_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# A JVM that is killed would leave its performance file.
+_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
 _RECORDED = "jobs of RDDs, a session, the command noted"
 """What ``checkers.prepare`` has Spark do while the archive is recorded: that of another set would lack classes."""
@@ -74,6 +75,11 @@ def archive_path(java: Java) -> Path | None:
     told = [java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS, _RECORDED]
     identity = "\n".join(told)
     return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
+
+
+def note_of(archive: Path) -> Path:
+    """Where the command of the JVM is noted for which the archive was made."""
+    return archive.with_suffix(".json")
 
 
 def spark_folder() -> Path:
@@ -150,7 +156,7 @@ def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, 
     from pyspark.java_gateway import launch_gateway
 
     options, archive = _driver_options(java, record_archive), archive_path(java)
-    note = archive.with_suffix(".json") if archive is not None else None
+    note = note_of(archive) if archive is not None else None
     if note is not None and record_archive is None and master.startswith("local"):
         command = gateway.noted_command(note)
         if command and (started := gateway.start_jvm(command, options, spark_folder(), log)) is not None:
@@ -459,6 +465,7 @@ class SparkWarmup:
         self._owner = not _is_running()
         if self._owner and master.startswith("local"):
             _start_fork_server()
+        self._environ = dict(os.environ)
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
@@ -491,7 +498,10 @@ class SparkWarmup:
         """Have runs judged until the context has started; None where there is nobody who could."""
         from checkers.head_start import HeadStart
 
-        return HeadStart([run.resolve() for run in run_dirs], _server.place) if _server is not None else None
+        server = _server  # a start that fails lets go of it
+        if server is None:
+            return None
+        return HeadStart([run.resolve() for run in run_dirs], server.place, self._environ)
 
     def stop(self) -> None:
         """End the context and its JVM, if this object started them."""

@@ -12,6 +12,7 @@ import contextvars
 import gc
 import heapq
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -233,6 +234,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._look_at = PORTION
         self._watched_until = 0
         self._graves: list[asyncio.Task[Any]] = []
+        self._own: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        """Tasks of the harness."""
         self._ended = False
         self._harness = Process(self, "harness", 1)
 
@@ -299,6 +302,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._graves.append(task)
             return task
         owner = _OWNER.get() if context is None else context.get(_OWNER)
+        if owner is None:
+            self._own.add(task)
         (owner or self._harness).adopt(task)
         return task
 
@@ -313,13 +318,13 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.network.listen(protocol_factory, str(host), int(port), _OWNER.get())
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note in the run's log a failure that nobody waits for: a real node would write it on its standard error."""
+        """Note in the run's log a failure of a node's task that nobody waits for: a real node would write it on its
+        standard error. What is found out when the run is over is of no use to anybody."""
         of = context.get("future")
-        if of is None:
+        if not isinstance(of, asyncio.Task) or of in self._own:
             super().default_exception_handler(context)
-        else:
-            name = of.get_name() if isinstance(of, asyncio.Task) else "a future"
-            _LOG.info("%s: %s, %r", context["message"], name, context.get("exception"))
+        elif not self._ended:
+            _LOG.info("%s: %s, %r", context["message"], of.get_name(), context.get("exception"))
 
     # What the simulated system asks.
 

@@ -26,6 +26,7 @@ class SimPoints:
                  down: Callable[[tuple[str, ...]], int], end: Callable[[str, str, bool], None]) -> None:
         self.counts: dict[str, int] = dict.fromkeys(names, 0)
         self.struck: StruckPoint | None = None
+        self.ended = False
         self.come_by: Callable[[str, str], None] | None = None
         """Told of each point that a machine's program comes to, if anybody wants to know."""
         self._network, self._time, self._down, self._end = network, time, down, end
@@ -89,7 +90,7 @@ class SimPoints:
         harms = strike.act in (*ENDS, PAUSES, PARTIAL)
         if self._left > 0 or (harms and machine in strike.nodes and self._down(strike.nodes) >= strike.most_down):
             return
-        self._armed = None
+        self._armed, self.ended = None, False
         self.struck = StruckPoint(machine, program, process.pid, name, self.counts[name], self._time())
         if strike.act in ENDS:
             if strike.after:
@@ -105,7 +106,12 @@ class SimPoints:
             self._cut = links
             self.set_cut(self._wanted_cut)
             if strike.act == PARTIAL:
-                self._network.loop.after(strike.seconds, self._end, machine, program, True)
+                self._network.loop.after(strike.seconds, self._end_later, strike, machine, program)
         else:
             self._suffering = dict.fromkeys(sorted(links), strike.conditions)
             self.set_conditions(self._wanted_conditions)
+
+    def _end_later(self, strike: PointStrike, machine: str, program: str) -> None:
+        if machine not in strike.nodes or self._down(strike.nodes) < strike.most_down:
+            self.ended = True
+            self._end(machine, program, True)

@@ -506,6 +506,8 @@ class FaultPoints(Protocol):
     """How often the programs have come by each that they declare."""
     struck: StruckPoint | None
     """What came of the strike that was armed last; None: nothing yet."""
+    ended: bool
+    """Whether who was struck to end a moment later (``partial``) has ended."""
 
     def arm(self, strike: PointStrike) -> None:
         """Strike from now on."""

@@ -9,20 +9,33 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from checkers.gateway import note_command, noted_command, start_jvm
-from checkers.java import find_java
-from checkers.spark import archive_path
 
 _START = """
-from checkers.spark import start_spark, stop_spark
-spark = start_spark("local[1]")
-print(open(f"/proc/{spark._gateway.proc.pid}/cmdline").read().replace("\\0", " "))
-print(spark.parallelize(range(4), 2).sum())
-stop_spark()
+import os, sys
+from checkers import spark as starting
+from checkers.gateway import note_command
+from checkers.java import find_java
+
+def started():
+    spark = starting.start_spark("local[1]")
+    words = open(f"/proc/{spark._gateway.proc.pid}/cmdline").read().split("\\0")
+    print(*[word for word in words if word.startswith("org.apache")], spark.parallelize(range(4), 2).sum())
+    return spark
+
+spark, java = started(), find_java()
+note = starting.note_of(starting.archive_path(java))
+note_command(spark._gateway.proc.pid, starting._driver_options(java, None), note)
+starting.stop_spark()
+started()
+print("secrets:", [name for name in os.environ if "SECRET" in name], len(list(starting.spark_folder().glob("tmp*"))))
+starting.stop_spark()
+os.environ["SPARK_DRIVER_MEMORY"] = "2g"
+started()
+starting.stop_spark()
 """
 
 
@@ -54,22 +67,26 @@ def test_a_command_that_ends_at_once_is_no_gateway(tmp_path: Path) -> None:
         assert io.BytesIO(log.read()).getvalue() == b"no\n"
 
 
-def test_a_context_is_started_by_the_note(spark: Any) -> None:
-    archive = archive_path(find_java())
-    assert archive is not None
-    command = Path(f"/proc/{spark._gateway.proc.pid}/cmdline").read_text().split("\0")
-    noted = noted_command(archive.with_suffix(".json"))
-    assert bool(noted) == ("org.apache.spark.api.python.PythonGatewayServer" in command)
-    assert command[: len(noted)] == noted
-    assert not any(name.startswith("PYSPARK_GATEWAY") for name in os.environ)
-
-
-def test_spark_starts_where_the_note_is_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize("note", [
+    ["/nonexistent/java"], pytest.param([sys.executable, "-c", "1/0"], marks=pytest.mark.soak),
+    pytest.param(None, marks=pytest.mark.soak),
+])  # fmt: skip
+def test_spark_starts_by_the_note_or_as_ever(note: list[str] | None, tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    where = "from checkers.spark import archive_path, find_java; print(archive_path(find_java()).with_suffix('.json'))"
+    where = ("from checkers.spark import archive_path, find_java, note_of; print(note_of(archive_path(find_java())))")
     place = Path(subprocess.check_output([sys.executable, "-c", where], env=environ, text=True).strip())
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps([sys.executable, "-c", "1/0"]))
+    if note is not None:
+        place.write_text(json.dumps(note))
     told = subprocess.run([sys.executable, "-c", _START], env=environ, capture_output=True, text=True, timeout=120)
-    command, total = told.stdout.splitlines()
-    assert "SparkSubmit" in command and total == "6", told.stderr
+    submitted = "org.apache.spark.deploy.SparkSubmit 6"
+    assert told.stdout.splitlines() == [submitted, "org.apache.spark.api.python.PythonGatewayServer 6", "secrets: [] 0",
+                                        submitted], told.stderr  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["SPARK_DRIVER_MEMORY", "SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"])
+def test_what_changes_the_command_is_heeded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "note").write_text('["java"]')
+    assert noted_command(tmp_path / "note") == ["java"]
+    monkeypatch.setenv(name, "x")
+    assert noted_command(tmp_path / "note") == []

@@ -117,13 +117,23 @@ def test_who_is_heard_by_some_only_goes_on_for_a_moment_and_loses_its_power() ->
     assert at.points.lift() == {lost: 1} and network.passes(lost)
 
 
+def test_who_is_heard_by_some_only_does_not_end_when_too_many_others_have() -> None:
+    at = Points()
+    at.arm("partial", links={"n1": frozenset({("n1", "n2")})}, seconds=0.1)
+    at.come("here")
+    at.points._down = lambda nodes: 1
+    at.world.loop.after(0.2, at.world.loop.stop)
+    at.world.loop.run_forever()
+    assert not at.ended and not at.points.ended and at.points.struck is not None
+
+
 def test_somebody_always_hears_who_is_heard_by_some_only(tmp_path: Path) -> None:
     hits = struck(simulated(stormy("qpid", points_kind="partial", points_at="qpid.stored"), tmp_path))
     assert hits
     for row in hits:
         links = row["evidence"]["packets"]
         assert len(links) == 1, "of two others one is deaf"
-        assert all(link.startswith(row["targets"][0]) for link in links)
+        assert all(link.startswith(row["targets"][0]) and lost for link, lost in links.items())
         assert row["evidence"]["before"]["state"] == "dead"
 
 

@@ -200,3 +200,16 @@ def test_a_failure_that_nobody_waits_for_is_logged_and_not_printed(
     assert [record.getMessage() for record in caplog.records] == [
         "Task exception was never retrieved: one, OSError('no room')"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_failure_of_the_harness_that_nobody_waits_for_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise OSError("no room")
+
+    async def scenario(world: World) -> None:
+        task = world.loop.create_task(fails())
+        await asyncio.sleep(0.1)
+        world.loop._harness._tasks.remove(task)
+
+    in_world(scenario)
+    assert [(record.name, record.levelname) for record in caplog.records] == [("asyncio", "ERROR")]

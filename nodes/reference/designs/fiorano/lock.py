@@ -269,14 +269,15 @@ class GatewayLock:
                                 f"{REFUSED}")
 
     def _granted(self, asked: str, epoch: int, sent: float) -> None:
-        self._until = sent + self._options.lease
+        held, self._until = self.holds(), sent + self._options.lease
         self._newest = max(self._newest, epoch)
         if asked == TAKE:
             self.epoch = epoch
             self._runtime.log("lock obtained", epoch=epoch)
         self._runtime.point(LOCK_GRANTED)
         known, self._known = self._known, self._wish is not None
-        if self._known and (not known or asked == TAKE):
+        # A lease that had ended, unseen by ``tick``, begins anew.
+        if self._known and (not known or not held or asked == TAKE):
             self._changed()
 
     def _lose(self, why: str) -> None:
