@@ -33,5 +33,5 @@ _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which
 
 WORK = (
     WorkBound(FRAMES, 2.3, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
-    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), more=25),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 12_000, _ENTRIES, ("clock", "packets"), more=25),
 )

@@ -8,5 +8,9 @@ from stormproof.contracts.draw import Draw, Drawing, Never
 DRAWING = Drawing(
     draws=(Draw("idle_timeout", (1.0, 2.0), 0.4), *REMEMBERED),
     timeouts=("idle_timeout",),
-    never=(Never("one broker has no link to another", faults=("partition",)),),
+    never=(
+        Never("one broker has no link to another", faults=("partition",)),
+        Never("a broker without its disk begins its services anew, and who is killed in the middle of that needs a person",
+              faults=("disk",), workloads=("processing",)),
+    ),
 )
