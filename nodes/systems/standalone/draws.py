@@ -10,7 +10,7 @@ DRAWING = Drawing(
     timeouts=("idle_timeout",),
     never=(
         Never("one broker has no link to another", faults=("partition",)),
-        Never("a broker without its disk begins its services anew, and who is killed in the middle of that needs a person",
+        Never("who is killed in the middle of beginning its services anew needs a person",
               faults=("disk",), workloads=("processing",)),
     ),
 )
