@@ -17,21 +17,21 @@ import resource
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from checkers.forks import BEGUN, LENGTH, ask, has_begun
 
 VARIABLE = "STORMPROOF_FORK_SERVER"
 """The environment variable that tells the daemon where the server listens."""
 _LONGEST_PATH = 100
 """Bytes of a Unix socket's path, about."""
-_LENGTH = struct.Struct("!I")
 _STREAMS = (0, 1, 2)
-_BEGUN, _FAILED = b"b", b"f"
+_FAILED = b"f"
 _WORKER_NEEDS = (
     "checkers.head_start",
     "checkers.job",
@@ -86,33 +86,6 @@ def hand_over(place: str) -> int | None:
     return 1
 
 
-def ask(place: str, told: Mapping[str, Any], streams: Sequence[int], environ: Mapping[str, str]) -> socket.socket:
-    """A connection with what will be a new fork of the server, once that has imported everything: with these standard
-    ``streams`` and variables, this process's path and limits. ``told`` says what it is for.
-
-    Raises:
-        OSError: there is no server.
-    """
-    server = socket.socket(socket.AF_UNIX)
-    try:
-        server.connect(place)
-        whole = json.dumps({
-            "environ": dict(environ), "path": sys.path, "cwd": str(Path.cwd()),
-            "files": resource.getrlimit(resource.RLIMIT_NOFILE), **told,
-        }).encode()  # fmt: skip
-        socket.send_fds(server, [_LENGTH.pack(len(whole))], streams)
-        server.sendall(whole)
-    except BaseException:
-        server.close()
-        raise
-    return server
-
-
-def has_begun(server: socket.socket) -> bool:
-    """Wait until the fork has begun; False if it has not come to that. Raises OSError likewise."""
-    return server.recv(1) == _BEGUN
-
-
 def load() -> None:
     """Import what workers need."""
     from checkers.catalog import CHECKS
@@ -157,17 +130,17 @@ def _become(asking: socket.socket) -> None:
     named; does not return."""
     status = 1
     try:
-        head, streams, _, _ = socket.recv_fds(asking, _LENGTH.size, len(_STREAMS))
+        head, streams, _, _ = socket.recv_fds(asking, LENGTH.size, len(_STREAMS))
         for stream, theirs in zip(_STREAMS, streams, strict=True):
             os.dup2(theirs, stream)
             os.close(theirs)
-        told: dict[str, Any] = json.loads(_read(asking, *_LENGTH.unpack(head)))
+        told: dict[str, Any] = json.loads(_read(asking, *LENGTH.unpack(head)))
         os.environ.clear()
         os.environ.update(told["environ"])
         os.chdir(told["cwd"])
         sys.argv, sys.path[:] = told.get("argv", sys.argv), told["path"]
         resource.setrlimit(resource.RLIMIT_NOFILE, told["files"])
-        asking.sendall(_BEGUN)
+        asking.sendall(BEGUN)
         if "judge" in told:
             from checkers.head_start import judge
 

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.fork_server import ask, has_begun
+from checkers.forks import ask, has_begun
 from checkers.job import VERDICT_ROWS, check_and_store, demand_mounted
 from checkers.judged import digest_of_checks
 from checkers.large_runs import decomposes, history_size
