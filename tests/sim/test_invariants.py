@@ -301,6 +301,19 @@ def test_an_invariant_that_is_broken_ends_the_run(name: str, tmp_path: Path, mon
     assert all(told["events"].values()), "the last lines of each node's log"
 
 
+@pytest.mark.soak
+def test_a_backup_that_keeps_one_message_too_many_is_found(tmp_path: Path) -> None:
+    case = Case("qpid", "queue", "points,packets", 5, 30.0, 100.0, {
+        "bug": "agreement-by-one", "points_kind": "partial", "points_at": "qpid.stored", INVARIANTS: "true",
+        "impatient": "true", "consumers": "1", "producers": "8", "min_ok": "3", "detection_timeout": "0.5",
+        "fault_gap": "0.3",
+    })  # fmt: skip
+    found, _ = run_and_judge(case, 8, tmp_path, tmp_path, ALL)
+    assert "copies-match" in found.sentence
+    sound, _ = run_and_judge(replace(case, settings={**case.settings, "bug": "none"}), 8, tmp_path, tmp_path, ALL)
+    assert not sound.failed, sound.sentence
+
+
 def test_every_invariant_of_every_system_has_a_test_that_breaks_it() -> None:
     declared = {each.name for system in SYSTEMS.names() for each in SYSTEMS.load(system).invariants}
     assert declared == set(BREAKS)

@@ -32,6 +32,6 @@ _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which
             "detection_timeout where nothing else is said; what is fixed is for elections and catching up")
 
 WORK = (
-    WorkBound(FRAMES, 2.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
+    WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
     WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 12_000, _ENTRIES, ("clock", "packets"), more=25),
 )

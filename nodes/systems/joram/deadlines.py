@@ -8,6 +8,8 @@ from stormproof.contracts.deadline import Deadline
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
 _PRIMARY = {"partitions": ("primary-partition",)}
 _ODD = ("disk", "clock", "membership")
+_STALLS = (*_ODD, "packets")
+"""TCP waits ever longer before it sends again what was lost, and goes on with that after the fault."""
 
 JORAM_DEADLINES = (
     Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),
@@ -31,7 +33,7 @@ JORAM_DEADLINES = (
         {"detection_timeout": 0.35},
         0.2,
         "a master sends something in every one and a half intervals, which are a fifth of detection_timeout",
-        _ODD,
+        _STALLS,
         {**_PRIMARY, "heartbeat_interval": (0.0,)},
         "nothing is heard of the master",
         calm=True,
