@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nodes.reference.server.reaction import TAKING
 from stormproof.contracts.bounds import (
     BYTES,
     FRAMES,
@@ -31,7 +32,12 @@ BOUNDS = (
 _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in each "
             "detection_timeout where nothing else is said; what is fixed is for elections and catching up")
 
+_SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
+"""Settings of a test with services, whose own messages and acknowledgements no client sends."""
+
 WORK = (
-    WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
-    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 12_000, _ENTRIES, ("clock", "packets"), more=25),
+    WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
+    WorkBound(FRAMES, 2.3, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
+    WorkBound(BYTES, 3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), _SERVICES, more=25),
+    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), more=25),
 )
