@@ -367,7 +367,7 @@ class DialogueClient(StompClient):
         """Commands that can't be carried out now, each with what is wrong with it."""
         model = self._model
         found: list[tuple[str, dict[str, str], str]] = [
-            ("ACK", {"id": "17-1"}, "ACK of nothing"), ("NACK", {"id": "none"}, "NACK of nothing"),
+            ("ACK", {"id": "999999999-1"}, "ACK of nothing"), ("NACK", {"id": "none"}, "NACK of nothing"),
             ("COMMIT", {"transaction": "never begun"}, "COMMIT of what was not begun"),
             ("ABORT", {"transaction": "never begun"}, "ABORT of what was not begun"),
             ("SEND", {"destination": f"/queue/{self._mine}.a", "transaction": "never begun"},
