@@ -13,7 +13,7 @@ from workloads.surface import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
 from workloads.taking import Taker, expect_refusal, value_of
 
 _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
-    ("ACK", {"id": "17-1"}, "an id that awaits none"),
+    ("ACK", {"id": "999999999-1"}, "an id that awaits none"),
     ("NACK", {"id": "none"}, "an id that awaits none"),
     ("COMMIT", {"transaction": "never begun"}, "a transaction that was not begun"),
     ("ABORT", {"transaction": "never begun"}, "a transaction that was not begun"),
