@@ -101,7 +101,7 @@ JORAM_DEADLINES = (
     Deadline(
         "not-in-view",
         {"detection_timeout": 3},
-        2,
+        1,
         "4.7.3: a replica that comes back joins the view",
         _ODD,
         _PRIMARY,

@@ -30,6 +30,8 @@ DRAWING = Drawing(
         Never("a client that finds nobody beside it does not go elsewhere, so what is there is never taken",
               {"connect": ("home",)},
               ("consume-last", "clustered", "queue", "offline-send", "store-and-forward", "processing")),
+        Never("what waits for offline clients takes seconds in pieces of 24 bytes", {"transfer_chunk": (24,)},
+              ("offline-send",)),
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
         Never("a client that does not reconnect loses what was confirmed early",
               {"propagation": ("asynchronous",), "reliable": (False,)}),
