@@ -76,13 +76,16 @@ def hand_over(place: str) -> int | None:
     if there is no server."""
     try:
         server = ask(place, {"argv": sys.argv}, _STREAMS, os.environ)
-        if not has_begun(server):
-            server.close()
-            return None
     except OSError:
         return None
-    with server, contextlib.suppress(OSError):
-        return int(server.recv(1) == _FAILED)  # or nothing, at its end
+    with server:
+        try:
+            if not has_begun(server):
+                return None
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
+            return int(server.recv(1) == _FAILED)  # or nothing, at its end
     return 1
 
 

@@ -1,7 +1,7 @@
 """Starting Spark's JVM by the command that Spark's own scripts would find out.
 
 ``spark-submit`` is a script that starts a JVM to work out the command of another one, which then looks for what it is
-to submit: half a second, and more where the cores have other work. The command is noted when the class-data archive is
+to submit. The command is noted when the class-data archive is
 made (``checkers.prepare``), for the same Java and the same Spark; what it would submit, the gateway to Python, is
 started at once instead.
 """

@@ -49,6 +49,8 @@ class Visitor:
         self._passcode = ""
         self._former = ""
         self._grants: set[tuple[str, str]] = set()
+        self._unended: dict[str, None] = {}
+        """Branches of which no end was confirmed."""
         self._connection: StompConnection | None = None
         self._administrator: StompConnection | None = None
 
@@ -274,14 +276,16 @@ class Visitor:
         within, xid = {"transaction": f"t{self._numbers}"}, f"{self._mine}.v{self._numbers}"
         await self._say("BEGIN", {**within, "x-xid": xid}, b"", allowed=True)
         await self._say("SEND", {"destination": destination, **_PLAIN, **within}, body, allowed=True)
+        self._unended[xid] = None
         await self._say("PREPARE", within, b"", allowed=True)
         await self._recover()
         found = (await connection.request("RECOVER", {}, b"", self._op_timeout)).get("x-xids", "").split()
-        # One whose answer was lost may be there still.
-        if xid not in found or not all(each.startswith(f"{self._mine}.v") for each in found):
+        # One whose end was asked for without an answer may be there still, as may one whose PREPARE was not answered.
+        if found.count(xid) != 1 or not self._unended.keys() >= set(found):
             raise self._wrong("RECOVER tells a login of other branches than its own")
         end = self._rng.choice(("COMMIT", "COMMIT", "ABORT"))
         await self._say(end, {"x-xid": xid}, b"", allowed=True)
+        del self._unended[xid]
         if end == "COMMIT":
             self._sent(destination, body)
         return "branch"

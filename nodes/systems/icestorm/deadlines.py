@@ -16,9 +16,9 @@ ICESTORM_DEADLINES = (
     Deadline(
         "link",
         {"response_timeout": 3, "election_timeout": 1, "master_timeout": 1},
-        8,
+        4,
         "Links: of two peers one dials the other, in every quarter of response_timeout, once a question has "
-        "shown that the link of before is broken; what is fixed is for a lost attempt that TCP repeats after 1, 2, 4 s",
+        "shown that the link of before is broken; what is fixed is for a lost attempt that TCP repeats after 1, 2 s",
         (*_ODD, *_WITHOUT_A_WORD),
         what="a replica has no link",
         calm=True,

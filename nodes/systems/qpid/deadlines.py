@@ -7,8 +7,6 @@ from nodes.systems.reference.deadlines import DEADLINES, GREETING
 from stormproof.contracts.deadline import Deadline
 
 _ODD = ("disk", "clock")
-_STALLS = (*_ODD, "packets")
-"""TCP waits ever longer before it sends again what was lost, and goes on with that after the fault."""
 _ENDED = (*_ODD, "kill", "power", "reboot", "rolling", "stop")
 """Faults by which all brokers may end: then a person says whose store is the best."""
 _OURS = {"manager": ("builtin",), "standby": ("hot",)}
@@ -52,7 +50,7 @@ QPID_DEADLINES = (
         {"detection_timeout": 0.6},
         0.3,
         "brokers speak in every quarter of detection_timeout",
-        _STALLS,
+        _ODD,
         _OURS,
         "nothing is heard of a broker with a link",
         calm=True,
