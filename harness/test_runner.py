@@ -461,6 +461,7 @@ class TestRunner:
         """Keep what there is of a run in which nothing can be done any more: its world stands still."""
         self._over = True
         update_run(self.run_dir, failure=reason)
+        at_once(self._collect_logs())
         self._seal("broken")
 
     def _seal(self, status: str) -> None:
@@ -514,6 +515,16 @@ class TestRunner:
 
     def _tell(self, event: str, **fields: Any) -> None:
         self._emit({"event": event, **fields})
+
+
+def at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Do work that waits for nothing, without a loop that turns; what waits all the same is left where it is."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    logger.warning("%s had to wait", work.__qualname__)
 
 
 async def main(run_dir: Path, plugged: Sequence[str] = ()) -> int:

@@ -7,8 +7,9 @@ from stormproof.contracts.deadline import Deadline
 
 _GARCIA = "Garcia-Molina's timers: bounds.py"
 _ODD = ("disk", "clock")
-_WITHOUT_A_WORD = ("power", "reboot", "points")
-"""What loses power tells nobody; only the coordinator asks, so that others may take its connection for whole."""
+_WITHOUT_A_WORD = ("power", "reboot", "points", "packets")
+"""What loses power tells nobody, and a forged reset one end alone; only the coordinator asks, so that two members may
+take their connection for whole until there is an election, whose first question ends that."""
 _HALF = {"election_timeout": 2.5, "master_timeout": 1.5, "response_timeout": 3}
 """One round of invitations, where the bound of the whole service has two."""
 

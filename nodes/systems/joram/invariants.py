@@ -11,14 +11,15 @@ from typing import Any
 
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.design import Joram, Observed
+from nodes.reference.designs.joram.leader import BATCH_COMMANDS
 from nodes.reference.replication.quorum import majority
 from nodes.systems.reference.audits import STORE_HOLDS, same_state
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _PRIMARY = {"partitions": ("primary-partition",)}
 _NEARLY = 0.98
-_KEPT, _SLACK = 9, 150
-"""Entries that the log may hold: so many times those that are kept for others, and what one batch may bring."""
+_KEPT = 9
+"""So many times those that are kept for others may the log hold, and what one batch brings."""
 _FOR_THE_SLOW = 8
 """So many times those that are kept for others does a master keep for one that lags."""
 _SAFE = {**_PRIMARY, "propagation": ("synchronous",)}
@@ -130,7 +131,7 @@ class LogIsShort(Watcher):
             self._sending.add(node)
             return ""
         self._sending.discard(node)
-        held, most = now.committed - now.base, _KEPT * keep + _SLACK
+        held, most = now.committed - now.base, _KEPT * keep + BATCH_COMMANDS
         wrote = (before is not None and before.leads == now.leads > 0 and before.promised == now.promised
                  and now.durable > before.durable)  # fmt: skip
         if before is not None and wrote and not sent:
