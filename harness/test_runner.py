@@ -288,7 +288,10 @@ class TestRunner:
             return
         longest = max((float(self.test.options[name]) for name in self.system.drawing.timeouts), default=0.0)
         await asyncio.sleep(REST + max(2 * longest, self.cluster.linger))
-        found: dict[str, Any] = {"rest": self._holdings()}
+        # Whoever is not of the group, as its addition was broken off, keeps what it had until it is added again.
+        spares = self.cluster.spares()
+        outside = {*spares} - {*(await self.cluster.members())} if spares else set()
+        found: dict[str, Any] = {"rest": {node: held for node, held in self._holdings().items() if node not in outside}}
         if isinstance(self.backend, CountsFrames):
             found["work"] = work_done(self.backend.sent(), self.topology.machines, self.clock() / SECOND)
         update_run(self.run_dir, **found)

@@ -54,6 +54,15 @@ def settings(text: str) -> dict[str, str]:
     (Case("joram", "clustered-topic", "power,points", None, 22.0, 17.0, settings(
         "detection_timeout=0.3 transfer_chunk=24 transfer=held-back poll=1.0 surface=true topics=2 durables=4 "
         "transients=1 window=32 stay=10 power_kind=all min_ok=3 fault_lengths=0.39,0.66,1.2 fault_gap=0.1")), 211349),
+    # A forged reset told one of two members that their link was gone, and they had nothing to say to each other.
+    (Case("icestorm", "topic-dialogue", "partition,packets", 3, 22.0, 17.0, settings(
+        "master_timeout=0.5 acm_timeout=5.0 client_order=primary-first client_heartbeat=0.1 min_ok=3 "
+        "fault_lengths=1.1,4 fault_gap=1.0")), 1200697),
+    # A spare whose addition was broken off kept what it had until it would be added again.
+    (Case("joram", "lease", "partition,reboot,points,membership,rolling", 3, 40.0, 40.0, settings(
+        "idle_timeout=1.0 max_outcomes=40 log_keep=20 transfer_chunk=24 send_window=200 spares=1 "
+        "client_order=primary-first same_replica=0.0 holders=stalling membership_kind=add min_ok=3 "
+        "fault_lengths=0.6,1.3 fault_gap=0.3")), 930135),
 ], ids=lambda each: each.workload if isinstance(each, Case) else str(each))  # fmt: skip
 def test_it_is_not_invalid(case: Case, seed: int, tmp_path: Path) -> None:
     result = run_seed(case, seed, tmp_path, tmp_path, NONE)
