@@ -100,7 +100,7 @@ def test_topics_on_two_ha_servers_show_the_bugs_of_forwarding(tmp_path: Path, bu
         verdict = check_run(simulated(test, tmp_path / str(seed)))
         if found := [result.check for result in verdict.checks if result.outcome.verdict == "invalid"]:
             break
-    assert {"topic-lost", "topic-duplicated", "gaps", "topic-order"} & set(found)
+    assert {"topic-lost", "topic-duplicated", "gaps", "topic-order"} & set(found), (seed, verdict.sentence)
 
 
 def test_clustered_topics_need_two_servers() -> None:
